@@ -1,0 +1,43 @@
+"""Wall-clock limits in Slurm's notation."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_llmbench.core.errors import ConfigError
+
+_SLURM = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
+    r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)|(?P<m>\d+)(?::(?P<s>\d+))?)"
+)
+
+
+def parse_minutes(text: str) -> int:
+    """Read `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`.
+
+    Returns:
+        Whole minutes, rounded up: Slurm's own granularity.
+
+    Raises:
+        ConfigError: the text is none of these, or the limit is zero.
+    """
+    match = _SLURM.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{text!r} is no time limit; write minutes, minutes:seconds, hours:minutes:seconds or days-hours"
+        )
+    part = {name: int(value or 0) for name, value in match.groupdict().items()}
+    seconds = (
+        ((part["days"] * 24 + part["dh"] + part["h"]) * 60 + part["dm"] + part["hm"] + part["m"]) * 60
+        + part["ds"] + part["hs"] + part["s"]
+    )  # fmt: skip
+    if seconds == 0:
+        raise ConfigError(f"a time limit of {text!r} leaves no time to run")
+    return -(-seconds // 60)
+
+
+def format_minutes(minutes: int) -> str:
+    """Write whole minutes as Slurm prints them: `[days-]hours:minutes:00`."""
+    days, rest = divmod(minutes, 24 * 60)
+    hours, mins = divmod(rest, 60)
+    return f"{f'{days}-' if days else ''}{hours:02d}:{mins:02d}:00"

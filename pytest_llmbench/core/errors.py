@@ -1,0 +1,58 @@
+"""Every error this package raises on purpose.
+
+`str(error)` is for people and says what happened, where, and what to do; the attributes are for code.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class LLMBenchError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+
+class ConfigError(LLMBenchError):
+    """The user asked for something that cannot be meant: an option, a key, a name, a unit."""
+
+
+class UnitError(ConfigError):
+    """A number without a unit, with an unknown one, or compared with one of another dimension."""
+
+
+class ClusterError(LLMBenchError):
+    """Slurm (or the local machine) refused a request, lost a job, or stopped answering.
+
+    Attributes:
+        job_id: the job it is about, if there is one.
+        command: the command that was refused, if there is one.
+    """
+
+    def __init__(self, message: str, *, job_id: str | None = None, command: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.command = command
+
+
+class RunError(LLMBenchError):
+    """A run that cannot be judged: a rank died or hung, steps are missing, a number is implausible.
+
+    Attributes:
+        kind: a stable word for the cause, such as `rank_died`, `hang`, `not_finite`, `steps_missing`.
+        log: the log to read first, if one exists.
+    """
+
+    def __init__(self, kind: str, message: str, *, log: Path | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.log = log
+
+
+def unknown(what: str, given: object, legal: Iterable[str]) -> str:
+    """Say that `given` is no known `what`, list the legal ones, and guess what was meant."""
+    names = sorted(legal)
+    close = difflib.get_close_matches(str(given), names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"unknown {what} {str(given)!r}{hint}; legal: {', '.join(names) or 'none'}"

@@ -1,0 +1,145 @@
+"""Numbers with units. A threshold without a unit, or of another kind, is an error and never a pass."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from pytest_llmbench.core.errors import UnitError, unknown
+
+# unit -> (dimension, factor to the dimension's base unit). A word is a token: the OPT baselines
+# call their token rate "wps", words per second. GiB is 2**30 bytes and GB is 10**9.
+UNITS: dict[str, tuple[str, float]] = {
+    "tokens/s": ("token rate", 1.0),
+    "words/s": ("token rate", 1.0),
+    "tokens/s/gpu": ("token rate per GPU", 1.0),
+    "words/s/gpu": ("token rate per GPU", 1.0),
+    "samples/s": ("sample rate", 1.0),
+    "s": ("time", 1.0),
+    "ms": ("time", 1e-3),
+    "min": ("time", 60.0),
+    "h": ("time", 3600.0),
+    "FLOP/s": ("compute rate", 1.0),
+    "GFLOP/s": ("compute rate", 1e9),
+    "TFLOP/s": ("compute rate", 1e12),
+    "TFLOP/s/gpu": ("compute rate per GPU", 1e12),
+    "B": ("size", 1.0),
+    "GB": ("size", 1e9),
+    "GiB": ("size", float(2**30)),
+    "%": ("fraction", 0.01),
+    "1": ("fraction", 1.0),
+    "nat": ("loss", 1.0),
+}
+
+# Dimensions that mean the same on every machine. A bound in any other one is absolute: it belongs
+# to the hardware and the scale it was set for.
+PORTABLE_DIMENSIONS = frozenset({"fraction", "loss"})
+
+_PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9}
+_TEXT = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([KkMG]?)\s*(\S*)\s*")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """A finite number with a unit, comparable with any quantity of the same dimension.
+
+    Args:
+        value: the number, or the whole text: `Quantity("200K words/s")`.
+        unit: one of `UNITS`; left out when `value` is a text that holds it.
+
+    Raises:
+        UnitError: no unit, an unknown one, or a value that is no finite number; also when it is
+            compared with a bare number or with a quantity of another dimension.
+    """
+
+    value: float
+    unit: str
+
+    def __init__(self, value: float | str, unit: str | None = None) -> None:
+        if isinstance(value, str):
+            if unit is not None:
+                raise UnitError(f"give {value!r} and {unit!r} as one text, or the value as a number")
+            number, unit = _split(value)
+        elif unit is None:
+            raise UnitError(f"{value!r} has no unit; legal units: {', '.join(UNITS)}")
+        else:
+            number = float(value)
+        if unit not in UNITS:
+            raise UnitError(unknown("unit", unit, UNITS))
+        if not math.isfinite(number):
+            raise UnitError(f"{number!r} {unit} is no finite number; a missing measurement is an error, not a value")
+        object.__setattr__(self, "value", number)
+        object.__setattr__(self, "unit", unit)
+
+    @property
+    def dimension(self) -> str:
+        """What kind of number this is, such as `token rate` or `time`."""
+        return UNITS[self.unit][0]
+
+    @property
+    def base(self) -> float:
+        """The value in the base unit of its dimension."""
+        return self.value * UNITS[self.unit][1]
+
+    def to(self, unit: str) -> Quantity:
+        """Return the same quantity in another unit of its dimension.
+
+        Raises:
+            UnitError: `unit` is unknown or of another dimension.
+        """
+        other = Quantity(0.0, unit)
+        self._check(other)
+        return self if unit == self.unit else Quantity(self.base / UNITS[unit][1], unit)
+
+    def difference_percent(self, threshold: Quantity) -> float | None:
+        """How far this lies above (+) or below (-) `threshold`, in % of it; None for a threshold of 0."""
+        self._check(threshold)
+        return None if threshold.base == 0 else 100.0 * (self.base - threshold.base) / abs(threshold.base)
+
+    def __str__(self) -> str:
+        return f"{self.value:.6g} {self.unit}" if self.unit != "1" else f"{self.value:.6g}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Quantity):
+            return NotImplemented
+        return (self.dimension, self.base) == (other.dimension, other.base)
+
+    def __lt__(self, other: object) -> bool:
+        return self._check(other) < 0.0
+
+    def __le__(self, other: object) -> bool:
+        return self._check(other) <= 0.0
+
+    def __gt__(self, other: object) -> bool:
+        return self._check(other) > 0.0
+
+    def __ge__(self, other: object) -> bool:
+        return self._check(other) >= 0.0
+
+    def __hash__(self) -> int:
+        return hash((self.dimension, self.base))
+
+    def _check(self, other: object) -> float:
+        """Return self - other in base units, or say why the two cannot be compared."""
+        if not isinstance(other, Quantity):
+            raise UnitError(
+                f"{self} compared with {other!r}, which has no unit; write Quantity({other!r}, {self.unit!r})"
+            )
+        if other.dimension != self.dimension:
+            raise UnitError(
+                f"{self} ({self.dimension}) cannot be compared with {other} ({other.dimension})"
+            )
+        return self.base - other.base
+
+
+def _split(text: str) -> tuple[float, str]:
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise UnitError(f"{text!r} is no quantity; write a number and a unit, such as '200K words/s'")
+    digits, prefix, unit = match.groups()
+    if prefix and prefix + unit in UNITS:  # "16 GB" is gigabytes, not giga-B
+        prefix, unit = "", prefix + unit
+    if not unit:
+        raise UnitError(f"{text!r} has no unit; legal units: {', '.join(UNITS)}")
+    return float(digits.replace(",", "").replace("_", "")) * _PREFIXES[prefix], unit

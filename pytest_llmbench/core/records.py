@@ -1,0 +1,168 @@
+"""Run records: one JSON document per run, the evidence behind its verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.series import RankInfo, Step
+
+SCHEMA_VERSION = 1
+
+
+class Verdict(StrEnum):
+    """How a declared test ended. There is no other way for one to end.
+
+    PASS: the number was measured and met its threshold. FAIL: it missed it. ERROR: the run cannot be
+    judged (infrastructure, harness, implausible measurement). SKIP: it was not judged, for the
+    reason given.
+    """
+
+    PASS = "PASS"  # noqa: S105 - a verdict, no password
+    FAIL = "FAIL"
+    ERROR = "ERROR"
+    SKIP = "SKIP"
+
+
+class Metric(Strict):
+    """One measured number.
+
+    Attributes:
+        value, unit: the number as a `Quantity` writes it.
+        rule: how it was computed, in words.
+    """
+
+    value: float
+    unit: str
+    rule: str
+
+    @property
+    def quantity(self) -> Quantity:
+        """The number with its unit."""
+        return Quantity(self.value, self.unit)
+
+
+class Problem(Strict):
+    """Why a run cannot be judged.
+
+    Attributes:
+        kind: a stable word, such as `rank_died` or `allocation`.
+        message: what happened, where, what to do.
+        log: the log to read first.
+    """
+
+    kind: str
+    message: str
+    log: str | None = None
+
+
+class Judgement(Strict):
+    """One test's verdict on this run."""
+
+    test: str
+    verdict: Verdict
+    statistic: str | None = None
+    measured: str | None = None
+    threshold: str | None = None
+    reference: str | None = None
+    reason: str | None = None
+
+
+class Timings(Strict):
+    """Unix times of a run's life; None where it did not get that far."""
+
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+class RunRecord(Strict):
+    """One execution of one recipe, whole.
+
+    Attributes:
+        session: id of the pytest session that made it.
+        key: name of the run within the session.
+        token: written into the Slurm comment of its job, to find it again.
+        job_id, step_id: Slurm's ids, where there are any; locally the process id of the launcher.
+        hosts: the nodes it ran on.
+        command: what was started on each of them.
+        metrics: every statistic that has a meaning for this run, by name.
+        problem: why it cannot be judged; None for a sane run.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    session: str
+    key: str
+    token: str
+    recipe: Recipe
+    system: str
+    cluster: str
+    allocation: str
+    nodes: int
+    ranks: int
+    gpus: int
+    folder: str
+    job_id: str | None = None
+    step_id: str | None = None
+    hosts: tuple[str, ...] = ()
+    command: str | None = None
+    versions: Mapping[str, str] = {}
+    timings: Timings = Timings()
+    rank_info: tuple[RankInfo, ...] = ()
+    steps: tuple[Step, ...] = ()
+    metrics: Mapping[str, Metric] = {}
+    problem: Problem | None = None
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where the record is written."""
+        return Path(self.folder) / "record.json"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of what the ranks printed."""
+        return Path(self.folder) / "logs"
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """Write a model as JSON so that a reader sees the whole of it or nothing."""
+    write_text(path, model.model_dump_json(indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content in one step, creating its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read a run record back.
+
+    Raises:
+        ConfigError: it is not there, cut, of another schema version, or not a run record.
+    """
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{path}: no run record of schema version {SCHEMA_VERSION}: {error}") from error

@@ -1,0 +1,48 @@
+"""How many ranks a run has and where they sit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["cuda", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Topology:
+    """The shape of one run on the nodes.
+
+    Attributes:
+        nodes: number of nodes.
+        gpus_per_node: GPUs used on each node; 0 trains on the CPU.
+        cpu_ranks_per_node: ranks per node when there are no GPUs.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    cpu_ranks_per_node: int = 1
+
+    @property
+    def device(self) -> Device:
+        """What the ranks train on."""
+        return "cuda" if self.gpus_per_node else "cpu"
+
+    @property
+    def ranks_per_node(self) -> int:
+        """One rank per GPU; without GPUs, `cpu_ranks_per_node`."""
+        return self.gpus_per_node or self.cpu_ranks_per_node
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus_per_node
+
+    def __str__(self) -> str:
+        what = f"{self.gpus_per_node} GPU" if self.gpus_per_node else f"{self.ranks_per_node} CPU rank"
+        plural = "s" if self.ranks_per_node > 1 else ""
+        return f"{self.nodes} node{'s' if self.nodes > 1 else ''} × {what}{plural}"

@@ -1,0 +1,53 @@
+"""Whether a reference is for this run at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_llmbench.core.recipes import Scale
+from pytest_llmbench.core.reference import Reference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What a run really used.
+
+    Attributes:
+        system: name of the system file.
+        device: what the ranks reported, such as `NVIDIA A100-SXM4-80GB` or `cpu`.
+        gpus: GPUs in all; 0 on the CPU.
+        nodes: nodes in all.
+        scale: whether the full recipe ran or its tiny variant.
+    """
+
+    system: str
+    device: str
+    gpus: int
+    nodes: int
+    scale: Scale
+
+    def __str__(self) -> str:
+        what = f"{self.gpus} × {self.device}" if self.gpus else self.device
+        scale = "" if self.scale == "full" else f", scale {self.scale}"
+        return f"{what}, {self.nodes} node{'s' if self.nodes > 1 else ''}, system {self.system}{scale}"
+
+
+def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
+    """Say why an absolute reference is not for this machine and scale; None when it is.
+
+    A portable reference is for every machine. An absolute one is for the full recipe on the hardware
+    it names, whatever the smoke variant would measure.
+    """
+    wanted = reference.applies_to
+    if wanted is None:
+        return None
+    fits = [
+        machine.scale == "full",
+        wanted.gpu is None or (machine.gpus > 0 and wanted.gpu in machine.device),
+        wanted.gpus in (None, machine.gpus),
+        wanted.nodes in (None, machine.nodes),
+        wanted.system in (None, machine.system),
+    ]
+    if all(fits):
+        return None
+    return f"reference {reference.name} ({reference.threshold}) is for {wanted} at scale full; this run: {machine}"

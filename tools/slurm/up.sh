@@ -1,0 +1,355 @@
+#!/usr/bin/env bash
+# Bring up a real multi-node Slurm on this one machine: munged, MariaDB, slurmdbd, slurmctld
+# and one slurmd for each node, on loopback only, without systemd and without cgroups. For
+# Debian 12, as root.
+#
+#   tools/slurm/up.sh              start what does not run; nothing to do takes half a second
+#   FRESH=1 tools/slurm/up.sh      wipe all state first
+#   NODES=4 GPUS=2 tools/slurm/up.sh
+#
+# Run it again at any time: it restarts dead daemons, returns nodes that are down or
+# drained, and applies a changed configuration (jobs live through that).
+#
+#   LLMBENCH_SLURM       base folder, /tmp/llmbench-slurm
+#   LLMBENCH_SLURM_PORT  first TCP port of the 2000 that are ours, 17000
+#   NODES CPUS MEM GPUS  nodes n1..n<NODES>, and what each pretends to have: 8, 16, 8000 (MB), 8
+#   WAIT                 seconds to wait until every node is usable, 60
+#
+# Exit status: 0 all nodes usable; 1 something does not start; 2 cannot be run here.
+set -euo pipefail
+HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=lib.sh
+. "$HERE/lib.sh"
+
+NODES=${NODES:-8} CPUS=${CPUS:-16} MEM=${MEM:-8000} GPUS=${GPUS:-8} WAIT=${WAIT:-60}
+# Below the ephemeral range (32768-), where any client's socket may sit on a port, and away
+# from Slurm's own 6817-6819.
+PORT=${LLMBENCH_SLURM_PORT:-17000}
+DBD_PORT=$PORT CTLD_PORT=$((PORT + 1)) NODE_PORT=$((PORT + 100)) # n1 has NODE_PORT + 1
+SRUN_PORTS=$((PORT + 1000))-$((PORT + 1999))
+STARTED=$EPOCHREALTIME
+
+step() {
+  local now=${EPOCHREALTIME/./}
+  local ms=$(((now - ${STARTED/./}) / 1000))
+  printf 'slurm: [%3d.%02d s] %s\n' $((ms / 1000)) $((ms % 1000 / 10)) "$*"
+}
+
+# fail NAME: a daemon does not start; show why.
+fail() {
+  printf '%s\n' "slurm: error: $1 does not start; its logs end with" >&2
+  tail -n 8 "$LOG/$1.out" "$LOG/$1.log" >&2 2>/dev/null || true
+  if grep -qs 'Address already in use' "$LOG/$1.out" "$LOG/$1.log"; then
+    printf '%s\n' "slurm: another process may have the port (LLMBENCH_SLURM_PORT=$PORT):" >&2
+    ss -Hltnp "sport >= :$PORT and sport < :$((PORT + 1000))" >&2 || true
+  fi
+  exit 1
+}
+
+check_settings() {
+  local name
+  for name in NODES CPUS MEM GPUS WAIT PORT; do
+    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die 2 "$name=${!name}: need a positive number"
+  done
+  ((NODES <= 800)) || die 2 "NODES=$NODES: at most 800"
+  ((PORT >= 1024 && PORT + 1999 <= 65535)) || die 2 "LLMBENCH_SLURM_PORT=$PORT: need 1024 to 63536"
+}
+
+install_packages() {
+  local command missing=() policy=/usr/sbin/policy-rc.d made=0 status=0
+  for command in slurmctld slurmd slurmdbd sbatch sacctmgr mariadbd mariadb-install-db mariadb \
+    munged munge unmunge; do
+    command -v "$command" >/dev/null || missing+=("$command")
+  done
+  ((${#missing[@]})) || return 0
+  command -v apt-get >/dev/null ||
+    die 2 "missing ${missing[*]}, and there is no apt-get to install slurm-wlm slurmdbd mariadb-server munge"
+  step "installing slurm-wlm slurmdbd mariadb-server munge (missing: ${missing[*]})"
+  # The packages would start daemons of their own; we need none of those.
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    made=1
+  fi
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+    --no-install-recommends slurm-wlm slurmdbd mariadb-server munge >/dev/null; } || status=$?
+  ((made == 0)) || rm -f "$policy"
+  ((status == 0)) || die 1 "apt-get failed (exit status $status)"
+}
+
+make_folders() {
+  local index
+  umask 022
+  mkdir -p "$BASE"/{etc,log,run,state,spool,dev,munge,db}
+  chmod 700 "$BASE/state" "$BASE/db"
+  for ((index = 1; index <= NODES; index++)); do mkdir -p "$BASE/spool/n$index"; done
+  # Fake GPUs are copies of /dev/null: slurmd counts character devices only.
+  for ((index = 0; index < GPUS; index++)); do
+    [[ -c $BASE/dev/nvidia$index ]] || mknod "$BASE/dev/nvidia$index" c 1 3 ||
+      die 2 "cannot make device nodes here (mknod refused)"
+  done
+}
+
+# write FILE MODE <text: only if it differs, and in place, since running nodes have the
+# hosts file mounted.
+write() {
+  local text old=
+  text=$(cat)
+  if [[ -e $1 ]]; then old=$(<"$1"); fi
+  if [[ ! -e $1 || $old != "$text" ]]; then
+    (umask 077 && printf '%s\n' "$text" >"$1")
+    chmod "$2" "$1"
+  fi
+}
+
+# fill TEMPLATE: put our values where it says @NAME@.
+fill() {
+  local text name
+  text=$(<"$HERE/$1.in")
+  for name in BASE CTLD_PORT DBD_PORT SRUN_PORTS CPUS MEM GPUS LAST_GPU NODE_LINES SMALL_NODES; do
+    text=${text//@$name@/"${!name}"}
+  done
+  [[ ! $text =~ @[A-Z_]+@ ]] || die 1 "$HERE/$1.in: unknown name ${BASH_REMATCH[0]}"
+  printf '%s\n' "$text"
+}
+
+configure() {
+  local index self LAST_GPU=$((GPUS - 1)) NODE_LINES='' SMALL_NODES
+  SMALL_NODES="n[1-$((NODES < 4 ? NODES : 4))]"
+  for ((index = 1; index <= NODES; index++)); do
+    NODE_LINES+="NodeName=n$index NodeHostname=n$index NodeAddr=127.0.0.1 Port=$((NODE_PORT + index))"$'\n'
+  done
+  fill slurm.conf | write "$CONF" 644
+  fill gres.conf | write "$ETC/gres.conf" 644
+  fill cgroup.conf | write "$ETC/cgroup.conf" 644
+  fill slurmdbd.conf | write "$ETC/slurmdbd.conf" 600
+  write "$ETC/plugstack.conf" 644 </dev/null
+  write "$BASE/env.sh" 644 <<<"export SLURM_CONF=$CONF"
+
+  # What the daemons and jobs see as /etc/hosts: the machine's, less its lines for the names
+  # that are ours (a name with two addresses would use either).
+  self=$(uname -n)
+  {
+    printf '127.0.0.1 localhost ctl %s\n' "$self"
+    for ((index = 1; index <= NODES; index++)); do printf '127.0.0.1 n%d\n' "$index"; done
+    awk -v self="$self" '{ for (i = 2; i <= NF && $i !~ /^#/; i++)
+      if ($i == self || $i == "localhost" || $i == "ctl" || $i ~ /^n[0-9]+$/) next; print }' /etc/hosts
+  } | write "$HOSTS" 644
+
+  # A daemon that was started with another fingerprint is restarted. Comments do not count.
+  SLURM_FINGERPRINT=$(cat "$ETC"/{slurm,gres,cgroup}.conf | grep -v '^#' | cksum)
+  DBD_FINGERPRINT=$(grep -v '^#' "$ETC/slurmdbd.conf" | cksum)
+}
+
+# Make clients work in any shell. Tools that submit jobs may strip SLURM_* from the
+# environment, SLURM_CONF included (submitit does), so exporting that is not enough: the
+# place where Slurm looks by itself must lead to our file. A real installation's file there
+# is left alone, and the user then has to source env.sh. All else that clients need (munge
+# socket, ports, plugstack.conf) is named in slurm.conf.
+link_system_conf() {
+  local target
+  SYSTEM_WIDE=1
+  if [[ -L $SYSTEM_CONF ]]; then
+    target=$(readlink "$SYSTEM_CONF")
+    [[ $target == "$CONF" ]] || SYSTEM_WIDE=0
+  elif [[ -e $SYSTEM_CONF ]]; then
+    SYSTEM_WIDE=0
+  else
+    mkdir -p "${SYSTEM_CONF%/*}"
+    ln -s "$CONF" "$SYSTEM_CONF"
+  fi
+}
+
+# srun and salloc listen on the address that the hostname resolves to (NoInAddrAny). It may
+# resolve to nothing, and on Debian it is often 127.0.1.1, where the daemons would not look.
+resolve_own_name() {
+  local self hosts addresses
+  self=$(uname -n)
+  addresses=$(getent ahostsv4 "$self" | awk '{ print $1 }' | sort -u) || true
+  [[ $addresses != 127.0.0.1 ]] || return 0
+  hosts=$(hosts_without_our_line)
+  printf '127.0.0.1 %s %s\n%s\n' "$self" "$HOSTS_TAG" "$hosts" >/etc/hosts
+  step "put 127.0.0.1 $self into /etc/hosts (down.sh takes it out)"
+}
+
+# up_to_date NAME FINGERPRINT: does it run, with this configuration? Stops it if with another.
+up_to_date() {
+  local old=
+  daemon_pid "$1" >/dev/null || return 1
+  read -r old 2>/dev/null <"$RUN/$1.fingerprint" || true
+  [[ $old != "$2" ]] || return 0
+  step "configuration of $1 changed"
+  stop_daemon "$1"
+  return 1
+}
+
+# launch NAME HOSTNAME FINGERPRINT COMMAND...: start a daemon in a UTS and mount namespace of
+# its own, with that hostname and our hosts file. So the hostname is the node name in every
+# job, node names resolve there, the machine's own name plays no part, and marked() can tell
+# our processes. The environment is fresh, since jobs may inherit it.
+launch() {
+  local name=$1 host=$2 fingerprint=$3
+  shift 3
+  rm -f "$RUN/$name.pid"
+  printf '%s\n' "$fingerprint" >"$RUN/$name.fingerprint"
+  # 9 is the lock, which a daemon would keep.
+  (
+    cd /
+    # shellcheck disable=SC2016  # for the inner shell
+    exec setsid env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 SLURM_CONF="$CONF" \
+      MYSQL_UNIX_PORT="$BASE/db/db.sock" \
+      unshare --uts --mount sh -c \
+      'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"' sh "$host" "$HOSTS" "$@"
+  ) </dev/null >"$LOG/$name.out" 2>&1 9>&-
+}
+
+munge_works() {
+  munge -n -S "$BASE/munge/munge.sock" 2>/dev/null | unmunge -S "$BASE/munge/munge.sock" >/dev/null 2>&1
+}
+start_munged() {
+  up_to_date munged 1 && return
+  if [[ ! -s $BASE/munge/munge.key ]]; then
+    (umask 077 && head -c 128 /dev/urandom >"$BASE/munge/munge.key")
+  fi
+  launch munged ctl 1 munged --force --key-file="$BASE/munge/munge.key" \
+    --socket="$BASE/munge/munge.sock" --pid-file="$RUN/munged.pid" \
+    --seed-file="$BASE/munge/munge.seed" --log-file="$LOG/munged.log" || fail munged
+  wait_for 10 munge_works || fail munged
+  step "munged up"
+}
+
+sql() { mariadb --no-defaults -uroot -S "$BASE/db/db.sock" "$@"; }
+mariadbd_answers() { sql -e 'select 1' >/dev/null 2>&1; }
+start_mariadbd() {
+  up_to_date mariadbd 1 && return
+  # Made under another name and then renamed: half a database must not pass for one.
+  if [[ ! -d $BASE/db/data ]]; then
+    rm -rf "$BASE/db/new"
+    mariadb-install-db --no-defaults --user=root --datadir="$BASE/db/new" --skip-test-db \
+      --auth-root-authentication-method=socket --auth-root-socket-user=root \
+      >"$LOG/mariadbd.out" 2>&1 </dev/null || fail mariadbd
+    mv "$BASE/db/new" "$BASE/db/data"
+    step "database made"
+  fi
+  # No TCP port at all, and no effort to survive a power cut. Slurm asks for the lock timeout.
+  launch mariadbd ctl 1 mariadbd --no-defaults --user=root --datadir="$BASE/db/data" \
+    --socket="$BASE/db/db.sock" --pid-file="$RUN/mariadbd.pid" --skip-networking \
+    --skip-log-bin --innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 \
+    --innodb-flush-log-at-trx-commit=0 --innodb-flush-method=nosync --innodb-doublewrite=0 &
+  wait_for 30 mariadbd_answers || fail mariadbd
+  sql -e 'CREATE DATABASE IF NOT EXISTS slurm_acct_db' || fail mariadbd
+  step "mariadbd up"
+}
+
+slurmdbd_answers() { timeout 5 sacctmgr -nP list cluster >/dev/null 2>&1; }
+start_slurmdbd() {
+  up_to_date slurmdbd "$DBD_FINGERPRINT" && return
+  launch slurmdbd ctl "$DBD_FINGERPRINT" slurmdbd || fail slurmdbd
+  wait_for 30 slurmdbd_answers || fail slurmdbd
+  step "slurmdbd up"
+}
+
+# Jobs need an account (AccountingStorageEnforce). root, and whoever called sudo, may use the
+# account "proj" and the qos "normal" and "high".
+manage() { timeout 30 sacctmgr "$@"; }
+add_accounts() {
+  local user users=(root) existing
+  [[ -z ${SUDO_USER-} || $SUDO_USER == root ]] || users+=("$SUDO_USER")
+  existing=$(manage -nP show assoc cluster=llmbench account=proj format=user,qos) || fail slurmdbd
+  for user in "${users[@]}"; do
+    # The qos are the last thing that is set, so they tell that all the rest is there.
+    if grep -qx "$user|.*high.*" <<<"$existing"; then continue; fi
+    [[ -n $(manage -nP show cluster llmbench) ]] || manage -i -Q add cluster llmbench >/dev/null
+    [[ -n $(manage -nP show qos high) ]] || manage -i -Q add qos high Priority=100 >/dev/null
+    grep -qx '|.*' <<<"$existing" ||
+      manage -i -Q add account proj Cluster=llmbench Description=tests Organization=tests >/dev/null
+    grep -qx "$user|.*" <<<"$existing" ||
+      manage -i -Q add user "$user" Account=proj Cluster=llmbench >/dev/null
+    manage -i -Q modify user "$user" where cluster=llmbench account=proj set \
+      qos=normal,high DefaultQOS=normal >/dev/null
+    existing=$(manage -nP show assoc cluster=llmbench account=proj format=user,qos)
+    step "account made for $user"
+  done
+}
+
+slurmctld_answers() { [[ $(timeout 5 scontrol ping 2>/dev/null) == *"is UP"* ]]; }
+start_slurmctld() {
+  up_to_date slurmctld "$SLURM_FINGERPRINT" && return
+  # -i: rather start without a state file that a crash has left broken.
+  launch slurmctld ctl "$SLURM_FINGERPRINT" slurmctld -i || fail slurmctld
+  wait_for 30 slurmctld_answers || fail slurmctld
+  step "slurmctld up"
+}
+
+start_slurmds() {
+  local index name file started=0
+  for ((index = 1; index <= NODES; index++)); do
+    name=slurmd-n$index
+    up_to_date "$name" "$SLURM_FINGERPRINT" && continue
+    launch "$name" "n$index" "$SLURM_FINGERPRINT" slurmd -N "n$index" || fail "$name"
+    started=$((started + 1))
+  done
+  # Nodes of an earlier run with more of them.
+  for file in "$RUN"/slurmd-n*.pid; do
+    name=${file##*/} name=${name%.pid} index=${name#slurmd-n}
+    if [[ $index =~ ^[0-9]+$ ]] && ((index > NODES)); then
+      stop_daemon "$name"
+      step "stopped n$index"
+    fi
+  done
+  ((started == 0)) || step "started $started slurmd"
+}
+
+# All nodes usable? Returns to service those that an earlier crash has left down, or that
+# somebody has drained.
+nodes_usable() {
+  local node state usable=0 resume=()
+  while read -r node state; do
+    case $state in
+      idle | mixed | allocated | completing | reserved | planned | maint) usable=$((usable + 1)) ;;
+      down* | drain* | fail* | error* | unknown*) resume+=("$node") ;;
+    esac
+  done < <(timeout 5 sinfo -h -N -p test -o '%N %T' 2>/dev/null)
+  for node in "${resume[@]}"; do
+    # Refused while slurmd has not answered yet; the next round tries again.
+    if scontrol update nodename="$node" state=resume >/dev/null 2>&1; then step "resumed $node"; fi
+  done
+  ((usable == NODES))
+}
+
+report() {
+  step "up: $NODES nodes"
+  sinfo
+  if ((SYSTEM_WIDE)); then
+    say "sinfo, srun, sbatch and sacct work in any shell ($SYSTEM_CONF leads here)"
+  else
+    say "$SYSTEM_CONF belongs to another Slurm and was left alone. In each shell first:"
+  fi
+  printf '. %s/env.sh\n' "$BASE"
+}
+
+main() {
+  require_root
+  check_base
+  check_settings
+  install_packages
+  [[ ${FRESH:-0} != 1 ]] || WIPE=1 "$HERE/down.sh"
+  lock
+  make_folders
+  configure
+  link_system_conf
+  resolve_own_name
+  start_munged
+  start_mariadbd
+  start_slurmdbd
+  add_accounts
+  start_slurmctld
+  start_slurmds
+  if ! wait_for "$WAIT" nodes_usable; then
+    sinfo -N -l >&2 || true
+    die 1 "not all nodes are usable after $WAIT s; see $LOG"
+  fi
+  report
+}
+
+main "$@"
