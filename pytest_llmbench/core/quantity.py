@@ -68,7 +68,9 @@ class Quantity:
         if unit not in UNITS:
             raise UnitError(unknown("unit", unit, UNITS))
         if not math.isfinite(number):
-            raise UnitError(f"{number!r} {unit} is no finite number; a missing measurement is an error, not a value")
+            raise UnitError(
+                f"{number!r} {unit} is no finite number; a missing measurement is an error, not a value"
+            )
         object.__setattr__(self, "value", number)
         object.__setattr__(self, "unit", unit)
 
@@ -127,9 +129,7 @@ class Quantity:
                 f"{self} compared with {other!r}, which has no unit; write Quantity({other!r}, {self.unit!r})"
             )
         if other.dimension != self.dimension:
-            raise UnitError(
-                f"{self} ({self.dimension}) cannot be compared with {other} ({other.dimension})"
-            )
+            raise UnitError(f"{self} ({self.dimension}) cannot be compared with {other} ({other.dimension})")
         return self.base - other.base
 
 

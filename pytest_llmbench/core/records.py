@@ -87,6 +87,26 @@ class Timings(Strict):
     ended: float | None = None
 
 
+class JobTraces(Strict):
+    """What it takes to find a run again from another process: written when it is launched.
+
+    Attributes:
+        allocation: the Slurm job that holds the session's nodes, if one does.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    session: str
+    key: str
+    token: str
+    cluster: str
+    allocation: str | None
+    job_id: str | None
+    step_id: str | None
+    hosts: tuple[str, ...]
+    command: str
+    submitted: float
+
+
 class RunRecord(Strict):
     """One execution of one recipe, whole.
 

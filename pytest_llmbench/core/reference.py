@@ -34,7 +34,9 @@ class AppliesTo(Strict):
 
     def __str__(self) -> str:
         parts = [
-            f"{self.gpus} × {self.gpu}" if self.gpus and self.gpu else (self.gpu or (self.gpus and f"{self.gpus} GPUs")),
+            f"{self.gpus} × {self.gpu}"
+            if self.gpus and self.gpu
+            else (self.gpu or (self.gpus and f"{self.gpus} GPUs")),
             self.nodes and f"{self.nodes} node{'s' if self.nodes > 1 else ''}",
             self.system and f"system {self.system}",
         ]

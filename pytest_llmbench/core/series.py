@@ -17,6 +17,7 @@ class RankInfo(Strict):
         ended: whether the rank said that it finished its last step.
         versions: software versions the rank runs with.
         failure: the error that ended the rank, in its own words.
+        failed_at: Unix time of that error: the first of several ranks is usually the cause.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class RankInfo(Strict):
     matmul_flops_per_s: float | None = None
     ended: bool = False
     failure: str | None = None
+    failed_at: float | None = None
 
 
 class Step(Strict):

@@ -104,7 +104,9 @@ def _hosts(e: Evidence) -> Iterator[Problem]:
 def _hardware(e: Evidence) -> Iterator[Problem]:
     devices = {info.device for info in e.series.ranks}
     if len(devices) > 1:
-        yield Problem(kind="wrong_hardware", message=f"the ranks trained on different devices: {_list(sorted(devices))}")
+        yield Problem(
+            kind="wrong_hardware", message=f"the ranks trained on different devices: {_list(sorted(devices))}"
+        )
     strangers = sorted(device for device in devices if e.gpu and e.topology.gpus and e.gpu not in device)
     if strangers:
         yield Problem(

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # What up.sh and down.sh share. Sourced, not run.
+# shellcheck disable=SC2034  # some names are used in these only
 
 # Everything lives under BASE, and everything that is started carries a mark (see marked),
 # so that no other Slurm on the machine is ever mistaken for ours.
@@ -66,6 +67,33 @@ marked_pids() {
   done
 }
 
+# Processes of ours whose base folder was removed by hand under them. They would hold the
+# ports, and even work with a new munged, since that makes its socket at the same path. Their
+# hosts file is a deleted one, and the pid namespace rules out some container's processes.
+orphan_pids() {
+  local pid
+  for pid in $(stat -L -c '%h %n' /proc/[0-9]*/root/etc/hosts 2>/dev/null | sed -n 's,^0 /proc/\([0-9]*\)/.*,\1,p'); do
+    if [[ /proc/$pid/ns/pid -ef /proc/self/ns/pid ]] &&
+      grep -qzFx "SLURM_CONF=$CONF" "/proc/$pid/environ" 2>/dev/null; then
+      printf '%s\n' "$pid"
+    fi
+  done
+}
+
+# end_all LIST: ask all pids that the function LIST prints to end, then insist.
+end_all() {
+  local pids signal
+  for signal in TERM KILL; do
+    mapfile -t pids < <("$1")
+    ((${#pids[@]})) || return 0
+    say "ending ${#pids[@]} left-over process(es)"
+    kill -"$signal" "${pids[@]}" 2>/dev/null || true
+    wait_for 3 none "$1" && return 0
+  done
+  die 1 "cannot end: $("$1" | xargs)"
+}
+none() { [[ -z $("$1") ]]; }
+
 # A daemon is named munged, mariadbd, slurmdbd, slurmctld or slurmd-<node>; what is before
 # the dash is the name of its process. daemon_pid prints the pid if it is alive and ours.
 daemon_pid() {
@@ -81,7 +109,9 @@ daemon_pid() {
   printf '%s\n' "$pid"
 }
 
-gone() { ! kill -0 "$1" 2>/dev/null; }
+# Not "kill -0": that still finds a process that has ended and that a slow init (PID 1 of a
+# container) has not reaped for seconds. Such a one has no root folder any more.
+gone() { ! marked "$1"; }
 
 # stop_daemon NAME: ask, wait until it has ended, insist.
 stop_daemon() {
@@ -96,5 +126,11 @@ stop_daemon() {
   rm -f "$RUN/$1.pid" "$RUN/$1.fingerprint"
 }
 
-# Edit /etc/hosts in place: in a container it is a mount point, which cannot be replaced.
-hosts_without_our_line() { grep -vF "$HOSTS_TAG" /etc/hosts || true; }
+# edit_hosts FIRST_LINE: put it at the head of /etc/hosts, in place of the line that we put
+# there before; with an empty one, only take that out. Not by renaming a new file: in a
+# container /etc/hosts is a mount point. The dot keeps empty lines at the end from $().
+edit_hosts() {
+  local rest
+  rest=$(grep -v "$HOSTS_TAG\$" /etc/hosts || true; printf .)
+  { if [[ -n $1 ]]; then printf '%s %s\n' "$1" "$HOSTS_TAG"; fi; printf '%s' "${rest%.}"; } >/etc/hosts
+}

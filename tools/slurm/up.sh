@@ -3,7 +3,7 @@
 # and one slurmd for each node, on loopback only, without systemd and without cgroups. For
 # Debian 12, as root.
 #
-#   tools/slurm/up.sh              start what does not run; nothing to do takes half a second
+#   tools/slurm/up.sh              start what does not run; nothing to do takes 0.1 s
 #   FRESH=1 tools/slurm/up.sh      wipe all state first
 #   NODES=4 GPUS=2 tools/slurm/up.sh
 #
@@ -25,7 +25,9 @@ NODES=${NODES:-8} CPUS=${CPUS:-16} MEM=${MEM:-8000} GPUS=${GPUS:-8} WAIT=${WAIT:
 # Below the ephemeral range (32768-), where any client's socket may sit on a port, and away
 # from Slurm's own 6817-6819.
 PORT=${LLMBENCH_SLURM_PORT:-17000}
+# shellcheck disable=SC2034  # fill uses them by name
 DBD_PORT=$PORT CTLD_PORT=$((PORT + 1)) NODE_PORT=$((PORT + 100)) # n1 has NODE_PORT + 1
+# shellcheck disable=SC2034
 SRUN_PORTS=$((PORT + 1000))-$((PORT + 1999))
 STARTED=$EPOCHREALTIME
 
@@ -114,7 +116,9 @@ fill() {
 }
 
 configure() {
+  # shellcheck disable=SC2034  # fill uses them by name
   local index self LAST_GPU=$((GPUS - 1)) NODE_LINES='' SMALL_NODES
+  # shellcheck disable=SC2034
   SMALL_NODES="n[1-$((NODES < 4 ? NODES : 4))]"
   for ((index = 1; index <= NODES; index++)); do
     NODE_LINES+="NodeName=n$index NodeHostname=n$index NodeAddr=127.0.0.1 Port=$((NODE_PORT + index))"$'\n'
@@ -163,13 +167,12 @@ link_system_conf() {
 # srun and salloc listen on the address that the hostname resolves to (NoInAddrAny). It may
 # resolve to nothing, and on Debian it is often 127.0.1.1, where the daemons would not look.
 resolve_own_name() {
-  local self hosts addresses
+  local self address
   self=$(uname -n)
-  addresses=$(getent ahostsv4 "$self" | awk '{ print $1 }' | sort -u) || true
-  [[ $addresses != 127.0.0.1 ]] || return 0
-  hosts=$(hosts_without_our_line)
-  printf '127.0.0.1 %s %s\n%s\n' "$self" "$HOSTS_TAG" "$hosts" >/etc/hosts
-  step "put 127.0.0.1 $self into /etc/hosts (down.sh takes it out)"
+  address=$(getent ahostsv4 "$self" | awk 'NR == 1 { print $1 }') || true
+  [[ $address != 127.0.0.1 ]] || return 0
+  edit_hosts "127.0.0.1 $self"
+  step "made $self 127.0.0.1 in /etc/hosts (down.sh takes it out)"
 }
 
 # up_to_date NAME FINGERPRINT: does it run, with this configuration? Stops it if with another.
@@ -183,24 +186,43 @@ up_to_date() {
   return 1
 }
 
-# launch NAME HOSTNAME FINGERPRINT COMMAND...: start a daemon in a UTS and mount namespace of
-# its own, with that hostname and our hosts file. So the hostname is the node name in every
+# launch [--fork] NAME HOSTNAME FINGERPRINT COMMAND...: start a daemon (with --fork, one that
+# does not go to the background by itself) in a UTS and mount namespace of its own, with that hostname and our hosts file. So the hostname is the node name in every
 # job, node names resolve there, the machine's own name plays no part, and marked() can tell
 # our processes. The environment is fresh, since jobs may inherit it.
 launch() {
-  local name=$1 host=$2 fingerprint=$3
+  local fork=() name host fingerprint
+  if [[ $1 == --fork ]]; then
+    fork=("$1")
+    shift
+  fi
+  name=$1 host=$2 fingerprint=$3
   shift 3
   rm -f "$RUN/$name.pid"
   printf '%s\n' "$fingerprint" >"$RUN/$name.fingerprint"
-  # 9 is the lock, which a daemon would keep.
+  # 9 is the lock, which a daemon would hold for as long as it lives.
   (
     cd /
     # shellcheck disable=SC2016  # for the inner shell
-    exec setsid env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 SLURM_CONF="$CONF" \
+    exec setsid "${fork[@]}" env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 SLURM_CONF="$CONF" \
       MYSQL_UNIX_PORT="$BASE/db/db.sock" \
       unshare --uts --mount sh -c \
       'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"' sh "$host" "$HOSTS" "$@"
   ) </dev/null >"$LOG/$name.out" 2>&1 9>&-
+}
+
+# wait_up NAME SECONDS COMMAND...: until the command succeeds or the daemon has died.
+wait_up() {
+  local name=$1 seconds=$2
+  shift 2
+  if ! wait_for "$seconds" up_or_dead "$name" "$@" || ! daemon_pid "$name" >/dev/null; then
+    fail "$name"
+  fi
+}
+up_or_dead() {
+  local name=$1
+  shift
+  "$@" || { [[ -s $RUN/$name.pid ]] && ! daemon_pid "$name" >/dev/null; }
 }
 
 munge_works() {
@@ -214,7 +236,7 @@ start_munged() {
   launch munged ctl 1 munged --force --key-file="$BASE/munge/munge.key" \
     --socket="$BASE/munge/munge.sock" --pid-file="$RUN/munged.pid" \
     --seed-file="$BASE/munge/munge.seed" --log-file="$LOG/munged.log" || fail munged
-  wait_for 10 munge_works || fail munged
+  wait_up munged 10 munge_works
   step "munged up"
 }
 
@@ -232,11 +254,11 @@ start_mariadbd() {
     step "database made"
   fi
   # No TCP port at all, and no effort to survive a power cut. Slurm asks for the lock timeout.
-  launch mariadbd ctl 1 mariadbd --no-defaults --user=root --datadir="$BASE/db/data" \
+  launch --fork mariadbd ctl 1 mariadbd --no-defaults --user=root --datadir="$BASE/db/data" \
     --socket="$BASE/db/db.sock" --pid-file="$RUN/mariadbd.pid" --skip-networking \
     --skip-log-bin --innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 \
-    --innodb-flush-log-at-trx-commit=0 --innodb-flush-method=nosync --innodb-doublewrite=0 &
-  wait_for 30 mariadbd_answers || fail mariadbd
+    --innodb-flush-log-at-trx-commit=0 --innodb-flush-method=nosync --innodb-doublewrite=0
+  wait_up mariadbd 30 mariadbd_answers
   sql -e 'CREATE DATABASE IF NOT EXISTS slurm_acct_db' || fail mariadbd
   step "mariadbd up"
 }
@@ -245,31 +267,46 @@ slurmdbd_answers() { timeout 5 sacctmgr -nP list cluster >/dev/null 2>&1; }
 start_slurmdbd() {
   up_to_date slurmdbd "$DBD_FINGERPRINT" && return
   launch slurmdbd ctl "$DBD_FINGERPRINT" slurmdbd || fail slurmdbd
-  wait_for 30 slurmdbd_answers || fail slurmdbd
+  wait_up slurmdbd 30 slurmdbd_answers
   step "slurmdbd up"
 }
 
-# Jobs need an account (AccountingStorageEnforce). root, and whoever called sudo, may use the
-# account "proj" and the qos "normal" and "high".
-manage() { timeout 30 sacctmgr "$@"; }
-add_accounts() {
-  local user users=(root) existing
-  [[ -z ${SUDO_USER-} || $SUDO_USER == root ]] || users+=("$SUDO_USER")
-  existing=$(manage -nP show assoc cluster=llmbench account=proj format=user,qos) || fail slurmdbd
-  for user in "${users[@]}"; do
-    # The qos are the last thing that is set, so they tell that all the rest is there.
-    if grep -qx "$user|.*high.*" <<<"$existing"; then continue; fi
-    [[ -n $(manage -nP show cluster llmbench) ]] || manage -i -Q add cluster llmbench >/dev/null
-    [[ -n $(manage -nP show qos high) ]] || manage -i -Q add qos high Priority=100 >/dev/null
-    grep -qx '|.*' <<<"$existing" ||
-      manage -i -Q add account proj Cluster=llmbench Description=tests Organization=tests >/dev/null
-    grep -qx "$user|.*" <<<"$existing" ||
-      manage -i -Q add user "$user" Account=proj Cluster=llmbench >/dev/null
-    manage -i -Q modify user "$user" where cluster=llmbench account=proj set \
-      qos=normal,high DefaultQOS=normal >/dev/null
-    existing=$(manage -nP show assoc cluster=llmbench account=proj format=user,qos)
-    step "account made for $user"
+# Jobs need an account (AccountingStorageEnforce). root, and whoever called sudo, get the
+# default account "proj" and the qos "normal" and "high". All in one sacctmgr, which skips
+# what exists: each call of it costs a third of a second, and so does looking. Hence the note
+# of who has been added, kept beside the database.
+accounts_script() {
+  local user
+  cat <<'END'
+add cluster llmbench
+add qos high Priority=100
+add account proj Cluster=llmbench Description=tests Organization=tests
+END
+  for user in "$@"; do
+    printf 'add user %s Account=proj Cluster=llmbench\n' "$user"
+    printf 'modify user where name=%s cluster=llmbench set DefaultAccount=proj qos=normal,high DefaultQOS=normal\n' "$user"
   done
+  printf 'quit\n'
+}
+add_accounts() {
+  local user users=(root) note=$BASE/db/accounts assocs
+  [[ -z ${SUDO_USER-} || $SUDO_USER == root ]] || users+=("$SUDO_USER")
+  # Users of earlier calls stay.
+  if [[ -e $note ]]; then
+    mapfile -t -O "${#users[@]}" users <"$note"
+    mapfile -t users < <(printf '%s\n' "${users[@]}" | sort -u)
+    [[ $(<"$note") != "$(printf '%s\n' "${users[@]}")" ]] || return 0
+  fi
+  accounts_script "${users[@]}" | timeout 60 sacctmgr -i >"$LOG/accounts.out" 2>&1 || true
+  assocs=$(timeout 10 sacctmgr -nP show assoc cluster=llmbench account=proj format=user,qos) || assocs=
+  for user in "${users[@]}"; do
+    if ! grep -q "^$user|.*high" <<<"$assocs"; then
+      cat "$LOG/accounts.out" >&2
+      die 1 "cannot give $user an account"
+    fi
+  done
+  printf '%s\n' "${users[@]}" | sort -u >"$note"
+  step "accounts made for ${users[*]}"
 }
 
 slurmctld_answers() { [[ $(timeout 5 scontrol ping 2>/dev/null) == *"is UP"* ]]; }
@@ -277,7 +314,7 @@ start_slurmctld() {
   up_to_date slurmctld "$SLURM_FINGERPRINT" && return
   # -i: rather start without a state file that a crash has left broken.
   launch slurmctld ctl "$SLURM_FINGERPRINT" slurmctld -i || fail slurmctld
-  wait_for 30 slurmctld_answers || fail slurmctld
+  wait_up slurmctld 30 slurmctld_answers
   step "slurmctld up"
 }
 
@@ -335,6 +372,7 @@ main() {
   install_packages
   [[ ${FRESH:-0} != 1 ]] || WIPE=1 "$HERE/down.sh"
   lock
+  [[ -e $HOSTS ]] || end_all orphan_pids
   make_folders
   configure
   link_system_conf

@@ -1,0 +1,3 @@
+"""Site defaults go here; there is no logic in this file."""
+
+pytest_plugins = ["pytester"]

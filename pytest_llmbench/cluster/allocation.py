@@ -1,0 +1,194 @@
+"""Allocations: nodes held for the session. Runs are launched on leases of them."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock, Timeout
+
+from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
+from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.settings import Settings, existing_allocation
+from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, Slurm
+from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.workloads.deadman import hold
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """The allocation is not there yet, for a reason such as `Priority`."""
+
+    reason: str
+
+
+class Allocation(Protocol):
+    """Where runs get their nodes from.
+
+    Attributes:
+        job_id: the Slurm job that holds the nodes, if one does.
+    """
+
+    job_id: str | None
+
+    def start(self) -> None:
+        """Ask for the nodes; return without waiting for them.
+
+        Raises:
+            ClusterError: the request can never be met.
+        """
+
+    def hosts(self) -> tuple[str, ...] | Waiting | None:
+        """The nodes held; Waiting while they are not there; None when each run brings its own.
+
+        Raises:
+            ClusterError: the allocation is lost, or will never start.
+        """
+
+    def release(self) -> None:
+        """Give the nodes back. What is not ours is left alone."""
+
+
+class ThisHost:
+    """This machine. A lock lets one session at a time measure on it: two would each see half a machine."""
+
+    job_id = None
+
+    def __init__(self) -> None:
+        self._lock = FileLock(Path(tempfile.gettempdir()) / "llmbench-this-host.lock", mode=0o666)
+
+    def start(self) -> None:
+        """Do nothing: the lock is taken when the hosts are first asked for."""
+
+    def hosts(self) -> tuple[str, ...] | Waiting:
+        """This host, as soon as no other session measures on it."""
+        if not self._lock.is_locked:
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                return Waiting(reason="another session measures on this machine")
+        return (socket.gethostname(),)
+
+    def release(self) -> None:
+        """Let the next session measure."""
+        self._lock.release()
+
+
+class HeldJob:
+    """A Slurm job that does nothing but hold nodes, and ends itself when its owner falls silent."""
+
+    def __init__(self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm) -> None:
+        self.job_id: str | None = None
+        self._request = request
+        self._heartbeat = heartbeat
+        self._slurm = slurm
+        self._hosts: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Submit the holder."""
+        try:
+            submitted = submit_slurm(self._request, hold, str(self._heartbeat.path), TTL_S)
+        except ClusterError as error:
+            raise ClusterError(refusal(error, self._request, self._slurm), command=error.command) from error
+        self.job_id = submitted.job_id
+        self._slurm.watch(submitted.job_id)
+
+    def hosts(self) -> tuple[str, ...] | Waiting:
+        """The job's nodes while it runs."""
+        job_id = self.job_id or ""
+        status = self._slurm.status(job_id)
+        if status.state is JobState.RUNNING and status.nodelist:
+            if not self._hosts:
+                self._hosts = self._slurm.hosts(status.nodelist)
+            return self._hosts
+        if status.alive:
+            reason = status.reason.split(",")[0]
+            if reason in HOPELESS_REASONS:
+                raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
+            return Waiting(
+                reason=f"job {job_id} {status.word or 'PENDING'} ({status.reason or 'no reason given'})"
+            )
+        raise ClusterError(
+            ended(job_id, status.word or status.state, status.reason, status.nodelist), job_id=job_id
+        )
+
+    def release(self) -> None:
+        """Cancel the holder by its id."""
+        if self.job_id is not None:
+            self._slurm.cancel(self.job_id)
+
+
+class ExistingJob:
+    """The Slurm job that pytest itself runs inside (salloc, sbatch): used, never cancelled."""
+
+    def __init__(self, settings: Settings, slurm: Slurm) -> None:
+        self.job_id: str | None = existing_allocation()
+        self._settings = settings
+        self._slurm = slurm
+        self._hosts: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Look up the job's nodes."""
+        self._slurm.watch(self.job_id or "")
+        self._slurm.refresh()
+        hosts = self._slurm.hosts(self._slurm.status(self.job_id or "").nodelist)
+        asked = self._settings.nodes or len(hosts)
+        if asked > len(hosts):
+            raise ClusterError(
+                f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)}): "
+                f"give --nodes {len(hosts)} or less, or a larger allocation",
+                job_id=self.job_id,
+            )
+        self._hosts = hosts[:asked]
+
+    def hosts(self) -> tuple[str, ...]:
+        """The job's first `--nodes` nodes."""
+        status = self._slurm.status(self.job_id or "")
+        if not status.alive:
+            raise ClusterError(
+                ended(self.job_id or "", status.word, status.reason, status.nodelist), job_id=self.job_id
+            )
+        return self._hosts
+
+    def release(self) -> None:
+        """Leave the job to whoever made it."""
+
+
+class JobPerRun:
+    """No allocation: every run is a Slurm job of its own size."""
+
+    job_id = None
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def hosts(self) -> None:
+        """Each run brings its own nodes."""
+
+    def release(self) -> None:
+        """Do nothing: each run ends its own job."""
+
+
+def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> str:
+    """Slurm's own words on a refused request, what was asked, and what there is."""
+    asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
+    asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
+    asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
+    there = slurm.partitions()
+    return f"Slurm refuses {' '.join(asked)}: {error}" + (f". Partitions here: {there}" if there else "")
+
+
+def ended(job_id: str, state: str, reason: str, nodelist: str) -> str:
+    """Say how a Slurm job ended under us, and what that means."""
+    meaning = {
+        "CANCELLED": "it was cancelled from outside",
+        "TIMEOUT": "it reached its time limit: give a longer --time",
+        "NODE_FAIL": f"a node of {nodelist or 'the job'} failed: `sinfo -R` and `scontrol show node` say which",
+        "PREEMPTED": "a job of higher priority took its nodes: use a --partition or --qos that is not preempted",
+        "OUT_OF_MEMORY": "a task used more memory than it was given",
+        "LOST": "Slurm stopped answering for it",
+    }.get(state.split(maxsplit=1)[0], "see its log")
+    return f"Slurm job {job_id} ended as {state}{f' ({reason})' if reason else ''}: {meaning}"

@@ -1,0 +1,197 @@
+"""What was started for one run, behind one interface: a step, a Slurm job, local processes, or this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+from pytest_llmbench.cluster.executors import Submitted
+from pytest_llmbench.cluster.slurm import JobState, JobStatus, Slurm
+from pytest_llmbench.core.errors import ClusterError
+
+_TERMINATE_GRACE_S = 10.0
+
+
+class Job(Protocol):
+    """One run's processes.
+
+    Attributes:
+        job_id: Slurm's job id, or the process id of the launcher.
+        step_id: the step's id within the job, where it is known.
+        hosts: the nodes, known once it runs.
+        command: what was started, for people.
+    """
+
+    job_id: str | None
+    step_id: str | None
+    hosts: tuple[str, ...]
+    command: str
+
+    def status(self) -> JobStatus:
+        """Return where it stands."""
+
+    def cancel(self) -> None:
+        """End it, and return when it is on its way out."""
+
+    def last_words(self) -> str:
+        """Return what the launcher itself printed about the end, empty when it said nothing."""
+
+
+class StepJob:
+    """An srun step inside a held allocation, started from outside it."""
+
+    step_id = None
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        job_id: str,
+        hosts: tuple[str, ...],
+        slurm: Slurm,
+        env: dict[str, str],
+        log: Path,
+    ) -> None:
+        self.job_id: str | None = job_id
+        self.hosts = hosts
+        self.command = " ".join(command)
+        self._slurm = slurm
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as stderr:
+            # A session of its own, so that Ctrl-C at the terminal reaches pytest alone, which then ends it in order.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+
+    def status(self) -> JobStatus:
+        """The step's state; when it failed because its allocation went, the allocation's."""
+        code = self._process.poll()
+        if code is None:
+            return JobStatus(state=JobState.RUNNING)
+        if code == 0:
+            return JobStatus(state=JobState.COMPLETED)
+        holder = self._slurm.status(self.job_id or "")
+        if not holder.alive:
+            return holder
+        return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
+
+    def cancel(self) -> None:
+        """Have srun end its tasks: it forwards SIGTERM, then KillWait, then SIGKILL."""
+        _terminate(self._process)
+
+    def last_words(self) -> str:
+        """What srun printed."""
+        return _tail(self._log)
+
+
+class SlurmJob:
+    """A Slurm job of its own, submitted through submitit."""
+
+    step_id = None
+
+    def __init__(self, submitted: Submitted, slurm: Slurm) -> None:
+        self.job_id: str | None = submitted.job_id
+        self.hosts: tuple[str, ...] = ()
+        self.command = f"sbatch {submitted.script}"
+        self._stderr = Path(submitted.job.paths.stderr)
+        self._slurm = slurm
+        slurm.watch(submitted.job_id)
+
+    def status(self) -> JobStatus:
+        """Slurm's word on it; the hosts are filled in as soon as it runs."""
+        status = self._slurm.status(self.job_id or "")
+        if status.nodelist and not self.hosts:
+            self.hosts = self._slurm.hosts(status.nodelist)
+        return status
+
+    def cancel(self) -> None:
+        """Cancel the job."""
+        self._slurm.cancel(self.job_id or "")
+
+    def last_words(self) -> str:
+        """What the batch script and srun printed."""
+        return _tail(self._stderr)
+
+
+class LocalJob:
+    """Processes on this machine, started through submitit."""
+
+    step_id = None
+
+    def __init__(self, submitted: Submitted, host: str, command: str) -> None:
+        self.job_id: str | None = submitted.job_id
+        self.hosts = (host,)
+        self.command = command
+        self._job = submitted.job
+
+    def status(self) -> JobStatus:
+        """RUNNING while the controller lives. Its exit code says nothing about the ranks: they have to."""
+        if not self._job.done():
+            return JobStatus(state=JobState.RUNNING)
+        return JobStatus(state=JobState.COMPLETED)
+
+    def cancel(self) -> None:
+        """Interrupt the controller, which interrupts and then kills the ranks, and wait for it."""
+        self._job.cancel()
+        deadline = time.monotonic() + _TERMINATE_GRACE_S
+        while not self._job.done() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def last_words(self) -> str:
+        """Nothing: each rank's own stderr is in the logs folder."""
+        return ""
+
+
+class FinishedJob:
+    """A run that happened in this process and is over."""
+
+    step_id = None
+
+    def __init__(self, host: str, command: str, error: BaseException | None) -> None:
+        self.job_id: str | None = str(os.getpid())
+        self.hosts = (host,)
+        self.command = command
+        self._error = error
+
+    def status(self) -> JobStatus:
+        """COMPLETED, or FAILED with what was raised."""
+        if self._error is None:
+            return JobStatus(state=JobState.COMPLETED)
+        return JobStatus(state=JobState.FAILED, reason=f"{type(self._error).__name__}: {self._error}")
+
+    def cancel(self) -> None:
+        """Do nothing: it is over."""
+
+    def last_words(self) -> str:
+        """Nothing: it printed to this process's own output."""
+        return ""
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_TERMINATE_GRACE_S)
+        except subprocess.TimeoutExpired:
+            continue
+    raise ClusterError(f"process {process.pid} does not end")
+
+
+def _tail(path: Path, most: int = 2000) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return ""
+    return data[-most:].decode("utf-8", errors="replace").strip()

@@ -1,0 +1,43 @@
+"""Leases: the nodes of an allocation, lent to runs so that no two share one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core.errors import ClusterError
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Nodes lent to one run."""
+
+    hosts: tuple[str, ...]
+
+
+class LeasePool:
+    """The hosts of one allocation. Its owner is a single thread, so there is no lock."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts = tuple(hosts)
+        self._free = list(self._hosts)
+
+    def acquire(self, nodes: int) -> Lease | None:
+        """Lend `nodes` hosts, or None while too few are free.
+
+        Raises:
+            ClusterError: the pool will never have that many.
+        """
+        if nodes > len(self._hosts):
+            raise ClusterError(
+                f"the run needs {nodes} nodes; the allocation has {len(self._hosts)} ({', '.join(self._hosts)}): "
+                f"give --nodes {nodes} or a smaller --nodes-per-run"
+            )
+        if nodes > len(self._free):
+            return None
+        lent, self._free = self._free[:nodes], self._free[nodes:]
+        return Lease(tuple(lent))
+
+    def release(self, lease: Lease) -> None:
+        """Take hosts back, keeping the pool in its first order so that runs sit close together."""
+        self._free = [host for host in self._hosts if host in self._free or host in lease.hosts]

@@ -1,0 +1,372 @@
+"""The runner: one thread that allocates, launches, watches and concludes every run of a session."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+
+from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, ThisHost, Waiting
+from pytest_llmbench.cluster.conclude import Outcome, conclude
+from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.launch import Launcher
+from pytest_llmbench.cluster.lease import Lease, LeasePool
+from pytest_llmbench.cluster.planning import holder_request, preflight
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings, existing_allocation
+from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.watch import Watch
+from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.records import JobTraces, Judgement, Problem, RunRecord, Timings, write_model
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.engines.base import get_engine
+
+_TICK_S = 0.2
+_STOP_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView:
+    """How one run stands, for a live line.
+
+    Attributes:
+        state: `waiting`, `pending`, `starting`, `running`.
+        detail: why it waits, if it does.
+        step, steps: how far it is.
+        words_per_s: of the last step; None before the first.
+        eta_s: seconds to its last step at that rate; None before the first step.
+    """
+
+    key: str
+    state: Literal["waiting", "pending", "starting", "running"]
+    detail: str = ""
+    step: int = 0
+    steps: int = 0
+    words_per_s: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(kw_only=True)
+class _Active:
+    """A run under way."""
+
+    run: RunSpec
+    job: Job
+    lease: Lease | None
+    submitted: float
+    launched: float
+    started: float | None = None
+    watch: Watch | None = None
+    pending_reason: str = ""
+    cancelled: Problem | None = None
+
+
+@dataclass(kw_only=True)
+class _State:
+    """What the thread works on; the views are replaced whole, so that readers need no lock."""
+
+    waiting: list[RunSpec] = field(default_factory=list)
+    active: list[_Active] = field(default_factory=list)
+    views: tuple[RunView, ...] = ()
+    allocation_note: str = ""
+
+
+class Runner:
+    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow.
+
+    Attributes:
+        records: finished runs by key; a record is here as soon as it is final.
+        notes: lines for people, oldest first; whoever shows them takes them away.
+        unwritten: files of evidence that could not be written.
+    """
+
+    def __init__(self, settings: Settings, session: Session) -> None:
+        self.records: dict[str, RunRecord] = {}
+        self.notes: deque[str] = deque()
+        self.unwritten: list[Path] = []
+        self._settings = settings
+        self._session = session
+        self._state = _State()
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._slurm = Slurm()
+        self._heartbeat = Heartbeat(session.folder)
+        self._launcher = Launcher(settings, session, self._heartbeat, self._slurm)
+        self._pool: LeasePool | None = None
+        self._allocation: Allocation = JobPerRun()
+        self._thread: threading.Thread | None = None
+
+    def start(self, runs: Sequence[RunSpec]) -> None:
+        """Take on the runs. In the debug cluster they happen here and now, in this thread."""
+        self._session.folder.mkdir(parents=True, exist_ok=True)
+        self._heartbeat.start()
+        for run in runs:
+            problem = preflight(run.recipe, self._settings)
+            if problem is None:
+                self._state.waiting.append(run)
+            else:
+                self._publish(run, problem=problem)
+        if self._settings.cluster == "debug":
+            self._work()
+            return
+        self._thread = threading.Thread(target=self._work, name="llmbench-runner", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every run that is not finished, give the nodes back, fall silent. Safe to call twice."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_WAIT_S)
+        self._heartbeat.stop()
+
+    def wait(self, key: str, timeout_s: float) -> RunRecord | None:
+        """Wait for a run's record; None when it is not there within `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self.records, timeout_s)
+            return self.records.get(key)
+
+    def add_judgements(self, judgements: Mapping[str, Sequence[Judgement]]) -> None:
+        """Write the verdicts of a run's tests into its record."""
+        for key, verdicts in judgements.items():
+            record = self.records[key].model_copy(update={"judgements": tuple(verdicts)})
+            self.records[key] = record
+            self._write(record.path, record)
+
+    @property
+    def views(self) -> tuple[RunView, ...]:
+        """How every unfinished run stands."""
+        return self._state.views
+
+    @property
+    def job_id(self) -> str | None:
+        """The Slurm job that holds the session's nodes, if one does."""
+        return self._allocation.job_id
+
+    def _work(self) -> None:
+        try:
+            if self._state.waiting:
+                self._allocate()
+            while (self._state.waiting or self._state.active) and not self._stopping.is_set():
+                self._tick()
+                self._stopping.wait(_TICK_S)
+            self._give_up(Problem(kind="session_ended", message="the session ended before this run did"))
+        except ClusterError as error:
+            self._give_up(Problem(kind="allocation", message=str(error)))
+        except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
+            self._give_up(Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}"))
+        finally:
+            self._release()
+
+    def _allocate(self) -> None:
+        self._allocation = self._choose_allocation()
+        self._allocation.start()
+        if isinstance(self._allocation, HeldJob):
+            self.notes.append(f"Slurm job {self._allocation.job_id} asks for {self._settings.nodes} nodes")
+
+    def _choose_allocation(self) -> Allocation:
+        if self._settings.cluster != "slurm":
+            return ThisHost()
+        if existing_allocation() is not None:
+            return ExistingJob(self._settings, self._slurm)
+        if self._settings.allocation == "run":
+            return JobPerRun()
+        request = holder_request(self._state.waiting, self._settings, self._session)
+        return HeldJob(request, self._heartbeat, self._slurm)
+
+    def _tick(self) -> None:
+        hosts = self._allocation.hosts()
+        if isinstance(hosts, Waiting):
+            self._state.allocation_note = hosts.reason
+        else:
+            if hosts is not None and self._pool is None:
+                self._pool = LeasePool(hosts)
+                self._state.allocation_note = ""
+                job = (
+                    f"Slurm job {self._allocation.job_id} holds "
+                    if self._allocation.job_id
+                    else "measuring on "
+                )
+                self.notes.append(f"{job}{', '.join(hosts)}")
+            self._launch_what_fits()
+        for active in list(self._state.active):
+            self._look_after(active)
+        self._state.views = self._look()
+
+    def _launch_what_fits(self) -> None:
+        limit = self._settings.max_runs
+        for run in list(self._state.waiting):
+            if limit is not None and len(self._state.active) >= limit:
+                return
+            lease = None
+            if self._pool is not None:
+                try:
+                    lease = self._pool.acquire(self._settings.topology(run.recipe).nodes)
+                except ClusterError as error:
+                    self._state.waiting.remove(run)
+                    self._publish(run, problem=Problem(kind="allocation", message=str(error)))
+                    continue
+                if lease is None:
+                    return  # in order: a later, smaller run must not starve this one
+            self._state.waiting.remove(run)
+            self._launch(run, lease)
+
+    def _launch(self, run: RunSpec, lease: Lease | None) -> None:
+        submitted, launched = time.time(), time.monotonic()
+        try:
+            job = self._launcher.start(run, lease, self._allocation.job_id)
+        except (ClusterError, OSError) as error:
+            if self._pool is not None and lease is not None:
+                self._pool.release(lease)
+            self._publish(run, problem=Problem(kind="launch_failed", message=str(error)))
+            return
+        active = _Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched)
+        self._state.active.append(active)
+        self._write(self._session.run_folder(run.key) / "job.json", self._traces(active))
+
+    def _traces(self, active: _Active) -> JobTraces:
+        """What it takes to find this run again from another process."""
+        job = active.job
+        return JobTraces(
+            session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
+            allocation=self._allocation.job_id, job_id=job.job_id, step_id=job.step_id, hosts=job.hosts,
+            command=job.command, submitted=active.submitted,
+        )  # fmt: skip
+
+    def _look_after(self, active: _Active) -> None:
+        status = active.job.status()
+        if status.state is JobState.PENDING:
+            active.pending_reason = status.reason
+            if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
+                message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
+                self._cancel(active, Problem(kind="allocation", message=message))
+            return
+        if active.watch is None:
+            active.started = time.time()
+            active.watch = Watch(
+                active.run.recipe,
+                self._session.run_folder(active.run.key),
+                self._settings.time_limit_min(active.run.recipe),
+            )
+        if not status.alive:
+            self._finish(active, status)
+        elif active.cancelled is None:
+            problem = active.watch.look()
+            if problem is not None:
+                self._cancel(active, problem)
+
+    def _cancel(self, active: _Active, problem: Problem) -> None:
+        active.cancelled = problem
+        active.job.cancel()
+
+    def _finish(self, active: _Active, status: JobStatus) -> None:
+        recipe = active.run.recipe
+        folder = self._session.run_folder(active.run.key)
+        outcome = Outcome(
+            recipe=recipe,
+            topology=self._settings.topology(recipe),
+            folder=folder,
+            job=active.job,
+            status=status,
+            series=get_engine(recipe.engine).read(folder),
+            ended_by_us=active.cancelled,
+            wall_s=time.monotonic() - active.launched,
+        )
+        self._forget(active)
+        self._publish(active.run, active=active, outcome=outcome)
+
+    def _forget(self, active: _Active) -> None:
+        self._state.active.remove(active)
+        if self._pool is not None and active.lease is not None:
+            self._pool.release(active.lease)
+
+    def _give_up(self, problem: Problem) -> None:
+        """End what runs and record why, for every run that has no record yet."""
+        for active in list(self._state.active):
+            try:
+                active.job.cancel()
+            except ClusterError as error:
+                self.notes.append(f"run {active.run.key}: {error}")
+            self._forget(active)
+            self._publish(active.run, active=active, problem=problem)
+        while self._state.waiting:
+            self._publish(self._state.waiting.pop(0), problem=problem)
+        self._state.views = ()
+
+    def _release(self) -> None:
+        try:
+            self._allocation.release()
+        except ClusterError as error:
+            self.notes.append(
+                f"Slurm job {self._allocation.job_id} could not be cancelled: {error}; it ends itself soon"
+            )
+
+    def _publish(
+        self,
+        run: RunSpec,
+        *,
+        active: _Active | None = None,
+        outcome: Outcome | None = None,
+        problem: Problem | None = None,
+    ) -> None:
+        recipe, settings = run.recipe, self._settings
+        topology = settings.topology(recipe)
+        series = outcome.series if outcome else StepSeries()
+        metrics, found = conclude(outcome, settings) if outcome else ({}, problem)
+        job = active.job if active else None
+        record = RunRecord(
+            session=self._session.id, key=run.key, token=self._session.token, recipe=recipe, system=settings.system.name,
+            cluster=settings.cluster, allocation=settings.allocation, nodes=topology.nodes, ranks=topology.world_size,
+            gpus=topology.gpus, folder=str(self._session.run_folder(run.key)), job_id=job.job_id if job else None,
+            step_id=job.step_id if job else None, hosts=job.hosts if job else (), command=job.command if job else None,
+            versions=series.ranks[0].versions if series.ranks else {},
+            timings=Timings(
+                submitted=active.submitted if active else None, started=active.started if active else None, ended=time.time(),
+            ),
+            rank_info=series.ranks, steps=series.steps, metrics=metrics, problem=found,
+        )  # fmt: skip
+        self._write(record.path, record)
+        with self._changed:
+            self.records[run.key] = record
+            self._changed.notify_all()
+
+    def _write(self, path: Path, model: BaseModel) -> None:
+        """Write evidence. A full disk costs the file, is said, and costs no verdict."""
+        try:
+            write_model(path, model)
+        except OSError as error:
+            self.unwritten.append(path)
+            self.notes.append(f"{path} could not be written: {error}")
+
+    def _look(self) -> tuple[RunView, ...]:
+        note = self._state.allocation_note
+        return (
+            *(_view(active) for active in self._state.active),
+            *(RunView(key=run.key, state="waiting", detail=note) for run in self._state.waiting),
+        )
+
+
+def _view(active: _Active) -> RunView:
+    key, recipe = active.run.key, active.run.recipe
+    if active.watch is None:
+        return RunView(
+            key=key, state="pending", detail=f"job {active.job.job_id} {active.pending_reason}".strip()
+        )
+    seen = active.watch.progress
+    if seen is None:
+        return RunView(key=key, state="starting", detail=f"job {active.job.job_id}", steps=recipe.steps)
+    return RunView(
+        key=key,
+        state="running",
+        step=seen.step,
+        steps=recipe.steps,
+        words_per_s=recipe.tokens_per_step / seen.seconds,
+        eta_s=(recipe.steps - seen.step) * seen.seconds,
+    )

@@ -1,0 +1,120 @@
+"""What the user asked for, resolved: one immutable value that every part of the cluster floor reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pytest_llmbench.cluster.system import LOCAL, SLURM, System
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipes import Recipe, Scale
+from pytest_llmbench.core.topology import Topology
+
+ClusterName = Literal["slurm", "local", "debug"]
+CLUSTERS = ("auto", "slurm", "local", "debug")
+AllocationMode = Literal["session", "run"]
+ALLOCATIONS: tuple[AllocationMode, ...] = ("session", "run")
+
+# Options handed to sbatch as they are; a system file may give defaults for the first few.
+SLURM_DEFAULTS = ("partition", "account", "qos", "reservation", "constraint")
+SLURM_OPTIONS = (*SLURM_DEFAULTS, "nodelist", "exclude", "comment")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """One session's request.
+
+    Attributes:
+        system: the cluster it is for.
+        cluster: how jobs get there.
+        allocation: `session` holds `nodes` for all runs; `run` makes a Slurm job per run.
+        nodes: nodes in all; None leaves each run the number its recipe was published for.
+        nodes_per_run: nodes of one run when the session's are split between runs.
+        gpus_per_node: overrides the system's; 0 trains on the CPU.
+        time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
+        max_runs: runs at once; None for as many as there are nodes.
+        scale: `full` or `smoke`.
+        slurm: options handed to sbatch.
+        run_dir: where `reports/<session>/` goes; on a cluster, on a file system all nodes share.
+    """
+
+    system: System
+    cluster: ClusterName
+    allocation: AllocationMode
+    run_dir: Path
+    nodes: int | None = None
+    nodes_per_run: int | None = None
+    gpus_per_node: int | None = None
+    time_min: int | None = None
+    max_runs: int | None = None
+    scale: Scale = "full"
+    slurm: Mapping[str, str] = field(default_factory=dict)
+
+    def topology(self, recipe: Recipe) -> Topology:
+        """The shape a recipe runs in under these settings."""
+        chosen = (self.gpus_per_node, self.system.gpus_per_node, recipe.gpus_per_node)
+        gpus = next(count for count in chosen if count is not None)
+        if self.cluster == "debug":  # one rank, in this process
+            return Topology(nodes=1, gpus_per_node=min(gpus, 1))
+        published = recipe.nodes if recipe.scale == "full" and self.cluster == "slurm" else 1
+        return Topology(
+            nodes=self.nodes_per_run or self.nodes or published,
+            gpus_per_node=gpus,
+            cpu_ranks_per_node=self.system.cpu_ranks_per_node,
+        )
+
+    def time_limit_min(self, recipe: Recipe) -> int:
+        """Minutes one run of this recipe may take."""
+        return recipe.time_limit if self.time_min is None else self.time_min
+
+
+def existing_allocation() -> str | None:
+    """Id of the Slurm job this process runs inside, if it does."""
+    return os.environ.get("SLURM_JOB_ID")
+
+
+def resolve_cluster(asked: str, system: str | None) -> tuple[str, ClusterName | None]:
+    """Turn `--cluster` and `--system` into the system's name and how jobs get there.
+
+    `auto` means what the system file says (None here), and without one Slurm when this process is
+    inside a Slurm job or `sbatch` is on PATH, else this machine.
+    """
+    if asked == "slurm":
+        return system or SLURM, "slurm"
+    if asked == "local" or asked == "debug":  # noqa: PLR1714 - the comparison narrows the type
+        return system or LOCAL, asked
+    if system is None:
+        on_slurm = existing_allocation() is not None or shutil.which("sbatch") is not None
+        system = SLURM if on_slurm else LOCAL
+    return system, None
+
+
+def check(settings: Settings) -> None:
+    """Refuse combinations that cannot be meant.
+
+    Raises:
+        ConfigError: says which and what to write.
+    """
+    s = settings
+    if s.cluster in {"local", "debug"} and (s.nodes or 1) > 1:
+        raise ConfigError(
+            f"--nodes {s.nodes} with --cluster {s.cluster}: this machine is one node; use --cluster slurm"
+        )
+    if s.nodes_per_run is not None and s.nodes is not None and s.nodes_per_run > s.nodes:
+        raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
+    if (
+        s.allocation == "session"
+        and s.cluster == "slurm"
+        and s.nodes is None
+        and existing_allocation() is None
+    ):
+        raise ConfigError("--allocation session holds nodes for the whole session: say how many with --nodes")
+    if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
+        raise ConfigError(
+            f"--allocation run makes Slurm jobs, but this process is inside job {existing_allocation()}: its nodes are "
+            "used as they are; run pytest outside it"
+        )

@@ -1,0 +1,148 @@
+"""Systems: one cluster each, described by a YAML file.
+
+Two need no file: `local` is this machine, probed, and `slurm` is a Slurm nothing is known of, whose
+GPU counts come from the options or the recipes and whose peak is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.schema import Strict, read_yaml, validate
+
+LOCAL = "local"
+SLURM = "slurm"
+
+
+class Gpu(Strict):
+    """A GPU model.
+
+    Attributes:
+        model: as the driver names it, without the vendor.
+        memory_gib: memory of one GPU, GiB.
+        peak_tflops: published dense peak of one GPU by precision, TFLOP/s.
+        source: where the peaks are published.
+    """
+
+    model: str
+    memory_gib: PositiveFloat
+    peak_tflops: Mapping[str, PositiveFloat]
+    source: str
+
+
+class System(Strict):
+    """One cluster.
+
+    Attributes:
+        cluster: how jobs get there: `slurm`, or `local` for this machine.
+        gpus_per_node: GPUs of one node; 0 for none, absent to take what each recipe was published for.
+        cpu_ranks_per_node: ranks per node when a run uses no GPUs.
+        gpu: the GPU model, absent when it is not known or there is none.
+        partition, account, qos, reservation, constraint: Slurm defaults; the options override them.
+        env: environment variables of every rank.
+        setup: shell lines run on the first node before the ranks of a Slurm job start.
+        srun_args: further arguments of srun.
+        python: the Python that runs the ranks; by default the one that runs pytest.
+        references: this site's own thresholds, by recipe.
+    """
+
+    name: str
+    description: str = ""
+    source: str = ""
+    cluster: Literal["slurm", "local"]
+    gpus_per_node: Annotated[int, Field(ge=0)] | None = None
+    cpu_ranks_per_node: PositiveInt = 1
+    gpu: Gpu | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    env: Mapping[str, str] = {}
+    setup: tuple[str, ...] = ()
+    srun_args: tuple[str, ...] = ()
+    python: str | None = None
+    references: Mapping[str, tuple[Reference, ...]] = {}
+
+
+def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
+    """Find a system by name in `folders`, or read the file given; `local` and `slurm` need none.
+
+    Raises:
+        ConfigError: no such system (the known ones are listed), or its file is wrong.
+    """
+    known = _known(folders)
+    if name_or_file == LOCAL:
+        return probe_local(known.values())
+    if name_or_file == SLURM:
+        return System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
+    if name_or_file in known:
+        return known[name_or_file]
+    path = Path(name_or_file)
+    if path.suffix in {".yaml", ".yml"} or path.is_file():
+        return _read(path)
+    raise ConfigError(unknown("system", name_or_file, [LOCAL, SLURM, *known]) + "; or give a YAML file")
+
+
+def probe_local(known: Iterable[System] = ()) -> System:
+    """Describe this machine: its GPUs by nvidia-smi, else its CPUs.
+
+    The peak of a GPU that a known system has too is taken from there; any other has none, and
+    statistics that need it are left out.
+    """
+    gpus = _nvidia_smi()
+    if gpus:
+        models = (system.gpu for system in known if system.gpu is not None)
+        return System(
+            name=LOCAL,
+            description=f"{len(gpus)} × {gpus[0]} on {platform.node()}",
+            cluster="local",
+            gpus_per_node=len(gpus),
+            gpu=next((gpu for gpu in models if gpu.model in gpus[0]), None),
+        )
+    cpus = len(os.sched_getaffinity(0))
+    return System(
+        name=LOCAL,
+        description=f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU",
+        cluster="local",
+        gpus_per_node=0,
+        cpu_ranks_per_node=min(2, cpus),
+    )
+
+
+def _known(folders: Iterable[Path]) -> dict[str, System]:
+    systems: dict[str, System] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.yaml")):
+            system = _read(path)
+            if system.name in systems or system.name in {LOCAL, SLURM}:
+                raise ConfigError(f"{path}: a system named {system.name!r} exists already; rename this one")
+            systems[system.name] = system
+    return systems
+
+
+def _read(path: Path) -> System:
+    return validate(System, read_yaml(path), str(path))
+
+
+def _nvidia_smi() -> list[str]:
+    """Names of this machine's GPUs; none without a working driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    found = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return (
+        [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
+    )

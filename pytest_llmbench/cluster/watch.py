@@ -1,0 +1,71 @@
+"""Watching a run: is it getting on, and when has it had its time?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+
+from pytest_llmbench.core.durations import format_minutes
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.engines._progress import Progress, laggards, last_step
+
+
+class Watch:
+    """Follows one run from the moment its ranks start. Our own clock decides: `srun --time` fires late.
+
+    Attributes:
+        progress: the last step seen.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, time_limit_min: int) -> None:
+        self.progress: Progress | None = None
+        self._recipe = recipe
+        self._folder = folder
+        self._limit_s = 60.0 * time_limit_min
+        self._limit = format_minutes(time_limit_min)
+        self._started = self._moved = time.monotonic()
+        self._durations: list[float] = []
+
+    def look(self) -> Problem | None:
+        """Take one look; return why the run has to be ended, or None."""
+        now = time.monotonic()
+        seen = last_step(self._folder)
+        if seen is not None and seen != self.progress:
+            self.progress, self._moved = seen, now
+            self._durations.append(seen.seconds)
+        return self._out_of_time(now) or self._stuck(now)
+
+    def _out_of_time(self, now: float) -> Problem | None:
+        if now - self._started <= self._limit_s:
+            return None
+        return Problem(
+            kind="time_limit",
+            message=f"not finished within its time limit of {self._limit} (at step {self._at} of {self._recipe.steps}): "
+            f"give a longer --time, or a longer time_limit in the recipe",
+        )
+
+    def _stuck(self, now: float) -> Problem | None:
+        deadlines = self._recipe.deadlines
+        quiet = now - self._moved
+        if self.progress is None:
+            if quiet <= deadlines.startup_s:
+                return None
+            return Problem(
+                kind="no_start",
+                message=f"no first step within {deadlines.startup_s:g} s (recipe: deadlines.startup_s): {laggards(self._folder)}",
+            )
+        allowed = max(deadlines.hang_floor_s, deadlines.hang_factor * median(self._durations))
+        if quiet <= allowed or self.progress.step >= self._recipe.steps:
+            return None
+        return Problem(
+            kind="hang",
+            message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "
+            f"{median(self._durations):.3g} s (recipe: deadlines.hang_factor {deadlines.hang_factor:g}, "
+            f"hang_floor_s {deadlines.hang_floor_s:g}): {laggards(self._folder)}",
+        )
+
+    @property
+    def _at(self) -> int:
+        return self.progress.step if self.progress else 0

@@ -1,0 +1,240 @@
+"""Reads the JSON lines that ranks write (`workloads.steplog`) into a step series.
+
+Nothing in a file makes reading fail, and nothing doubtful becomes a number: a line that is not exactly one
+of the events below is reported as unreadable and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
+
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.series import RankInfo, Step, StepSeries
+
+_FILE = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
+_LONGEST_LINE = 65536
+# A file of garbage is told by its first lines; the rest is counted.
+_MOST_REPORTED = 20
+
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
+_AnyNumber = float | Literal["nan", "inf", "-inf"]
+
+
+class _Event(Strict):
+    # Strict: a bool is no number, a float no count, a text no number but for the three not finite ones.
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Start(_Event):
+    event: Literal["start"]
+    schema_version: Literal[1] = Field(alias="schema")
+    rank: _Count
+    world_size: _PositiveCount
+    local_rank: _Count
+    host: str
+    pid: _PositiveCount
+    device: str
+    versions: dict[str, str]
+
+
+class _Matmul(_Event):
+    event: Literal["matmul"]
+    flops_per_s: PositiveFloat
+
+
+class _Step(_Event):
+    event: Literal["step"]
+    step: _PositiveCount
+    seconds: PositiveFloat
+    tokens: _PositiveCount
+    samples: _PositiveCount
+    loss: _AnyNumber
+    grad_norm: _AnyNumber
+    peak_memory_bytes: _Count | None
+    time: float
+
+
+class _End(_Event):
+    event: Literal["end"]
+    steps: _Count
+
+
+class _Failure(_Event):
+    event: Literal["failure"]
+    error: str
+    time: float
+
+
+_AnyEvent = _Start | _Matmul | _Step | _End | _Failure
+_EVENTS: TypeAdapter[_AnyEvent] = TypeAdapter(Annotated[_AnyEvent, Field(discriminator="event")])
+
+
+def read_steps(folder: Path) -> StepSeries:
+    """Read what the ranks of a run have logged so far.
+
+    While the run goes on, a last line may be there in part and is reported as unreadable; the next reading
+    finds it whole.
+
+    Args:
+        folder: the run's folder, with `steps/rank-00000.jsonl` and so on; without any, the series is empty.
+    """
+    logs = [_RankLog(rank=rank, path=path) for rank, path in _files(folder / "steps")]
+    sums: dict[int, _Sum] = {}
+    for log in logs:
+        for step in log.steps():
+            sums.setdefault(step.step, _Sum(step.step)).add(step)
+    return StepSeries(
+        ranks=tuple(info for log in logs if (info := log.info()) is not None),
+        steps=tuple(sums[number].step() for number in sorted(sums)),
+        unreadable=tuple(line for log in logs for line in log.reported()),
+    )
+
+
+def _files(folder: Path) -> list[tuple[int, Path]]:
+    try:
+        paths = list(folder.iterdir())
+    except OSError:
+        return []
+    return sorted((int(match[1]), path) for path in paths if (match := _FILE.fullmatch(path.name)))
+
+
+@dataclass(kw_only=True, slots=True)
+class _RankLog:
+    """One rank's file, read once from front to back; of its steps only the last number is kept."""
+
+    rank: int
+    path: Path
+    _line: int = 0
+    _last_step: int = 0
+    _start: _Start | None = None
+    _matmul: float | None = None
+    _ended: bool = False
+    _failure: _Failure | None = None
+    _unreadable: list[str] = field(default_factory=list)
+    _unreported: int = 0
+
+    def steps(self) -> Iterator[_Step]:
+        """Yield the readable steps, in order."""
+        try:
+            with self.path.open("rb") as file:
+                while line := file.readline(_LONGEST_LINE):
+                    self._line += 1
+                    event = self._parse(line)
+                    while not line.endswith(b"\n") and (line := file.readline(_LONGEST_LINE)):
+                        pass  # the rest of a line that is too long
+                    if event is not None and self._accept(event) and isinstance(event, _Step):
+                        yield event
+        except OSError as error:
+            self._refuse(f"cannot be read on: {error.strerror}")
+
+    def info(self) -> RankInfo | None:
+        """Return how the rank introduced itself and how it ended."""
+        if self._start is None:
+            return None
+        return RankInfo(
+            rank=self.rank,
+            host=self._start.host,
+            pid=self._start.pid,
+            local_rank=self._start.local_rank,
+            device=self._start.device,
+            versions=self._start.versions,
+            matmul_flops_per_s=self._matmul,
+            ended=self._ended,
+            failure=self._failure.error if self._failure else None,
+            failed_at=self._failure.time if self._failure else None,
+        )
+
+    def reported(self) -> Iterator[str]:
+        """Yield what could not be read."""
+        yield from self._unreadable
+        if self._unreported:
+            yield f"{self.path.name}:{self._line}: {self._unreported} more unreadable lines up to here"
+        if self._failure is not None and self._start is None:
+            yield f"{self.path.name}:1: no start of this rank, which failed: {self._failure.error}"
+
+    def _parse(self, line: bytes) -> _AnyEvent | None:
+        if not line.endswith(b"\n"):
+            self._refuse("cut off" if len(line) < _LONGEST_LINE else "too long")
+            return None
+        try:
+            return _EVENTS.validate_json(line)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            self._refuse(": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": "))
+            return None
+
+    def _accept(self, event: _AnyEvent) -> bool:
+        """Take note of an event; False when it contradicts those before."""
+        match event:
+            case _Step(step=step) if step <= self._last_step:
+                return self._refuse(f"step {step} after step {self._last_step}")
+            case _Step(step=step):
+                self._last_step = step
+            case _Start(rank=rank) if rank != self.rank:
+                return self._refuse(f"start of rank {rank}")
+            case _Start() if self._start is not None:
+                return self._refuse("second start")
+            case _Start():
+                self._start = event
+            case _Matmul(flops_per_s=rate):
+                self._matmul = rate
+            case _End():
+                self._ended = True
+            case _Failure():
+                self._failure = event
+        return True
+
+    def _refuse(self, why: str) -> bool:
+        if len(self._unreadable) < _MOST_REPORTED:
+            self._unreadable.append(f"{self.path.name}:{self._line}: {why}")
+        else:
+            self._unreported += 1
+        return False
+
+
+@dataclass(slots=True)
+class _Sum:
+    """One step over the ranks read so far."""
+
+    number: int
+    seconds: float = 0.0
+    tokens: int = 0
+    samples: int = 0
+    losses: float = 0.0
+    grad_norm: float = -math.inf
+    peak_memory_bytes: int | None = None
+    ranks: int = 0
+
+    def add(self, step: _Step) -> None:
+        """Add one rank's part."""
+        self.seconds = max(self.seconds, step.seconds)
+        self.tokens += step.tokens
+        self.samples += step.samples
+        self.losses += float(step.loss)
+        norm = float(step.grad_norm)
+        # max() would drop a NaN or keep it depending on the order of ranks.
+        self.grad_norm = norm if math.isnan(norm) else max(self.grad_norm, norm)
+        if step.peak_memory_bytes is not None:
+            self.peak_memory_bytes = max(self.peak_memory_bytes or 0, step.peak_memory_bytes)
+        self.ranks += 1
+
+    def step(self) -> Step:
+        """Return the step of the whole run."""
+        return Step(
+            step=self.number,
+            seconds=self.seconds,
+            tokens=self.tokens,
+            samples=self.samples,
+            loss=self.losses / self.ranks,
+            grad_norm=self.grad_norm,
+            peak_memory_bytes=self.peak_memory_bytes,
+            ranks=self.ranks,
+        )

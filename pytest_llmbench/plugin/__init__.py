@@ -1,0 +1,58 @@
+"""The pytest plugin: hooks that only delegate. Each feature lives in the module its name says."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.plugin import bench, explain, options, outcome, parametrize, register, xdist
+from pytest_llmbench.plugin.fixtures import reference, run
+
+__all__ = ["reference", "run"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker and the objects that hold a session's state."""
+    config.addinivalue_line("markers", parametrize.MARKER)
+    if options.plan_only(config) and hasattr(config.option, "dist"):
+        config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
+    register.register(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse options that cannot be meant before anything is collected."""
+    if options.given_on_command_line(session.config) and not xdist.is_worker(session.config):
+        with register.usage_errors():
+            _ = bench.bench_of(session.config).recipes
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test case of every recipe, or of every reference of every recipe."""
+    if {"run", "reference"} & set(metafunc.fixturenames):
+        try:
+            parametrize.parametrize(metafunc, bench.bench_of(metafunc.config).recipes)
+        except ConfigError as error:
+            raise pytest.Collector.CollectError(str(error)) from error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give every test of ours its verdict."""
+    report = yield
+    if parametrize.recipe_of(item) is not None:
+        outcome.judge(item, call, report)
+    return report
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain a missed threshold."""
+    return explain.explain_comparison(op, left, right)

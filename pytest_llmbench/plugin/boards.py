@@ -1,0 +1,69 @@
+"""Where tests wait: beside the runner, or in an xdist worker, on the files the runner writes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytest_llmbench.cluster.heartbeat import TTL_S
+from pytest_llmbench.cluster.runner import Runner
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.records import RunRecord, read_record
+from pytest_llmbench.plugin.progress import Progress
+
+_LOOK_S = 0.2
+
+
+class RunnerBoard:
+    """Waits on the runner of this process, and shows how the runs stand meanwhile."""
+
+    def __init__(self, runner: Runner, progress: Progress) -> None:
+        self._runner = runner
+        self._progress = progress
+
+    def wait(self, key: str) -> RunRecord:
+        """Block until the run has a record; the runner gives every run one, whatever happens."""
+        while True:
+            record = self._runner.wait(key, _LOOK_S)
+            self._progress.take(self._runner.notes)
+            if record is not None:
+                self._progress.clear()
+                return record
+            self._progress.show(self._runner.views)
+
+
+class FileBoard:
+    """Waits in an xdist worker for the controller's runner, which writes every record to disk."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def wait(self, key: str) -> RunRecord:
+        """Block until the record is on disk.
+
+        The controller's sign of life stops when it dies; then no record will ever come.
+        """
+        path = self._session.run_folder(key) / "record.json"
+        seen, moved = "", time.monotonic()
+        while not path.exists():
+            time.sleep(_LOOK_S)
+            sign = self._sign()
+            if sign != seen:
+                seen, moved = sign, time.monotonic()
+            elif time.monotonic() - moved > 2 * TTL_S:
+                pytest.fail(
+                    f"run {key}: the controller gave no sign of life for {2 * TTL_S:g} s and left no record in "
+                    f"{self._session.folder}: it died, or the disk is full", pytrace=False,
+                )  # fmt: skip
+        try:
+            return read_record(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def _sign(self) -> str:
+        try:
+            return (self._session.folder / "owner").read_text(encoding="ascii")
+        except OSError:
+            return ""

@@ -1,0 +1,48 @@
+"""The two fixtures a benchmark test asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.judging.references import why_not_applicable
+from pytest_llmbench.plugin import outcome
+from pytest_llmbench.plugin.bench import bench_of
+from pytest_llmbench.plugin.measured import Run
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """The finished run of this test's recipe: sane and measured.
+
+    It is run once, however many tests ask for it. A run that cannot be judged is an error of the test.
+    """
+    board = bench_of(request.config).board
+    if board is None:
+        pytest.fail(
+            "the fixture `run` needs a recipe: ask for it in a test, not in a fixture of your own",
+            pytrace=False,
+        )
+    record = board.wait(request.param)
+    outcome.note_record(request.node, record)
+    if record.problem is not None:
+        pytest.fail(outcome.broken(record), pytrace=False)
+    run = Run(record)
+    yield run
+    outcome.note_measured(request.node, run)
+
+
+@pytest.fixture
+def reference(request: pytest.FixtureRequest, run: Run) -> Reference:
+    """One reference of this test's recipe; the test is skipped where it is not for this machine or scale."""
+    reference: Reference = request.param
+    outcome.note_reference(request.node, reference)
+    not_for_us = why_not_applicable(reference, run.machine)
+    metric = run.record.metrics.get(reference.statistic)
+    if not_for_us is not None:
+        measured = run.measured(reference.statistic) if metric else "nothing"
+        pytest.skip(f"{not_for_us}; measured {reference.statistic}: {measured}")
+    run.measured(reference.statistic)
+    return reference

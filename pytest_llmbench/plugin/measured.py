@@ -1,0 +1,127 @@
+"""What a test gets from its run: quantities that remember where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmbench.cluster.conclude import rank_log
+from pytest_llmbench.core.errors import RunError, unknown
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.records import Metric, RunRecord
+from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.statistics import STATISTICS, window
+
+
+class Measured(Quantity):
+    """A measured quantity. It compares like any other, and keeps what it was compared with.
+
+    Attributes:
+        statistic: the rule's name.
+        metric: the number with its rule.
+        record: the run it is of.
+        compared: the last quantity it was compared with, None so far.
+    """
+
+    __slots__ = ("compared", "metric", "record", "statistic")
+
+    def __init__(self, statistic: str, metric: Metric, record: RunRecord) -> None:
+        super().__init__(metric.value, metric.unit)
+        for name, value in (
+            ("statistic", statistic),
+            ("metric", metric),
+            ("record", record),
+            ("compared", None),
+        ):
+            object.__setattr__(self, name, value)
+
+    statistic: str
+    metric: Metric
+    record: RunRecord
+    compared: Quantity | None
+
+    def _check(self, other: object) -> float:
+        difference = super()._check(other)
+        object.__setattr__(self, "compared", other)
+        return difference
+
+    __hash__ = Quantity.__hash__
+
+
+class Run:
+    """A run that finished, is sane and was measured.
+
+    Every statistic is an attribute: `run.throughput`, `run.step_time`, `run.mfu`, ... (see
+    `judging.statistics.STATISTICS`).
+
+    Attributes:
+        record: the whole evidence.
+        used: the quantities the test asked for, in order.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.used: list[Measured] = []
+
+    def measured(self, statistic: str) -> Measured:
+        """Return one statistic of this run.
+
+        Raises:
+            RunError: there is no such statistic, or it has no meaning for this run.
+        """
+        if statistic not in STATISTICS:
+            raise RunError("unknown_statistic", unknown("statistic", statistic, STATISTICS))
+        metric = self.record.metrics.get(statistic)
+        if metric is None:
+            raise RunError(
+                "no_measurement",
+                f"{statistic} ({STATISTICS[statistic].rule}) has no meaning for this run on {self.machine}: "
+                f"it has {', '.join(self.record.metrics)}",
+            )
+        quantity = Measured(statistic, metric, self.record)
+        self.used.append(quantity)
+        return quantity
+
+    def __getattr__(self, name: str) -> Measured:
+        if name.startswith("_") or name not in STATISTICS:
+            raise AttributeError(unknown("attribute of a run", name, ["record", "machine", *STATISTICS]))
+        return self.measured(name)
+
+    @property
+    def machine(self) -> Machine:
+        """What the run really used, as its ranks reported."""
+        record = self.record
+        return Machine(
+            system=record.system,
+            device=record.rank_info[0].device,
+            gpus=record.gpus,
+            nodes=record.nodes,
+            scale=record.recipe.scale,
+        )
+
+
+def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
+    """Say what was measured, what was asked, how far apart they are, and where the evidence is.
+
+    Args:
+        measured: the number.
+        threshold: the bound it missed.
+        side: `below` or `above`.
+    """
+    shown = measured.to(threshold.unit)
+    percent = measured.difference_percent(threshold)
+    distance = f"{abs(percent):.3g} % " if percent is not None else ""
+    record = measured.record
+    log = rank_log(record.logs, 0) or record.logs
+    return [
+        f"measured {shown} is {distance}{side} the threshold {threshold}",
+        f"statistic: {measured.statistic} = {measured.metric.rule}; {window(record.recipe)}",
+        f"run: {record.key} on {', '.join(record.hosts)} (job {record.job_id})",
+        f"run record: {_short(record.path)}",
+        f"log: {_short(log)}",
+    ]
+
+
+def _short(path: Path) -> str:
+    """A path relative to where the user stands, when it is below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

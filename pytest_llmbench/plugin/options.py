@@ -1,0 +1,171 @@
+"""Options, on the command line and in ini files, and the settings they add up to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.durations import parse_minutes
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.paths import shipped
+
+_INI_PREFIX = "llmbench_"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option: `--name` on the command line, `llmbench_name` in ini files.
+
+    Attributes:
+        parse: turns its text into a value, or raises ConfigError with what is legal.
+        help: starts with a capital; no full stop after a single phrase.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    metavar: str
+    help: str
+
+    @property
+    def key(self) -> str:
+        """Its name as an identifier."""
+        return self.name.replace("-", "_")
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ConfigError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def non_negative(text: str) -> int:
+    """Read a whole number of at least 0."""
+    if not text.strip().isdecimal():
+        raise ConfigError(f"{text!r} is no whole number of at least 0")
+    return int(text)
+
+
+def one_of(what: str, *legal: str) -> Callable[[str], str]:
+    """Make a parser that takes one of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in legal:
+            raise ConfigError(unknown(what, text, legal))
+        return text
+
+    return parse
+
+
+OPTIONS = (
+    Option(name="nodes", parse=positive, metavar="N", help="Nodes in all; on Slurm they are held for the session"),
+    Option(name="gpus-per-node", parse=non_negative, metavar="N", help="GPUs used on each node; 0 trains on the CPU"),
+    Option(name="nodes-per-run", parse=positive, metavar="N", help="Nodes of one run; several runs then share --nodes"),
+    Option(
+        name="cluster", parse=one_of("cluster", "auto", "slurm", "local", "debug"), metavar="auto|slurm|local|debug",
+        help="How runs start: Slurm jobs, processes of this machine, or inside this process (default: auto)",
+    ),
+    Option(name="system", parse=str, metavar="NAME|FILE", help="The cluster, by name or by its YAML file"),
+    Option(name="partition", parse=str, metavar="NAME", help="Slurm partition"),
+    Option(name="account", parse=str, metavar="NAME", help="Slurm account"),
+    Option(name="qos", parse=str, metavar="NAME", help="Slurm quality of service"),
+    Option(name="reservation", parse=str, metavar="NAME", help="Slurm reservation"),
+    Option(name="nodelist", parse=str, metavar="NODES", help="Nodes that Slurm must use"),
+    Option(name="exclude", parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
+    Option(name="constraint", parse=str, metavar="FEATURES", help="Features the nodes must have"),
+    Option(name="comment", parse=str, metavar="TEXT", help="Added to the comment of every Slurm job"),
+    Option(
+        name="time", parse=parse_minutes, metavar="TIME",
+        help="Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation (default: the recipes')",
+    ),
+    Option(
+        name="allocation", parse=one_of("allocation", "session", "run"), metavar="session|run",
+        help="Hold nodes for the session, or make a Slurm job per run (default: session with --nodes, else run)",
+    ),
+    Option(
+        name="scale", parse=one_of("scale", "full", "smoke"), metavar="full|smoke",
+        help="The published configuration, or the same code at a tiny shape (default: full)",
+    ),
+    Option(name="max-runs", parse=positive, metavar="N", help="Runs at once (default: as many as the nodes allow)"),
+    Option(name="run-dir", parse=Path, metavar="DIR", help="Where records, scripts and logs go (default: reports)"),
+)  # fmt: skip
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option and its ini twin."""
+    group = parser.getgroup("llmbench", "LLM training benchmarks")
+    for option in OPTIONS:
+        group.addoption(
+            f"--{option.name}", dest=_INI_PREFIX + option.key, type=_for_argparse(option.parse), default=None,
+            metavar=option.metavar, help=option.help,
+        )  # fmt: skip
+        parser.addini(_INI_PREFIX + option.key, f"{option.help} (as --{option.name})", default=None)
+    group.addoption(
+        "--plan", dest="llmbench_plan", action="store_true",
+        help="Print what would run, the scripts and the node-hours, and submit nothing",
+    )  # fmt: skip
+    for kind in ("recipes", "systems"):
+        parser.addini(
+            f"{_INI_PREFIX}{kind}",
+            f"Folders with {kind} of your own, besides the shipped ones",
+            type="paths",
+            default=[],
+        )
+
+
+def value(config: pytest.Config, option: str) -> Any:
+    """An option's value: from the command line, else from the ini file, else None.
+
+    Raises:
+        ConfigError: the ini value is not legal.
+    """
+    key = _INI_PREFIX + option.replace("-", "_")
+    given = config.getoption(key)
+    if given is not None:
+        return given
+    text = config.getini(key)
+    if text is None or text == "":
+        return None
+    try:
+        return next(o for o in OPTIONS if o.name == option).parse(str(text))
+    except ConfigError as error:
+        raise ConfigError(f"ini option {key}: {error}") from error
+
+
+def given_on_command_line(config: pytest.Config) -> bool:
+    """Whether any of our options was."""
+    return plan_only(config) or any(config.getoption(_INI_PREFIX + o.key) is not None for o in OPTIONS)
+
+
+def plan_only(config: pytest.Config) -> bool:
+    """Whether `--plan` was given."""
+    return bool(config.getoption("llmbench_plan"))
+
+
+def folders(config: pytest.Config, kind: str) -> list[Path]:
+    """The folders to look for recipes or systems in: the shipped one, and the user's own.
+
+    Raises:
+        ConfigError: a folder named in the ini file is not there.
+    """
+    own = [Path(path) for path in config.getini(f"{_INI_PREFIX}{kind}")]
+    for path in own:
+        if not path.is_dir():
+            raise ConfigError(f"ini option {_INI_PREFIX}{kind}: {path} is no folder")
+    builtin = shipped("recipes" if kind == "recipes" else "systems")
+    return list(dict.fromkeys([builtin.resolve(), *(path.resolve() for path in own)]))
+
+
+def _for_argparse(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def run(text: str) -> Any:
+        try:
+            return parse(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return run

@@ -1,0 +1,117 @@
+"""Every test of ours ends in exactly one verdict, written into its report's properties.
+
+Properties are plain text and numbers: they cross xdist and become JUnit `<property>` elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.errors import LLMBenchError
+from pytest_llmbench.core.records import RunRecord, Verdict
+from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.plugin.measured import Run
+
+
+def note_record(item: pytest.Item, record: RunRecord) -> None:
+    """Write down which run a test is about, before anything is judged."""
+    _add(
+        item,
+        recipe=record.recipe.name,
+        scale=record.recipe.scale,
+        system=record.system,
+        cluster=record.cluster,
+        nodes=record.nodes,
+        ranks=record.ranks,
+        gpus=record.gpus,
+        hosts=",".join(record.hosts),
+        job_id=record.job_id or "",
+        run_record=str(record.path),
+        log=str(record.logs),
+    )
+
+
+def note_reference(item: pytest.Item, reference: Reference) -> None:
+    """Write down the threshold a test applies."""
+    _add(item, reference=reference.name, threshold=reference.threshold)
+
+
+def note_measured(item: pytest.Item, run: Run) -> None:
+    """Write down the number a test judged: the last one it compared, else the last one it asked for."""
+    compared = [measured for measured in run.used if measured.compared is not None]
+    for measured in (compared or run.used)[-1:]:
+        _add(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
+        if "threshold" not in dict(item.user_properties) and measured.compared is not None:
+            _add(item, threshold=str(measured.compared))
+
+
+def broken(record: RunRecord) -> str:
+    """Say why a run cannot be judged, and where to look."""
+    problem = record.problem
+    if problem is None:
+        return ""
+    lines = [f"run {record.key} cannot be judged ({problem.kind}): {problem.message}"]
+    if record.hosts:
+        lines.append(f"on: {', '.join(record.hosts)} (job {record.job_id})")
+    lines.append(f"run record: {record.path}")
+    if problem.log:
+        lines.append(f"log: {problem.log}")
+    return "\n".join(lines)
+
+
+def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Give a test of ours its verdict, once, as soon as it is decided.
+
+    An exception in the test body that is no failed assertion (units that do not match, a statistic
+    without a meaning) says that nothing was judged. pytest reports a failure of the setup phase as an
+    error, in the terminal and in JUnit, so that is what such a report is turned into.
+    """
+    if report.when == "teardown" and "verdict" in dict(item.user_properties):
+        return
+    verdict, reason = _verdict(call, report)
+    if verdict is None:
+        return
+    if verdict is Verdict.ERROR and report.when == "call":
+        report.when = "setup"
+        if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
+            report.longrepr = str(call.excinfo.value)
+    _add(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
+    report.user_properties = list(item.user_properties)
+
+
+def verdict_of(report: pytest.TestReport) -> Mapping[str, object] | None:
+    """The properties of a finished test of ours, None for a report of any other kind."""
+    properties = dict(report.user_properties)
+    return properties if report.when == "teardown" and "verdict" in properties else None
+
+
+def _verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Verdict | None, str]:
+    if report.skipped:
+        return Verdict.SKIP, _reason(report)
+    if report.failed:
+        asserted = call.excinfo is not None and call.excinfo.errisinstance(
+            (AssertionError, pytest.fail.Exception)
+        )
+        judged = report.when == "call" and asserted
+        return (Verdict.FAIL if judged else Verdict.ERROR), _first_line(call)
+    if report.when == "call":
+        return Verdict.PASS, ""
+    return None, ""
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return str(getattr(report, "wasxfail", ""))
+
+
+def _first_line(call: pytest.CallInfo[None]) -> str:
+    text = str(call.excinfo.value) if call.excinfo else ""
+    return text.splitlines()[0].removeprefix("assert ") if text else ""
+
+
+def _add(item: pytest.Item, **properties: Any) -> None:
+    item.user_properties.extend(properties.items())

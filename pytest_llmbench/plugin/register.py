@@ -1,0 +1,41 @@
+"""Which objects a process registers: a worker waits, every other process owns the runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.plugin import xdist
+from pytest_llmbench.plugin.bench import KEY, Bench
+from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
+
+
+def register(config: pytest.Config) -> None:
+    """Register what this process needs, and nothing that costs anything before a test asks for a run."""
+    manager = config.pluginmanager
+    if xdist.is_worker(config):
+        config.stash[KEY] = bench = Bench(config, xdist.session_of_worker(config))
+        manager.register(xdist.Worker(bench), "llmbench-worker")
+        return
+    with usage_errors():
+        config.stash[KEY] = bench = Bench(config)
+        distributed = xdist.is_distributed(config)
+        progress = Progress(config, live=not distributed)
+        supervisor = Supervisor(config, bench, progress)
+    manager.register(SafeReports(supervisor, progress), "llmbench-reports")
+    manager.register(supervisor, "llmbench-supervisor")
+    if distributed:
+        manager.register(xdist.Controller(bench, supervisor, progress), "llmbench-controller")
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """What the user got wrong is a usage error, with its message and no traceback."""
+    try:
+        yield
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error

@@ -1,0 +1,188 @@
+"""The side that owns the runs: the only process without xdist, the controller with it."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from pytest_llmbench import __version__
+from pytest_llmbench.cluster.runner import Runner
+from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.records import Judgement, Verdict, write_model
+from pytest_llmbench.plugin import options, outcome, terminal
+from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.boards import RunnerBoard
+from pytest_llmbench.plugin.junit import JUnit
+from pytest_llmbench.plugin.parametrize import recipe_names
+from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.reporting.benchmark_json import add_rounds
+
+
+class Supervisor:
+    """Starts the runs once the tests are known, gathers their verdicts, and leaves nothing behind."""
+
+    def __init__(self, config: pytest.Config, bench: Bench, progress: Progress) -> None:
+        self.runner: Runner | None = None
+        self._config = config
+        self._bench = bench
+        self._progress = progress
+        self._junit = JUnit(config, bench.session.folder / "junit.xml")
+        self._rows: list[Mapping[str, Any]] = []
+        self._old_sigterm: Any = None
+
+    def start_runs(self) -> None:
+        """Start every planned run; tests wait on the board."""
+        folder = self._bench.session.folder
+        try:
+            write_model(folder / "session.json", Plan(runs=self._bench.runs))
+        except OSError as error:
+            raise pytest.UsageError(
+                f"reports cannot be written to {folder}: {error}; give another --run-dir"
+            ) from error
+        self._end_in_order_on_sigterm()
+        self.runner = Runner(self._bench.settings, self._bench.session)
+        self._bench.board = RunnerBoard(self.runner, self._progress)
+        self.runner.start(self._bench.runs)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Plan the runs that the collected tests need; start them unless only asked what they would be."""
+        self._bench.plan(recipe_names(session.items))
+        config = session.config
+        if self._bench.runs and not config.option.collectonly and not options.plan_only(config):
+            self.start_runs()
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say what will run where."""
+        return terminal.header(self._bench) if self._bench.runs else []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> object:
+        """With `--plan`, print the plan in place of running the tests."""
+        if not options.plan_only(session.config):
+            return None
+        if session.testsfailed:
+            raise session.Interrupted("errors during collection")
+        from pytest_llmbench.cluster.planning import describe, preflight  # noqa: PLC0415 - brings submitit
+
+        bench = self._bench
+        for line in describe(bench.runs, bench.settings, bench.session):
+            self._progress.print(line)
+        if any(preflight(run.recipe, bench.settings) for run in bench.runs):
+            session.testsfailed += 1
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Gather the verdict of every test that is over."""
+        properties = outcome.verdict_of(report)
+        if properties is not None:
+            self._rows.append({**properties, "test": report.nodeid})
+
+    @pytest.hookimpl(tryfirst=True, wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """End what still runs before anything is reported, and hand the results to the other reporters."""
+        self._stop()
+        if self.runner is None:
+            self._junit.discard()
+        else:
+            self.runner.add_judgements(_judgements(self._rows))
+            self._progress.take(self.runner.notes)
+            self._add_benchmarks(self.runner)
+            self._junit.describe_session(self._facts())
+        result = yield
+        if self.runner is not None and self.runner.unwritten:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        return result
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the verdict table."""
+        if self._rows:
+            terminal.verdict_table(terminalreporter, self._rows, self._bench)
+
+    def pytest_unconfigure(self) -> None:
+        """Stop even when the session broke down before it could finish."""
+        self._stop()
+
+    def copy_junit(self) -> None:
+        """Keep the report beside the records."""
+        if self.runner is not None:
+            self._junit.copy()
+
+    def _stop(self) -> None:
+        if self.runner is not None:
+            self.runner.stop()
+        if self._old_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._old_sigterm)
+            self._old_sigterm = None
+
+    def _end_in_order_on_sigterm(self) -> None:
+        """A CI system ends a job with SIGTERM: do what Ctrl-C does, and leave no nodes allocated."""
+
+        def interrupt(_number: int, _frame: FrameType | None) -> None:
+            raise KeyboardInterrupt("SIGTERM")
+
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._old_sigterm = signal.signal(signal.SIGTERM, interrupt)
+
+    def _add_benchmarks(self, runner: Runner) -> None:
+        session = getattr(self._config, "_benchmarksession", None)
+        if session is not None:
+            for record in runner.records.values():
+                add_rounds(session.benchmarks, record)
+
+    def _facts(self) -> dict[str, str]:
+        settings, session = self._bench.settings, self._bench.session
+        return {
+            "llmbench_version": __version__,
+            "llmbench_session": session.id,
+            "system": settings.system.name,
+            "cluster": settings.cluster,
+            "allocation": settings.allocation,
+            "scale": settings.scale,
+            "reports": str(session.folder),
+        }
+
+
+class SafeReports:
+    """Innermost around the report writers: a full disk costs a file, not the terminal's summary."""
+
+    def __init__(self, supervisor: Supervisor, progress: Progress) -> None:
+        self._supervisor = supervisor
+        self._progress = progress
+
+    @pytest.hookimpl(trylast=True, wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Say which report could not be written, and fail the session for it."""
+        try:
+            result = yield
+            self._supervisor.copy_junit()
+        except OSError as error:
+            self._progress.note(f"a report could not be written: {error}; the verdicts are below")
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return None
+        return result
+
+
+def _judgements(rows: list[Mapping[str, Any]]) -> dict[str, list[Judgement]]:
+    found: dict[str, list[Judgement]] = defaultdict(list)
+    for row in rows:
+        if "recipe" not in row:
+            continue  # it never got as far as a run
+        value = row.get("value")
+        found[str(row["recipe"])].append(
+            Judgement(
+                test=str(row["test"]),
+                verdict=Verdict(str(row["verdict"])),
+                statistic=row.get("statistic"),
+                measured=None if value is None else f"{value!r} {row['unit']}",
+                threshold=row.get("threshold"),
+                reference=row.get("reference"),
+                reason=row.get("reason"),
+            )
+        )
+    return found

@@ -1,0 +1,100 @@
+"""pytest-xdist: the controller owns the runs, the workers only wait for their records.
+
+Workers know the tests, the controller does not; so the first worker that has collected writes the plan
+to the session's folder, and the controller starts it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.runs import Plan, Session
+from pytest_llmbench.core.records import write_model
+from pytest_llmbench.plugin import terminal
+from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.boards import FileBoard
+from pytest_llmbench.plugin.parametrize import recipe_names
+from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.plugin.supervisor import Supervisor
+
+_INPUT = "llmbench"
+_LOOK_S = 0.2
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is an xdist worker."""
+    return hasattr(config, "workerinput")
+
+
+def is_distributed(config: pytest.Config) -> bool:
+    """Whether this process is an xdist controller."""
+    return not is_worker(config) and config.getoption("dist", "no") != "no" and not config.option.collectonly
+
+
+def session_of_worker(config: pytest.Config) -> Session:
+    """The session a worker belongs to, as its controller told it."""
+    from pathlib import Path  # noqa: PLC0415
+
+    told = config.workerinput[_INPUT]  # type: ignore[attr-defined]  # xdist sets it
+    return Session(id=told["id"], folder=Path(told["folder"]))
+
+
+class Worker:
+    """In a worker: tell the controller what runs the tests need, then wait for records on disk."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing."""
+        self._bench.plan(recipe_names(session.items))
+        self._bench.board = FileBoard(self._bench.session)
+        if self._bench.runs:
+            write_model(self._bench.session.folder / "plan.json", Plan(runs=self._bench.runs))
+
+
+class Controller:
+    """In the controller: tell workers the session, start the runs when their plan is there, show progress."""
+
+    def __init__(self, bench: Bench, supervisor: Supervisor, progress: Progress) -> None:
+        self._bench = bench
+        self._supervisor = supervisor
+        self._progress = progress
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="llmbench-controller", daemon=True)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Send plain text only: that is what crosses to a worker."""
+        session = self._bench.session
+        node.workerinput[_INPUT] = {"id": session.id, "folder": str(session.folder)}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Wait for the plan beside xdist's own loop."""
+        self._thread.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Stop waiting. The supervisor, registered before this, ends the runs afterwards."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _follow(self) -> None:
+        path = self._bench.session.folder / "plan.json"
+        while not path.exists():
+            if self._over.wait(_LOOK_S):
+                return
+        self._bench.runs = Plan.model_validate_json(path.read_bytes()).runs
+        for line in terminal.header(self._bench):
+            self._progress.print(line)
+        self._supervisor.start_runs()
+        runner = self._supervisor.runner
+        while runner is not None and not self._over.wait(_LOOK_S):
+            self._progress.take(runner.notes)
+            self._progress.show(runner.views)

@@ -1,0 +1,1 @@
+"""Floor 2: what runs on the nodes. Importable functions that speak no pytest and know no scheduler."""

@@ -1,0 +1,83 @@
+"""How the model is spread over the ranks: whole on each (DDP), or sharded (FSDP)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.workloads.decoder import Decoder, initialise
+
+
+def build_model(recipe: Recipe, device: torch.device, world_size: int, seed: int) -> nn.Module:
+    """Build the model of a recipe on its ranks, with equal values however it is spread.
+
+    It comes to life on the meta device, so that a sharded one is never whole in any memory.
+
+    Returns:
+        A module that maps inputs and targets to the loss, as `Decoder` does.
+    """
+    with torch.device("meta"):
+        model = Decoder(
+            recipe.model,
+            recipe.sequence_length,
+            activation_checkpointing=recipe.parallelism.activation_checkpointing,
+        )
+    if recipe.compile and device.type == "cuda":
+        _compile(model)
+    if recipe.parallelism.sharding == "full":
+        _shard(model, recipe, device, world_size)
+    model.to_empty(device=device)
+    initialise(model, seed)
+    return (
+        model
+        if isinstance(model, FSDPModule)
+        else DistributedDataParallel(model, gradient_as_bucket_view=True)
+    )
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, *, enabled: bool) -> Iterator[None]:
+    """Let ranks average gradients in the backward pass of a `with` block, or keep them for a later one."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+        yield
+    elif isinstance(model, DistributedDataParallel) and not enabled:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def clip_gradients(model: nn.Module, longest: float) -> torch.Tensor:
+    """Scale the gradients of all ranks to an L2 norm of at most `longest`; returns the norm before."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), longest)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _compile(model: Decoder) -> None:
+    # Block by block: they are all alike, so one compilation serves them all, and gradients of a block are
+    # there for their reduction as soon as its backward pass is done.
+    for block in model.blocks:
+        block.compile(dynamic=False)
+    model.head.compile(dynamic=False)
+
+
+def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int) -> None:
+    mesh = init_device_mesh(device.type, (world_size,))
+    # Parameters travel in the type they are multiplied in; gradients are summed in fp32, as under DDP.
+    policy = (
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        if recipe.precision == "bf16"
+        else MixedPrecisionPolicy()
+    )
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)

@@ -1,0 +1,94 @@
+"""How the ranks of a run find each other without a fixed port, which another run could hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
+
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.machine import gpu_index
+from pytest_llmbench.workloads.shared_files import exists_now, write_whole
+
+_LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[torch.device]:
+    """Join this rank with the others of its run for the time of a `with` block.
+
+    CPU ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and
+    gloo beside it would be one more network to configure between nodes.
+
+    Args:
+        context: this rank.
+        timeout_s: how long to wait for the other ranks, at the start and in every collective.
+
+    Yields:
+        The device of this rank, already the current one.
+
+    Raises:
+        RunError: `no_rendezvous`, when rank 0 does not show up; `no_gpu`, when there is no GPU for this rank.
+    """
+    device = _device(context)
+    if context.nodes == 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(
+        "nccl" if context.device == "cuda" else "gloo",
+        store=_store(context, timeout),
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=timeout,
+        device_id=device if context.device == "cuda" else None,
+    )
+    yield device
+    # Only after success: a group that lost a rank is not destroyed but left to the end of the process,
+    # because its destructor waits for the others. Rank 0 serves the store, so all leave together.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _device(context: RankContext) -> torch.device:
+    if context.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", gpu_index(context.local_rank))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _store(context: RankContext, timeout: timedelta) -> TCPStore:
+    """Rank 0 serves a store on a port of the kernel's choice and publishes it in the run's folder."""
+    path = context.folder / "rendezvous.json"
+    if context.rank == 0:
+        host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
+        store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
+        write_whole(path, json.dumps({"host": host, "port": store.port}))
+        return store
+    _wait_for(path, timeout.total_seconds())
+    address = json.loads(path.read_bytes())
+    return TCPStore(address["host"], address["port"], timeout=timeout, wait_for_workers=False)
+
+
+def _wait_for(path: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.02
+    while not exists_now(path):
+        if time.monotonic() > deadline:
+            raise RunError(
+                "no_rendezvous",
+                f"rank 0 did not publish {path} within {timeout_s:g} s: see its log, and check that every "
+                "node shares this folder",
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)  # thousands of ranks ask the same server

@@ -1,0 +1,26 @@
+"""Files that one machine writes and another reads, on a shared file system such as NFS."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def exists_now(path: Path) -> bool:
+    """Whether a file exists according to the server.
+
+    An NFS client may answer a plain `stat` from a remembered "no such file" for half a minute;
+    opening the folder makes it ask again.
+    """
+    try:
+        with os.scandir(path.parent) as entries:
+            return any(entry.name == path.name for entry in entries)
+    except OSError:
+        return False
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that readers see either not at all or complete."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,154 @@
+"""The training loop of the plain PyTorch engine, run by every rank."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipes import Optimizer, Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.workloads import machine, matmul
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.tokens import Tokens, batch, open_tokens, stable_seed
+
+# Of parameters and dropout, as in the OPT baselines; the data has its own.
+_SEED = 1
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def train(context: RankContext, log: StepLog) -> None:
+    """Train the recipe that is `context.config` and log every step.
+
+    A step lasts from the end of the one before to its own, with the device idle at both, so that the
+    seconds of all steps add up to the wall clock of the loop; writing the log is part of the next step.
+
+    Raises:
+        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        RunError: the ranks do not find each other, or a rank has no GPU.
+    """
+    recipe = validate(Recipe, context.config, "recipe")
+    torch.set_num_threads(machine.cpu_threads(context.ranks_per_node))
+    # The longest wait for a rank that is only slow, not dead, is the one for its start.
+    with process_group(context, recipe.deadlines.startup_s) as device:
+        training = _prepare(recipe, context, device)
+        log.phase(0, "matmul")
+        log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
+        _loop(training, log)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Training:
+    """What every step needs.
+
+    Attributes:
+        rank_batch: sequences per step of this rank.
+        rank: this rank; it trains on sequences `rank * rank_batch` and following of every step.
+    """
+
+    recipe: Recipe
+    device: torch.device
+    rank: int
+    rank_batch: int
+    data: Tokens
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+def _prepare(recipe: Recipe, context: RankContext, device: torch.device) -> _Training:
+    if recipe.global_batch_size % (context.world_size * recipe.micro_batch_size):
+        raise ConfigError(
+            f"a global batch of {recipe.global_batch_size} does not divide into micro batches of "
+            f"{recipe.micro_batch_size} on {context.world_size} ranks"
+        )
+    data = open_tokens(recipe)
+    model = build_model(recipe, device, context.world_size, _SEED)
+    torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
+    return _Training(
+        recipe=recipe,
+        device=device,
+        rank=context.rank,
+        rank_batch=recipe.global_batch_size // context.world_size,
+        data=data,
+        model=model,
+        optimizer=torch.optim.AdamW(
+            model.parameters(),
+            betas=recipe.optimizer.betas,
+            eps=recipe.optimizer.eps,
+            weight_decay=recipe.optimizer.weight_decay,
+            fused=True,
+        ),
+    )
+
+
+def _loop(training: _Training, log: StepLog) -> None:
+    dist.barrier()
+    ended = time.perf_counter()
+    for step in range(1, training.recipe.steps + 1):
+        loss = _forward_backward(training, log, step)
+        log.phase(step, "optimizer")
+        grad_norm = _update(training, step)
+        loss_value, grad_norm_value = loss.item(), grad_norm.item()
+        matmul.synchronize(training.device)
+        started, ended = ended, time.perf_counter()
+        log.step(
+            seconds=ended - started,
+            tokens=training.rank_batch * training.recipe.sequence_length,
+            samples=training.rank_batch,
+            loss=loss_value,
+            grad_norm=grad_norm_value,
+            peak_memory_bytes=_peak_memory_bytes(training.device),
+        )
+
+
+def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
+    """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
+    recipe, size = training.recipe, training.recipe.micro_batch_size
+    starts = range(0, training.rank_batch, size)
+    first = (step - 1) * recipe.global_batch_size + training.rank * training.rank_batch
+    total = torch.zeros((), device=training.device)
+    for start in starts:
+        log.phase(step, "data")
+        inputs, targets = batch(training.data, first + start, size, training.device)
+        with gradient_sync(training.model, enabled=start == starts[-1]):
+            log.phase(step, "forward")
+            with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+                loss = training.model(inputs, targets) / len(starts)
+            log.phase(step, "backward")
+            loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _update(training: _Training, step: int) -> torch.Tensor:
+    """Take the optimizer's step; returns the gradient's norm before clipping, a scalar on the device."""
+    settings = training.recipe.optimizer
+    norm = clip_gradients(training.model, settings.clip_grad_norm)
+    for group in training.optimizer.param_groups:
+        group["lr"] = learning_rate(settings, step, training.recipe.steps)
+    training.optimizer.step()
+    training.optimizer.zero_grad()
+    return norm
+
+
+def learning_rate(settings: Optimizer, step: int, steps: int) -> float:
+    """Rate of a 1-based step: linear up to the peak at `warmup_steps`, linear down to a tenth at `steps`."""
+    if step <= settings.warmup_steps:
+        return settings.learning_rate * step / settings.warmup_steps
+    done = (step - settings.warmup_steps) / (steps - settings.warmup_steps)
+    return settings.learning_rate * (1.0 - 0.9 * done)
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    """Highest memory in use since the start: allocated on the GPU, or resident for a CPU rank."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

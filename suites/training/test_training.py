@@ -1,0 +1,14 @@
+"""Training: every recipe runs once, and each of its references is one test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.reference import Reference
+    from pytest_llmbench.plugin.measured import Run
+
+
+def test_reference(run: Run, reference: Reference) -> None:
+    """The statistic lies within the bounds that were set for this recipe on this kind of machine."""
+    assert run.measured(reference.statistic) in reference

@@ -1,0 +1,106 @@
+"""The plain PyTorch engine: what it refuses and what it hands to the ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest  # noqa: TC002 - pytest resolves annotations of fixtures
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import merge, validate
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines import torch as torch_engine
+from pytest_llmbench.engines.base import engine_names, get_engine
+from pytest_llmbench.engines.torch import ENGINE
+
+NODE = Topology(nodes=1, gpus_per_node=8)
+CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
+
+
+def recipe(**changes: Any) -> Recipe:  # noqa: ANN401
+    """Build a recipe for one node of 8 GPUs."""
+    plain = {
+        "name": "small",
+        "engine": "torch",
+        "model": {"layers": 2, "hidden_size": 32, "attention_heads": 2, "vocab_size": 256},
+        "sequence_length": 32,
+        "global_batch_size": 192,
+        "micro_batch_size": 2,
+        "optimizer": {"learning_rate": 1e-3},
+        "steps": 12,
+        "time_limit": "00:05:00",
+    }
+    return validate(Recipe, merge(plain, changes), "small")
+
+
+def test_it_is_found_by_name_and_its_helpers_are_not() -> None:
+    """The engine's name is `torch`; the reader beside it is no engine."""
+    assert get_engine("torch") is ENGINE
+    assert ENGINE.name == "torch"
+    assert "_step_log" not in engine_names()
+
+
+def test_choosing_the_engine_does_not_import_pytorch() -> None:
+    """Collection stays fast: PyTorch is imported on the ranks only."""
+    code = (
+        "import sys; from pytest_llmbench.engines.base import get_engine; "
+        "import pytest_llmbench.workloads.rank; "
+        "get_engine('torch').missing(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_missing_pytorch_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyTorch the engine says how to install it; with it, nothing is missing."""
+    assert ENGINE.missing() is None
+    monkeypatch.setattr(torch_engine, "find_spec", lambda _: None)
+    assert ENGINE.missing() == "engine torch needs PyTorch: pip install 'pytest-llmbench[torch]'"
+
+
+def test_a_recipe_that_fits_has_no_problems() -> None:
+    """A batch that divides, in bf16 on GPUs or fp32 on CPUs, can run."""
+    assert list(ENGINE.problems(recipe(), NODE)) == []
+    assert list(ENGINE.problems(recipe(precision="fp32"), CPUS)) == []
+
+
+def test_a_batch_that_does_not_divide_lists_the_numbers_that_do() -> None:
+    """The problem names the numbers involved and every number of ranks that would work."""
+    topology = Topology(nodes=5, gpus_per_node=8)
+    (problem,) = ENGINE.problems(recipe(), topology)
+    assert problem == (
+        "recipe small: a global batch of 192 does not divide into micro batches of 2 on 40 ranks "
+        f"({topology}); it does on 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96 ranks"
+    )
+
+
+def test_a_micro_batch_that_never_divides_says_so() -> None:
+    """When no number of ranks would do, the batch sizes contradict each other."""
+    (problem,) = ENGINE.problems(recipe(micro_batch_size=5), NODE)
+    assert problem.endswith("it does on no number of ranks: change a batch size")
+
+
+def test_bf16_without_gpus_points_to_the_smoke_scale() -> None:
+    """A GPU recipe on CPU ranks is refused with both ways out."""
+    (problem,) = ENGINE.problems(recipe(), CPUS)
+    assert problem == (
+        "recipe small is bf16 on GPUs; this run has none: pass --scale smoke for the tiny CPU variant, "
+        "or --gpus-per-node"
+    )
+
+
+def test_the_task_carries_the_whole_recipe() -> None:
+    """What the ranks get is an existing function and plain data that is the recipe again."""
+    task = ENGINE.task(recipe(data={"kind": "token_file", "path": "/data/tokens.bin"}), NODE)
+    module, function = task.entry.split(":")
+    assert callable(getattr(import_module(module), function))
+    assert validate(Recipe, task.config, "task").data.kind == "token_file"
+
+
+def test_a_run_that_logged_nothing_is_an_empty_series(tmp_path: Path) -> None:
+    """Before the ranks start there is nothing to read, and that is no error."""
+    series = ENGINE.read(tmp_path / "not_yet")
+    assert (series.ranks, series.steps, series.unreadable) == ((), (), ())

@@ -1,0 +1,133 @@
+"""Tiny trainings, as real rank processes or inside the test process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import merge, validate
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.engines._step_log import read_steps
+from pytest_llmbench.workloads import matmul
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.steplog import StepLog
+
+TINY: Mapping[str, Any] = {
+    "name": "tiny",
+    "engine": "torch",
+    "gpus_per_node": 0,
+    "model": {"layers": 2, "hidden_size": 32, "attention_heads": 2, "vocab_size": 256, "dropout": 0.0},
+    "sequence_length": 32,
+    "global_batch_size": 8,
+    "micro_batch_size": 2,
+    "precision": "fp32",
+    "optimizer": {"learning_rate": 1e-2, "warmup_steps": 5},
+    "steps": 12,
+    "time_limit": "00:05:00",
+    "deadlines": {"startup_s": 60},
+}
+
+MakeRecipe = Callable[..., Recipe]
+Launch = Callable[..., list["subprocess.Popen[bytes]"]]
+TrainAlone = Callable[[Recipe], StepSeries]
+
+
+@pytest.fixture(scope="session")
+def make_recipe() -> MakeRecipe:
+    """Build the tiny recipe with some of its values replaced."""
+    return lambda **changes: validate(Recipe, merge(TINY, changes), "tiny")
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Launch]:
+    """Start the ranks of a run on this machine, as submitit's local executor does; ended with the session."""
+    with ExitStack() as started:
+
+        def start(
+            folder: Path, entry: str, *, ranks: int = 2, **task: object
+        ) -> list[subprocess.Popen[bytes]]:
+            data = {
+                "entry": entry,
+                "config": {},
+                "nodes": 1,
+                "ranks_per_node": ranks,
+                "device": "cpu",
+                **task,
+            }
+            (folder / "task.json").write_text(json.dumps(data))
+            processes = [_start_rank(folder, rank, ranks) for rank in range(ranks)]
+            for process in processes:
+                started.enter_context(process)
+                started.callback(process.kill)
+            return processes
+
+        yield start
+
+
+def _start_rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
+    place = {
+        "SUBMITIT_EXECUTOR": "local",
+        "SUBMITIT_LOCAL_GLOBALID": str(rank),
+        "SUBMITIT_LOCAL_LOCALID": str(rank),
+        "SUBMITIT_LOCAL_NTASKS": str(ranks),
+        "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+        "PYTHONPATH": str(folder),  # tests put entry functions of their own there
+    }
+    with (folder / f"output-{rank}").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest_llmbench.workloads.rank", str(folder)],
+            env={**os.environ, **place},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+@pytest.fixture
+def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainAlone:
+    """Train with a single rank in this process and read back what it logged."""
+    from pytest_llmbench.workloads.train import train  # noqa: PLC0415 - PyTorch takes seconds to import
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(matmul, "measure", lambda *_: 1e9)
+    runs = 0
+
+    def run(recipe: Recipe) -> StepSeries:
+        nonlocal runs
+        runs += 1
+        folder = tmp_path / str(runs)
+        folder.mkdir()
+        context = alone(folder, recipe.model_dump(mode="json"))
+        with StepLog(context) as log:
+            train(context, log)
+        return read_steps(folder)
+
+    return run
+
+
+def alone(folder: Path, config: Mapping[str, Any]) -> RankContext:
+    """Build the context of a run of one CPU rank."""
+    return RankContext(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        ranks_per_node=1,
+        nodes=1,
+        folder=folder,
+        config=config,
+        device="cpu",
+    )
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RankContext:
+    """One rank alone, with an empty folder."""
+    return alone(tmp_path, {})

@@ -1,0 +1,85 @@
+"""Which rank a process is, and when it refuses to be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError, RunError
+from pytest_llmbench.workloads.context import Task, place, read_task
+
+LOCAL = {
+    "SUBMITIT_EXECUTOR": "local",
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+    "SUBMITIT_LOCAL_NTASKS": "2",
+    "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+}
+SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
+RUN = Path("/run")
+
+
+def task(nodes: int, ranks_per_node: int) -> Task:
+    """Build a task of some shape."""
+    return Task(entry="m:f", config={"key": 1}, nodes=nodes, ranks_per_node=ranks_per_node, device="cpu")
+
+
+def test_srun_places_a_rank() -> None:
+    """Under srun the rank, local rank and sizes are those of the step."""
+    context = place(task(2, 2), RUN, SLURM)
+    assert (context.rank, context.local_rank, context.world_size, context.nodes) == (3, 1, 4, 2)
+    assert (context.folder, context.config, context.device) == (RUN, {"key": 1}, "cpu")
+
+
+def test_a_step_counts_before_its_job() -> None:
+    """A step on part of an allocation is judged by its own size, not by that of the job."""
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": "1"}
+    context = place(task(1, 2), RUN, {**SLURM, **step})
+    assert (context.rank, context.world_size) == (1, 2)
+
+
+def test_submitit_local_places_a_rank_inside_a_slurm_job() -> None:
+    """A local run started from a Slurm job follows submitit's variables and ignores the job's."""
+    context = place(task(1, 2), RUN, {**SLURM, **LOCAL})
+    assert (context.rank, context.local_rank, context.world_size) == (1, 1, 2)
+
+
+def test_without_a_launcher_there_is_one_rank() -> None:
+    """Run by hand or by submitit's debug executor, the process is rank 0 of 1."""
+    context = place(task(1, 1), RUN, {"SLURM_NTASKS": "8"})
+    assert (context.rank, context.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "environ"),
+    [
+        pytest.param((2, 4), SLURM, id="fewer_ranks_than_asked"),
+        pytest.param((1, 4), SLURM, id="spread_over_more_nodes"),
+        pytest.param((2, 2), {**SLURM, "SLURM_LOCALID": "2"}, id="crowded_on_one_node"),
+        pytest.param((2, 1), LOCAL, id="local_run_has_one_node"),
+        pytest.param((1, 2), {}, id="no_launcher"),
+    ],
+)
+def test_a_run_of_another_shape_is_refused(shape: tuple[int, int], environ: dict[str, str]) -> None:
+    """Any difference between the ranks asked for and those started is an error that says both."""
+    with pytest.raises(RunError, match=rf"asks for {shape[0]} nodes with {shape[1]} ranks each") as error:
+        place(task(*shape), RUN, environ)
+    assert error.value.kind == "wrong_ranks"
+
+
+@pytest.mark.parametrize("value", [None, "", "two", "-1", "²"])
+def test_a_variable_that_is_no_number_is_refused(value: str | None) -> None:
+    """A missing or odd variable is named in the error, with its value."""
+    environ = {name: text for name, text in SLURM.items() if name != "SLURM_LOCALID"}
+    with pytest.raises(RunError, match=rf"should set SLURM_LOCALID to a number; it is {value!r}"):
+        place(task(2, 2), RUN, environ if value is None else {**environ, "SLURM_LOCALID": value})
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"entry": 1}', "[]"])
+def test_a_task_that_cannot_be_read_is_an_error(tmp_path: Path, text: str | None) -> None:
+    """A missing, broken or incomplete task.json is an error that names the file."""
+    if text is not None:
+        (tmp_path / "task.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"task\.json"):
+        read_task(tmp_path)

@@ -1,0 +1,60 @@
+"""The owner watch: what counts as life, and what ends a wait."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from pytest_llmbench.workloads.deadman import hold, watch
+
+
+def test_a_silent_owner_ends_the_wait(tmp_path: Path) -> None:
+    """A counter that never changes ends the wait after ttl seconds, and the reason names the file."""
+    file = tmp_path / "owner"
+    file.write_text("1")
+    start = time.monotonic()
+    why = hold(str(file), ttl_s=0.2, poll_s=0.01)
+    assert 0.2 <= time.monotonic() - start < 2
+    assert why == f"the owner of this run has been silent for 0.2 s ({file})"
+
+
+def test_a_missing_file_is_silence(tmp_path: Path) -> None:
+    """An owner that never wrote anything is silent, even when its folder does not exist."""
+    assert "silent" in hold(str(tmp_path / "gone" / "owner"), ttl_s=0.05, poll_s=0.01)
+
+
+def test_touching_the_file_is_no_sign_of_life(tmp_path: Path) -> None:
+    """A newer file time with the same content does not prolong the wait: clocks of two machines differ."""
+    file = tmp_path / "owner"
+    file.write_text("1")
+    done = threading.Event()
+
+    def touch() -> None:
+        while not done.wait(0.01):
+            os.utime(file)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    assert "silent" in hold(str(file), ttl_s=0.3, poll_s=0.01)
+    done.set()
+    thread.join()
+
+
+def test_a_new_counter_prolongs_the_wait(tmp_path: Path) -> None:
+    """An owner that keeps counting is waited for much longer than ttl, until it stops counting."""
+    file = tmp_path / "owner"
+    silent = threading.Event()
+    watch(file, 1.0, lambda _: silent.set())
+    for count in range(20):
+        file.write_text(str(count))
+        assert not silent.wait(0.1)
+    assert silent.wait(5)
+
+
+def test_a_stop_file_ends_the_wait(tmp_path: Path) -> None:
+    """A file `stop` beside the counter ends the wait at once, and the reason says that it was asked for."""
+    (tmp_path / "stop").touch()
+    why = hold(str(tmp_path / "owner"), ttl_s=60)
+    assert why == f"the owner of this run asked for its end ({tmp_path / 'stop'})"

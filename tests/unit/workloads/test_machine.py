@@ -1,0 +1,68 @@
+"""What a rank finds on its machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.workloads import machine
+from pytest_llmbench.workloads.context import RankContext
+
+
+def see_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let this process see so many GPUs."""
+    cuda = SimpleNamespace(device_count=lambda: count)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+
+@pytest.mark.parametrize(("visible", "local_rank", "index"), [(8, 5, 5), (1, 5, 0), (1, 0, 0)])
+def test_a_rank_takes_its_own_gpu(
+    monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int, index: int
+) -> None:
+    """A rank takes the GPU of its local number, or the only one when it was bound to one."""
+    see_gpus(monkeypatch, visible)
+    assert machine.gpu_index(local_rank) == index
+
+
+@pytest.mark.parametrize(("visible", "local_rank"), [(0, 0), (2, 2)])
+def test_too_few_gpus_are_an_error_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int
+) -> None:
+    """The error says what the rank needs, what it sees, and the variable that decides it."""
+    see_gpus(monkeypatch, visible)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "x")
+    message = rf"needs GPU {local_rank}, but its process sees {visible} of them \(CUDA_VISIBLE_DEVICES='x'\)"
+    with pytest.raises(RunError, match=message):
+        machine.gpu_index(local_rank)
+
+
+def test_a_cpu_rank_is_named_cpu(context: RankContext) -> None:
+    """Without a GPU the device is `cpu`."""
+    assert machine.device_name(context) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads"),
+    [
+        pytest.param({}, 4, id="cores_are_shared"),
+        pytest.param({"SLURM_CPUS_PER_TASK": "6"}, 6, id="slurm_gave_a_share"),
+        pytest.param({"SLURM_CPUS_PER_TASK": "64"}, 8, id="never_more_than_usable"),
+        pytest.param(
+            {"SLURM_CPUS_PER_TASK": "6", "SUBMITIT_EXECUTOR": "local"}, 4, id="local_in_a_slurm_job"
+        ),
+    ],
+)
+def test_threads_follow_the_share_of_cores(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], threads: int
+) -> None:
+    """Of 8 usable cores, 2 ranks get what Slurm gave each of them, and half otherwise."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for name in ("SLURM_CPUS_PER_TASK", "SUBMITIT_EXECUTOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert machine.cpu_threads(2) == threads

@@ -1,0 +1,101 @@
+"""What a rank writes, byte by byte where others read it so."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.series import RankInfo, Step
+from pytest_llmbench.engines._step_log import read_steps
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.steplog import StepLog
+
+
+def write_step(log: StepLog, loss: float = 2.5, grad_norm: float = 1.5) -> None:
+    """Write one step."""
+    log.step(seconds=0.5, tokens=64, samples=2, loss=loss, grad_norm=grad_norm, peak_memory_bytes=1024)
+
+
+def test_the_reader_gets_what_was_written(context: RankContext) -> None:
+    """A whole log read back has the same rank, rate, steps and end."""
+    with StepLog(context) as log:
+        log.start("cpu", {"python": "3.11.7"})
+        log.matmul(1.25e11)
+        write_step(log)
+        write_step(log, loss=2.0)
+        log.end()
+    series = read_steps(context.folder)
+    assert series.unreadable == ()
+    host = os.uname().nodename
+    assert series.ranks == (
+        RankInfo(
+            rank=0, host=host, pid=os.getpid(), local_rank=0, device="cpu", versions={"python": "3.11.7"},
+            matmul_flops_per_s=1.25e11, ended=True,
+        ),
+    )  # fmt: skip
+    first, second = series.steps
+    assert first == Step(
+        step=1, seconds=0.5, tokens=64, samples=2, loss=2.5, grad_norm=1.5, peak_memory_bytes=1024, ranks=1
+    )
+    assert (second.step, second.loss) == (2, 2.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_survive_strict_json(context: RankContext, value: float) -> None:
+    """NaN and infinities are written as texts that any JSON parser takes, and read back as themselves."""
+    with StepLog(context) as log:
+        write_step(log, loss=value, grad_norm=value)
+    line = (context.folder / "steps/rank-00000.jsonl").read_text()
+    assert json.loads(line, parse_constant=pytest.fail)["loss"] == str(value)
+    step = read_steps(context.folder).steps[0]
+    assert (str(step.loss), str(step.grad_norm)) == (str(value), str(value))
+
+
+def test_a_failure_is_one_line_with_its_time(context: RankContext) -> None:
+    """An error of several lines is folded into one, and the reader knows when it happened."""
+    with StepLog(context) as log:
+        log.start("cpu", {})
+        log.failure("RuntimeError: first\n  second " + "x" * 10_000)
+    info = read_steps(context.folder).ranks[0]
+    assert info.failure is not None
+    assert info.failure.startswith("RuntimeError: first second xxx")
+    assert len(info.failure) == 2000
+    assert info.failed_at is not None
+    assert info.failed_at > 1.7e9
+    assert not info.ended
+
+
+def test_the_phase_file_holds_the_latest_phase_in_64_bytes(context: RankContext) -> None:
+    """A shorter phase leaves nothing of a longer one before it, and the file never grows."""
+    phase = context.folder / "phase/rank-00000"
+    with StepLog(context) as log:
+        assert phase.read_bytes() == b"0 start".ljust(63) + b"\n"
+        log.phase(100_000, "optimizer")
+        log.phase(3, "data")
+        assert phase.read_bytes() == b"3 data".ljust(63) + b"\n"
+        log.end()
+    assert phase.read_text().split() == ["0", "done"]
+
+
+def test_a_folder_serves_one_run(context: RankContext) -> None:
+    """A second start in the same folder, such as that of a requeued job, is refused."""
+    with StepLog(context):
+        pass
+    with pytest.raises(RunError, match="needs its own folder") as error:
+        StepLog(context)
+    assert error.value.kind == "ran_before"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
+def test_a_full_disk_is_an_error(context: RankContext) -> None:
+    """A step that cannot be written is never lost in silence."""
+    with StepLog(context) as log:
+        os.dup2(full := os.open("/dev/full", os.O_WRONLY), log._log)
+        os.close(full)
+        with pytest.raises(OSError, match="No space left"):
+            write_step(log)

@@ -1,0 +1,157 @@
+"""The training loop: alone in this process, and as two real ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipes import Optimizer, Recipe
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.torch import ENGINE
+from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.train import learning_rate
+
+from .conftest import Launch, MakeRecipe, TrainAlone
+
+SHARDED = {"sharding": "full", "activation_checkpointing": True}
+
+
+def losses(series: StepSeries) -> list[float]:
+    """Loss by step."""
+    return [step.loss for step in series.steps]
+
+
+def norms(series: StepSeries) -> list[float]:
+    """Gradient norm by step."""
+    return [step.grad_norm for step in series.steps]
+
+
+def close(values: Sequence[float]) -> object:
+    """Equal but for the order in which fp32 numbers were added."""
+    return pytest.approx(values, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(
+    make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, StepSeries]:
+    """The tiny recipe on two ranks, whole on each and sharded."""
+    return {
+        "whole": _run(launch, make_recipe(), tmp_path_factory.mktemp("whole")),
+        "sharded": _run(launch, make_recipe(parallelism=SHARDED), tmp_path_factory.mktemp("sharded")),
+    }
+
+
+def _run(launch: Launch, recipe: Recipe, folder: Path) -> StepSeries:
+    task = ENGINE.task(recipe, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2))
+    for process in launch(folder, task.entry, config=dict(task.config)):
+        assert process.wait(60) == 0, (folder / "output-0").read_text()
+    return ENGINE.read(folder)
+
+
+def test_two_ranks_log_a_whole_run(two_ranks: dict[str, StepSeries]) -> None:
+    """Both ranks introduce themselves, measure, log all steps with all tokens, and end."""
+    series = two_ranks["whole"]
+    assert series.unreadable == ()
+    assert [(info.rank, info.local_rank, info.ended) for info in series.ranks] == [(0, 0, True), (1, 1, True)]
+    assert all(info.matmul_flops_per_s for info in series.ranks)
+    assert [(step.step, step.ranks) for step in series.steps] == [(n, 2) for n in range(1, 13)]
+    assert {(step.tokens, step.samples) for step in series.steps} == {(8 * 32, 8)}
+    assert all(step.peak_memory_bytes for step in series.steps)
+
+
+def test_the_loss_falls(two_ranks: dict[str, StepSeries]) -> None:
+    """From a guess the loss falls towards the entropy of the data."""
+    first, *_, last = losses(two_ranks["whole"])
+    assert first == pytest.approx(math.log(256), abs=0.02)
+    assert last < first - 0.8
+
+
+def test_two_ranks_train_as_one_does(two_ranks: dict[str, StepSeries], make_recipe: MakeRecipe,
+                                     train_alone: TrainAlone) -> None:  # fmt: skip
+    """The same sequences on two ranks or one give the same losses and gradients."""
+    alone = train_alone(make_recipe())
+    assert losses(two_ranks["whole"]) == close(losses(alone))
+    assert norms(two_ranks["whole"]) == close(norms(alone))
+
+
+def test_sharding_changes_no_number(two_ranks: dict[str, StepSeries]) -> None:
+    """Sharded parameters with recomputed activations give the losses and gradients of whole ones."""
+    assert losses(two_ranks["sharded"]) == close(losses(two_ranks["whole"]))
+    assert norms(two_ranks["sharded"]) == close(norms(two_ranks["whole"]))
+
+
+def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """With dropout on, two runs of one recipe have bit for bit the same losses; another seed has others."""
+    recipe = make_recipe(model={"dropout": 0.1})
+    first = losses(train_alone(recipe))
+    assert losses(train_alone(recipe)) == first
+    assert (
+        losses(train_alone(make_recipe(model={"dropout": 0.1}, data={"kind": "synthetic", "seed": 2})))
+        != first
+    )
+
+
+def test_accumulation_changes_no_number(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """One micro batch of 8 and four of 2 are the same step."""
+    at_once, in_parts = (train_alone(make_recipe(micro_batch_size=size)) for size in (8, 2))
+    assert losses(at_once) == close(losses(in_parts))
+    assert norms(at_once) == close(norms(in_parts))
+
+
+def test_accumulation_is_the_same_when_sharded(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """Gradients kept back between micro batches are all in the sharded sum."""
+    at_once, in_parts = (
+        train_alone(make_recipe(micro_batch_size=size, parallelism=SHARDED)) for size in (8, 2)
+    )
+    assert norms(at_once) == close(norms(in_parts))
+
+
+def test_a_diverged_training_is_told_as_it_is(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """A loss that becomes NaN is logged for every step and never hidden."""
+    series = train_alone(make_recipe(optimizer={"learning_rate": 1e30, "warmup_steps": 0}))
+    assert len(series.steps) == 12
+    assert math.isnan(series.steps[-1].loss)
+    assert math.isnan(series.steps[-1].grad_norm)
+    assert series.unreadable == ()
+
+
+def test_step_times_add_up_to_the_wall_clock(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """The seconds of all steps leave no room between steps: they are most of the whole run, and not more."""
+    start = time.perf_counter()
+    series = train_alone(make_recipe(steps=100))
+    wall_s = time.perf_counter() - start
+    assert 0.5 * wall_s < sum(step.seconds for step in series.steps) < wall_s
+
+
+def test_phases_tell_what_a_rank_does(
+    make_recipe: MakeRecipe, train_alone: TrainAlone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step with two micro batches passes through its phases twice, then through one optimizer phase."""
+    seen: list[tuple[int, str]] = []
+    monkeypatch.setattr(StepLog, "phase", lambda _, step, name: seen.append((step, name)))
+    train_alone(make_recipe(micro_batch_size=4))
+    micro_batch = ["data", "forward", "backward"]
+    assert seen[:2] == [(0, "start"), (0, "matmul")]
+    assert [name for step, name in seen if step == 12] == [*micro_batch, *micro_batch, "optimizer"]
+
+
+def test_a_batch_that_does_not_divide_is_refused(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """Sequences are never dropped to make a batch fit."""
+    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 ranks"):
+        train_alone(make_recipe(micro_batch_size=3))
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "rate"), [(1, 20, 0.1), (10, 20, 1.0), (15, 20, 0.55), (20, 20, 0.1), (5, 5, 0.5)]
+)
+def test_the_learning_rate_rises_and_decays_to_a_tenth(step: int, steps: int, rate: float) -> None:
+    """Ten steps up to the peak, then linearly down to a tenth; a run may end while it still rises."""
+    settings = Optimizer(learning_rate=1.0, warmup_steps=10)
+    assert learning_rate(settings, step, steps) == pytest.approx(rate)
