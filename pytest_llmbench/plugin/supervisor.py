@@ -49,11 +49,12 @@ class Supervisor:
         self._bench.board = RunnerBoard(self.runner, self._progress)
         self.runner.start(self._bench.runs)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> Generator[None]:
         """Plan the runs that the collected tests need; start them unless only asked what they would be."""
-        self._bench.plan(recipe_names(session.items))
         config = session.config
+        self._bench.plan(recipe_names(session.items))
+        yield
         if self._bench.runs and not config.option.collectonly and not options.plan_only(config):
             self.start_runs()
 
@@ -131,7 +132,8 @@ class Supervisor:
 
     def _add_benchmarks(self, runner: Runner) -> None:
         session = getattr(self._config, "_benchmarksession", None)
-        if session is not None:
+        # Its table of step times is of no use to whoever did not ask pytest-benchmark for anything.
+        if session is not None and any((session.json, session.save, session.autosave, session.compare)):
             for record in runner.records.values():
                 add_rounds(session.benchmarks, record)
 

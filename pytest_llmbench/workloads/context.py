@@ -36,6 +36,7 @@ class Task(Strict):
         nodes: nodes the run must find itself on.
         ranks_per_node: ranks it must find on each.
         device: what the ranks train on.
+        env: environment variables of the system file, set before anything else is imported.
         owner: who waits for the run; without one it runs to its end.
     """
 
@@ -44,6 +45,7 @@ class Task(Strict):
     nodes: PositiveInt
     ranks_per_node: PositiveInt
     device: Device
+    env: Mapping[str, str] = {}
     owner: Owner | None = None
 
 

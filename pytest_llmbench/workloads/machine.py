@@ -58,11 +58,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def cpu_threads(ranks_per_node: int) -> int:
-    """How many threads a rank may use without crowding the others of its node."""
+def cpu_threads(neighbours: int) -> int:
+    """How many threads a rank may use without crowding its neighbours, the ranks of its machine with it."""
     cpus = len(os.sched_getaffinity(0))
     share = os.environ.get("SLURM_CPUS_PER_TASK")
     # srun gives each rank its share and may bind it to that. A local run inside a Slurm job is one such task.
     if share is not None and os.environ.get("SUBMITIT_EXECUTOR") != "local":
         return min(cpus, int(share))
-    return max(1, cpus // ranks_per_node)
+    return max(1, cpus // neighbours)

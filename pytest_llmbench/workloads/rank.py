@@ -39,6 +39,7 @@ def run_rank(folder: str) -> None:
         Exception: whatever the task raised; its first line is in the step log too.
     """
     task = read_task(Path(folder))
+    os.environ.update(task.env)
     context = place(task, Path(folder), os.environ)
     with StepLog(context) as log:
         if task.owner is not None:

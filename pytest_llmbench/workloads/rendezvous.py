@@ -59,6 +59,18 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     dist.destroy_process_group()
 
 
+def ranks_on_this_machine() -> int:
+    """How many ranks of the group run under this kernel.
+
+    Several Slurm nodes may be one machine (a test cluster, virtual nodes); counting by node name, their
+    ranks would each start threads for all of its cores and mostly wait for one another.
+    """
+    mine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    everyone: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone.count(mine)
+
+
 def _device(context: RankContext) -> torch.device:
     if context.device == "cpu":
         return torch.device("cpu")

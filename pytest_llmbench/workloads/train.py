@@ -16,7 +16,7 @@ from pytest_llmbench.core.schema import validate
 from pytest_llmbench.workloads import machine, matmul
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
-from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
 from pytest_llmbench.workloads.steplog import StepLog
 from pytest_llmbench.workloads.tokens import Tokens, batch, open_tokens, stable_seed
 
@@ -36,9 +36,10 @@ def train(context: RankContext, log: StepLog) -> None:
         RunError: the ranks do not find each other, or a rank has no GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
-    torch.set_num_threads(machine.cpu_threads(context.ranks_per_node))
     # The longest wait for a rank that is only slow, not dead, is the one for its start.
     with process_group(context, recipe.deadlines.startup_s) as device:
+        neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
+        torch.set_num_threads(machine.cpu_threads(neighbours))
         training = _prepare(recipe, context, device)
         log.phase(0, "matmul")
         log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
