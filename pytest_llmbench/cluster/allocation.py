@@ -55,7 +55,7 @@ class Allocation(Protocol):
 class ThisHost:
     """This machine. A lock lets one session at a time measure on it: two would each see half a machine."""
 
-    job_id = None
+    job_id: str | None = None
 
     def __init__(self) -> None:
         self._lock = FileLock(Path(tempfile.gettempdir()) / "llmbench-this-host.lock", mode=0o666)
@@ -108,12 +108,8 @@ class HeldJob:
             reason = status.reason.split(",")[0]
             if reason in HOPELESS_REASONS:
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
-            return Waiting(
-                reason=f"job {job_id} {status.word or 'PENDING'} ({status.reason or 'no reason given'})"
-            )
-        raise ClusterError(
-            ended(job_id, status.word or status.state, status.reason, status.nodelist), job_id=job_id
-        )
+            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({status.reason or 'no reason given'})")
+        raise ClusterError(ended(job_id, status.word or status.state, status.reason, status.nodelist), job_id=job_id)
 
     def release(self) -> None:
         """Cancel the holder by its id."""
@@ -160,7 +156,7 @@ class ExistingJob:
 class JobPerRun:
     """No allocation: every run is a Slurm job of its own size."""
 
-    job_id = None
+    job_id: str | None = None
 
     def start(self) -> None:
         """Do nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.cluster.allocation import ended
 from pytest_llmbench.cluster.jobs import Job
@@ -58,11 +59,22 @@ class Outcome:
     wall_s: float
 
 
+def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
+    """What a run's record says of its outcome: ranks, steps, versions, and metrics or the problem."""
+    metrics, problem = conclude(outcome, settings)
+    ranks = outcome.series.ranks
+    return {
+        "versions": ranks[0].versions if ranks else {},
+        "rank_info": ranks,
+        "steps": outcome.series.steps,
+        "metrics": metrics,
+        "problem": problem,
+    }
+
+
 def conclude(outcome: Outcome, settings: Settings) -> tuple[Mapping[str, Metric], Problem | None]:
     """Return the metrics of a sane run, or none of them and the problem."""
-    problem = (
-        outcome.ended_by_us or _job_problem(outcome) or _rank_problem(outcome) or _insane(outcome, settings)
-    )
+    problem = outcome.ended_by_us or _job_problem(outcome) or _rank_problem(outcome) or _insane(outcome, settings)
     if problem is not None:
         return {}, problem
     metrics = measure(_measurement(outcome, settings))
@@ -87,9 +99,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
 
 def _rank_problem(outcome: Outcome) -> Problem | None:
     """Name the rank that ended the run, and keep apart those that only followed it."""
-    failed = sorted(
-        (info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0
-    )
+    failed = sorted((info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0)
     silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
     causes = [info for info in failed if not _is_aftershock(info.failure or "")]
     if causes:

@@ -99,7 +99,7 @@ def sbatch_script(request: JobRequest) -> str:
     """The submission script of a request, exactly as submitit will hand it to sbatch."""
     command = f"{request.interpreter} -u -m submitit.core._submit {shlex.quote(str(request.folder))}"
     parameters = {name: value for name, value in request.parameters.items() if value is not None}
-    return str(_make_sbatch_string(command=command, folder=request.folder, **parameters, wckey=None))
+    return str(_make_sbatch_string(command=command, folder=request.folder, **parameters, wckey=None))  # type: ignore[arg-type]  # leaves it out
 
 
 def submit_slurm(request: JobRequest, function: Callable[..., Any], *args: object) -> Submitted:

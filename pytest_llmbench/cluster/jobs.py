@@ -21,13 +21,11 @@ class Job(Protocol):
 
     Attributes:
         job_id: Slurm's job id, or the process id of the launcher.
-        step_id: the step's id within the job, where it is known.
         hosts: the nodes, known once it runs.
         command: what was started, for people.
     """
 
     job_id: str | None
-    step_id: str | None
     hosts: tuple[str, ...]
     command: str
 
@@ -43,8 +41,6 @@ class Job(Protocol):
 
 class StepJob:
     """An srun step inside a held allocation, started from outside it."""
-
-    step_id = None
 
     def __init__(
         self,
@@ -97,8 +93,6 @@ class StepJob:
 class SlurmJob:
     """A Slurm job of its own, submitted through submitit."""
 
-    step_id = None
-
     def __init__(self, submitted: Submitted, slurm: Slurm) -> None:
         self.job_id: str | None = submitted.job_id
         self.hosts: tuple[str, ...] = ()
@@ -126,11 +120,9 @@ class SlurmJob:
 class LocalJob:
     """Processes on this machine, started through submitit."""
 
-    step_id = None
-
     def __init__(self, submitted: Submitted, host: str, command: str) -> None:
         self.job_id: str | None = submitted.job_id
-        self.hosts = (host,)
+        self.hosts: tuple[str, ...] = (host,)
         self.command = command
         self._job = submitted.job
 
@@ -155,11 +147,9 @@ class LocalJob:
 class FinishedJob:
     """A run that happened in this process and is over."""
 
-    step_id = None
-
     def __init__(self, host: str, command: str, error: BaseException | None) -> None:
         self.job_id: str | None = str(os.getpid())
-        self.hosts = (host,)
+        self.hosts: tuple[str, ...] = (host,)
         self.command = command
         self._error = error
 

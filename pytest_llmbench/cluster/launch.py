@@ -60,9 +60,7 @@ class Launcher:
                 ranks_per_node=topology.ranks_per_node,
                 device=topology.device,
                 env=self._settings.system.env,
-                owner=None
-                if self._settings.cluster == "debug"
-                else Owner(path=self._heartbeat.path, ttl_s=TTL_S),
+                owner=None if self._settings.cluster == "debug" else Owner(path=self._heartbeat.path, ttl_s=TTL_S),
             ),
         )
 
@@ -87,7 +85,8 @@ class Launcher:
     def _step(self, run: RunSpec, lease: Lease, job_id: str) -> Job:
         request = run_request(run, self._settings, self._session)
         command = [
-            "srun", f"--jobid={job_id}", "--overlap", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered", "--cpu-bind=none",
+            "srun", f"--jobid={job_id}", "--overlap", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered",
+            "--cpu-bind=none",
             f"--nodes={request.nodes}", f"--nodelist={','.join(lease.hosts)}",
             f"--ntasks={request.nodes * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
             *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),

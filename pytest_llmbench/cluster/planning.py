@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.cluster.executors import JobRequest, sbatch_script
 from pytest_llmbench.cluster.runs import RunSpec, Session
@@ -26,29 +26,36 @@ def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
         return Problem(kind="engine_missing", message=missing)
     problems = list(engine.problems(recipe, topology))
     if problems:
-        return Problem(
-            kind="impossible", message=f"recipe {recipe.name} on {topology}: " + "; ".join(problems)
-        )
+        return Problem(kind="impossible", message=f"recipe {recipe.name} on {topology}: " + "; ".join(problems))
     return None
 
 
 def holder_request(runs: Sequence[RunSpec], settings: Settings, session: Session) -> JobRequest:
     """The job that holds `--nodes` nodes for all runs of the session."""
-    return _request(
-        settings, session, name="llmbench-hold", folder=session.folder / "allocation", nodes=settings.nodes or 1,
+    return JobRequest(
+        name="llmbench-hold",
+        folder=session.folder / "allocation",
+        nodes=settings.nodes or 1,
         gpus_per_node=max(settings.topology(run.recipe).gpus_per_node for run in runs),
-        tasks_per_node=1, time_min=_session_minutes(runs, settings), use_srun=False,
-    )  # fmt: skip
+        tasks_per_node=1,
+        time_min=_session_minutes(runs, settings),
+        use_srun=False,
+        **_common(settings, session),
+    )
 
 
 def run_request(run: RunSpec, settings: Settings, session: Session) -> JobRequest:
     """The job, or the local processes, of one run."""
     topology = settings.topology(run.recipe)
-    return _request(
-        settings, session, name=f"llmbench-{run.key}", folder=session.run_folder(run.key) / "logs", nodes=topology.nodes,
-        gpus_per_node=topology.gpus_per_node, tasks_per_node=topology.ranks_per_node,
-        time_min=settings.time_limit_min(run.recipe), use_srun=True,
-    )  # fmt: skip
+    return JobRequest(
+        name=f"llmbench-{run.key}",
+        folder=session.run_folder(run.key) / "logs",
+        nodes=topology.nodes,
+        gpus_per_node=topology.gpus_per_node,
+        tasks_per_node=topology.ranks_per_node,
+        time_min=settings.time_limit_min(run.recipe),
+        **_common(settings, session),
+    )
 
 
 def describe(runs: Sequence[RunSpec], settings: Settings, session: Session) -> list[str]:
@@ -106,15 +113,14 @@ def _runs_at_once(settings: Settings) -> int:
     return max(1, min(lanes, settings.max_runs or lanes))
 
 
-def _request(
-    settings: Settings, session: Session, *, name: str, folder: Path, nodes: int, gpus_per_node: int,
-    tasks_per_node: int, time_min: int, use_srun: bool,
-) -> JobRequest:  # fmt: skip
+def _common(settings: Settings, session: Session) -> dict[str, Any]:
+    """What every job of a session asks for: the system file's defaults, the user's options over them."""
     system = settings.system
     defaults = {option: value for option in SLURM_DEFAULTS if (value := getattr(system, option)) is not None}
-    comment = " ".join(filter(None, (session.token, settings.slurm.get("comment"))))
-    return JobRequest(
-        name=name, folder=folder, nodes=nodes, gpus_per_node=gpus_per_node, tasks_per_node=tasks_per_node,
-        time_min=time_min, comment=comment, slurm=defaults | dict(settings.slurm), setup=system.setup,
-        srun_args=system.srun_args, use_srun=use_srun, python=system.python,
-    )  # fmt: skip
+    return {
+        "comment": " ".join(filter(None, (session.token, settings.slurm.get("comment")))),
+        "slurm": defaults | dict(settings.slurm),
+        "setup": system.setup,
+        "srun_args": system.srun_args,
+        "python": system.python,
+    }

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from pydantic import BaseModel
 
+from pytest_llmbench.cluster.active import Active, RunView, view_of
 from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, ThisHost, Waiting
-from pytest_llmbench.cluster.conclude import Outcome, conclude
+from pytest_llmbench.cluster.conclude import Outcome, findings
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.launch import Launcher
 from pytest_llmbench.cluster.lease import Lease, LeasePool
 from pytest_llmbench.cluster.planning import holder_request, preflight
@@ -26,47 +26,10 @@ from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus,
 from pytest_llmbench.cluster.watch import Watch
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.records import JobTraces, Judgement, Problem, RunRecord, Timings, write_model
-from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.engines.base import get_engine
 
 _TICK_S = 0.2
 _STOP_WAIT_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunView:
-    """How one run stands, for a live line.
-
-    Attributes:
-        state: `waiting`, `pending`, `starting`, `running`.
-        detail: why it waits, if it does.
-        step, steps: how far it is.
-        words_per_s: of the last step; None before the first.
-        eta_s: seconds to its last step at that rate; None before the first step.
-    """
-
-    key: str
-    state: Literal["waiting", "pending", "starting", "running"]
-    detail: str = ""
-    step: int = 0
-    steps: int = 0
-    words_per_s: float | None = None
-    eta_s: float | None = None
-
-
-@dataclass(kw_only=True)
-class _Active:
-    """A run under way."""
-
-    run: RunSpec
-    job: Job
-    lease: Lease | None
-    submitted: float
-    launched: float
-    started: float | None = None
-    watch: Watch | None = None
-    pending_reason: str = ""
-    cancelled: Problem | None = None
 
 
 @dataclass(kw_only=True)
@@ -74,7 +37,7 @@ class _State:
     """What the thread works on; the views are replaced whole, so that readers need no lock."""
 
     waiting: list[RunSpec] = field(default_factory=list)
-    active: list[_Active] = field(default_factory=list)
+    active: list[Active] = field(default_factory=list)
     views: tuple[RunView, ...] = ()
     allocation_note: str = ""
 
@@ -189,11 +152,7 @@ class Runner:
             if hosts is not None and self._pool is None:
                 self._pool = LeasePool(hosts)
                 self._state.allocation_note = ""
-                job = (
-                    f"Slurm job {self._allocation.job_id} holds "
-                    if self._allocation.job_id
-                    else "measuring on "
-                )
+                job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
                 self.notes.append(f"{job}{', '.join(hosts)}")
             self._launch_what_fits()
         for active in list(self._state.active):
@@ -227,20 +186,20 @@ class Runner:
                 self._pool.release(lease)
             self._publish(run, problem=Problem(kind="launch_failed", message=str(error)))
             return
-        active = _Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched)
+        active = Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched)
         self._state.active.append(active)
         self._write(self._session.run_folder(run.key) / "job.json", self._traces(active))
 
-    def _traces(self, active: _Active) -> JobTraces:
+    def _traces(self, active: Active) -> JobTraces:
         """What it takes to find this run again from another process."""
         job = active.job
         return JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
-            allocation=self._allocation.job_id, job_id=job.job_id, step_id=job.step_id, hosts=job.hosts,
+            allocation=self._allocation.job_id, job_id=job.job_id, hosts=job.hosts,
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
 
-    def _look_after(self, active: _Active) -> None:
+    def _look_after(self, active: Active) -> None:
         status = active.job.status()
         if status.state is JobState.PENDING:
             active.pending_reason = status.reason
@@ -262,11 +221,11 @@ class Runner:
             if problem is not None:
                 self._cancel(active, problem)
 
-    def _cancel(self, active: _Active, problem: Problem) -> None:
+    def _cancel(self, active: Active, problem: Problem) -> None:
         active.cancelled = problem
         active.job.cancel()
 
-    def _finish(self, active: _Active, status: JobStatus) -> None:
+    def _finish(self, active: Active, status: JobStatus) -> None:
         recipe = active.run.recipe
         folder = self._session.run_folder(active.run.key)
         outcome = Outcome(
@@ -282,7 +241,7 @@ class Runner:
         self._forget(active)
         self._publish(active.run, active=active, outcome=outcome)
 
-    def _forget(self, active: _Active) -> None:
+    def _forget(self, active: Active) -> None:
         self._state.active.remove(active)
         if self._pool is not None and active.lease is not None:
             self._pool.release(active.lease)
@@ -312,30 +271,37 @@ class Runner:
         self,
         run: RunSpec,
         *,
-        active: _Active | None = None,
+        active: Active | None = None,
         outcome: Outcome | None = None,
         problem: Problem | None = None,
     ) -> None:
-        recipe, settings = run.recipe, self._settings
-        topology = settings.topology(recipe)
-        series = outcome.series if outcome else StepSeries()
-        metrics, found = conclude(outcome, settings) if outcome else ({}, problem)
-        job = active.job if active else None
+        """Make a run's record final: judged by its outcome, or broken by a problem."""
         record = RunRecord(
-            session=self._session.id, key=run.key, token=self._session.token, recipe=recipe, system=settings.system.name,
-            cluster=settings.cluster, allocation=settings.allocation, nodes=topology.nodes, ranks=topology.world_size,
-            gpus=topology.gpus, folder=str(self._session.run_folder(run.key)), job_id=job.job_id if job else None,
-            step_id=job.step_id if job else None, hosts=job.hosts if job else (), command=job.command if job else None,
-            versions=series.ranks[0].versions if series.ranks else {},
-            timings=Timings(
-                submitted=active.submitted if active else None, started=active.started if active else None, ended=time.time(),
-            ),
-            rank_info=series.ranks, steps=series.steps, metrics=metrics, problem=found,
-        )  # fmt: skip
+            **self._identity(run),
+            **_traces_of(active),
+            **(findings(outcome, self._settings) if outcome else {"problem": problem}),
+        )
         self._write(record.path, record)
         with self._changed:
             self.records[run.key] = record
             self._changed.notify_all()
+
+    def _identity(self, run: RunSpec) -> dict[str, Any]:
+        settings, session = self._settings, self._session
+        topology = settings.topology(run.recipe)
+        return {
+            "session": session.id,
+            "key": run.key,
+            "token": session.token,
+            "recipe": run.recipe,
+            "system": settings.system.name,
+            "cluster": settings.cluster,
+            "allocation": settings.allocation,
+            "nodes": topology.nodes,
+            "ranks": topology.world_size,
+            "gpus": topology.gpus,
+            "folder": str(session.run_folder(run.key)),
+        }
 
     def _write(self, path: Path, model: BaseModel) -> None:
         """Write evidence. A full disk costs the file, is said, and costs no verdict."""
@@ -348,25 +314,15 @@ class Runner:
     def _look(self) -> tuple[RunView, ...]:
         note = self._state.allocation_note
         return (
-            *(_view(active) for active in self._state.active),
+            *(view_of(active) for active in self._state.active),
             *(RunView(key=run.key, state="waiting", detail=note) for run in self._state.waiting),
         )
 
 
-def _view(active: _Active) -> RunView:
-    key, recipe = active.run.key, active.run.recipe
-    if active.watch is None:
-        return RunView(
-            key=key, state="pending", detail=f"job {active.job.job_id} {active.pending_reason}".strip()
-        )
-    seen = active.watch.progress
-    if seen is None:
-        return RunView(key=key, state="starting", detail=f"job {active.job.job_id}", steps=recipe.steps)
-    return RunView(
-        key=key,
-        state="running",
-        step=seen.step,
-        steps=recipe.steps,
-        words_per_s=recipe.tokens_per_step / seen.seconds,
-        eta_s=(recipe.steps - seen.step) * seen.seconds,
-    )
+def _traces_of(active: Active | None) -> dict[str, Any]:
+    """What a launched run left in Slurm and in time; nothing for one that never was."""
+    if active is None:
+        return {}
+    job = active.job
+    timings = Timings(submitted=active.submitted, started=active.started, ended=time.time())
+    return {"job_id": job.job_id, "hosts": job.hosts, "command": job.command, "timings": timings}

@@ -85,8 +85,10 @@ def resolve_cluster(asked: str, system: str | None) -> tuple[str, ClusterName | 
     """
     if asked == "slurm":
         return system or SLURM, "slurm"
-    if asked == "local" or asked == "debug":  # noqa: PLR1714 - the comparison narrows the type
-        return system or LOCAL, asked
+    if asked == "local":
+        return system or LOCAL, "local"
+    if asked == "debug":
+        return system or LOCAL, "debug"
     if system is None:
         on_slurm = existing_allocation() is not None or shutil.which("sbatch") is not None
         system = SLURM if on_slurm else LOCAL
@@ -106,12 +108,7 @@ def check(settings: Settings) -> None:
         )
     if s.nodes_per_run is not None and s.nodes is not None and s.nodes_per_run > s.nodes:
         raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
-    if (
-        s.allocation == "session"
-        and s.cluster == "slurm"
-        and s.nodes is None
-        and existing_allocation() is None
-    ):
+    if s.allocation == "session" and s.cluster == "slurm" and s.nodes is None and existing_allocation() is None:
         raise ConfigError("--allocation session holds nodes for the whole session: say how many with --nodes")
     if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
         raise ConfigError(

@@ -143,6 +143,4 @@ def _nvidia_smi() -> list[str]:
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    return (
-        [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
-    )
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []

@@ -54,7 +54,8 @@ class Watch:
                 return None
             return Problem(
                 kind="no_start",
-                message=f"no first step within {deadlines.startup_s:g} s (recipe: deadlines.startup_s): {laggards(self._folder)}",
+                message=f"no first step within {deadlines.startup_s:g} s (recipe: deadlines.startup_s): "
+                f"{laggards(self._folder)}",
             )
         allowed = max(deadlines.hang_floor_s, deadlines.hang_factor * median(self._durations))
         if quiet <= allowed or self.progress.step >= self._recipe.steps:

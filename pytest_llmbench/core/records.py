@@ -94,14 +94,13 @@ class JobTraces(Strict):
         allocation: the Slurm job that holds the session's nodes, if one does.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     session: str
     key: str
     token: str
     cluster: str
     allocation: str | None
     job_id: str | None
-    step_id: str | None
     hosts: tuple[str, ...]
     command: str
     submitted: float
@@ -114,14 +113,15 @@ class RunRecord(Strict):
         session: id of the pytest session that made it.
         key: name of the run within the session.
         token: written into the Slurm comment of its job, to find it again.
-        job_id, step_id: Slurm's ids, where there are any; locally the process id of the launcher.
+        job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
+            named `llmbench-<key>`.
         hosts: the nodes it ran on.
         command: what was started on each of them.
         metrics: every statistic that has a meaning for this run, by name.
         problem: why it cannot be judged; None for a sane run.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     session: str
     key: str
     token: str
@@ -134,7 +134,6 @@ class RunRecord(Strict):
     gpus: int
     folder: str
     job_id: str | None = None
-    step_id: str | None = None
     hosts: tuple[str, ...] = ()
     command: str | None = None
     versions: Mapping[str, str] = {}

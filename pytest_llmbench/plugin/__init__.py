@@ -9,6 +9,7 @@ import pytest
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import bench, explain, options, outcome, parametrize, register, xdist
 from pytest_llmbench.plugin.fixtures import reference, run
+from pytest_llmbench.plugin.usage import usage_errors
 
 __all__ = ["reference", "run"]
 
@@ -29,8 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse options that cannot be meant before anything is collected."""
     if options.given_on_command_line(session.config) and not xdist.is_worker(session.config):
-        with register.usage_errors():
-            _ = bench.bench_of(session.config).recipes
+        with usage_errors():
+            bench.bench_of(session.config).check()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

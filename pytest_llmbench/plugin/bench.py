@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -106,6 +107,17 @@ class Bench:
             _check(recipe)
         return merged
 
+    def check(self) -> None:
+        """Resolve everything the user named, and see that reports can be written.
+
+        Raises:
+            ConfigError: something cannot be meant, or the run directory cannot be written.
+        """
+        _ = self.recipes
+        there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ConfigError(f"--run-dir {self.run_dir}: {there} cannot be written; give another --run-dir")
+
     def plan(self, names: Sequence[str]) -> None:
         """Set the runs that the collected tests need, each once."""
         self.runs = tuple(RunSpec(key=name, recipe=self.recipes[name]) for name in dict.fromkeys(names))
@@ -139,6 +151,4 @@ def _check(recipe: Recipe) -> None:
             try:
                 bound.to(statistic.unit)
             except ConfigError as error:
-                raise ConfigError(
-                    f"{where}: {reference.statistic} is in {statistic.unit}: {error}"
-                ) from error
+                raise ConfigError(f"{where}: {reference.statistic} is in {statistic.unit}: {error}") from error

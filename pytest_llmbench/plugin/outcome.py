@@ -92,9 +92,7 @@ def _verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Ve
     if report.skipped:
         return Verdict.SKIP, _reason(report)
     if report.failed:
-        asserted = call.excinfo is not None and call.excinfo.errisinstance(
-            (AssertionError, pytest.fail.Exception)
-        )
+        asserted = call.excinfo is not None and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
         judged = report.when == "call" and asserted
         return (Verdict.FAIL if judged else Verdict.ERROR), _first_line(call)
     if report.when == "call":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_llmbench.cluster.runner import RunView
+from pytest_llmbench.cluster.active import RunView
 
 _REDRAW_S = 0.5
 _PLAIN_LINE_S = 30.0

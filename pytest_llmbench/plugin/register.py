@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import pytest
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import xdist
 from pytest_llmbench.plugin.bench import KEY, Bench
 from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
+from pytest_llmbench.plugin.usage import usage_errors
 
 
 def register(config: pytest.Config) -> None:
@@ -30,12 +27,3 @@ def register(config: pytest.Config) -> None:
     manager.register(supervisor, "llmbench-supervisor")
     if distributed:
         manager.register(xdist.Controller(bench, supervisor, progress), "llmbench-controller")
-
-
-@contextlib.contextmanager
-def usage_errors() -> Iterator[None]:
-    """What the user got wrong is a usage error, with its message and no traceback."""
-    try:
-        yield
-    except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error

@@ -13,6 +13,7 @@ import pytest
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.runner import Runner
 from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.records import Judgement, Verdict, write_model
 from pytest_llmbench.plugin import options, outcome, terminal
 from pytest_llmbench.plugin.bench import Bench
@@ -20,6 +21,7 @@ from pytest_llmbench.plugin.boards import RunnerBoard
 from pytest_llmbench.plugin.junit import JUnit
 from pytest_llmbench.plugin.parametrize import recipe_names
 from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.reporting.benchmark_json import add_rounds
 
 
@@ -36,15 +38,16 @@ class Supervisor:
         self._old_sigterm: Any = None
 
     def start_runs(self) -> None:
-        """Start every planned run; tests wait on the board."""
+        """Start every planned run; tests wait on the board.
+
+        Raises:
+            ConfigError: nothing can be written where the reports should go.
+        """
         folder = self._bench.session.folder
         try:
             write_model(folder / "session.json", Plan(runs=self._bench.runs))
         except OSError as error:
-            raise pytest.UsageError(
-                f"reports cannot be written to {folder}: {error}; give another --run-dir"
-            ) from error
-        self._end_in_order_on_sigterm()
+            raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
         self.runner = Runner(self._bench.settings, self._bench.session)
         self._bench.board = RunnerBoard(self.runner, self._progress)
         self.runner.start(self._bench.runs)
@@ -56,7 +59,9 @@ class Supervisor:
         self._bench.plan(recipe_names(session.items))
         yield
         if self._bench.runs and not config.option.collectonly and not options.plan_only(config):
-            self.start_runs()
+            self.end_in_order_on_sigterm()
+            with usage_errors():
+                self.start_runs()
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Say what will run where."""
@@ -121,7 +126,7 @@ class Supervisor:
             signal.signal(signal.SIGTERM, self._old_sigterm)
             self._old_sigterm = None
 
-    def _end_in_order_on_sigterm(self) -> None:
+    def end_in_order_on_sigterm(self) -> None:
         """A CI system ends a job with SIGTERM: do what Ctrl-C does, and leave no nodes allocated."""
 
         def interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -22,16 +22,14 @@ def header(bench: Bench) -> list[str]:
     settings = bench.settings
     nodes = f"{settings.nodes} nodes" if settings.nodes else "nodes as each recipe says"
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
+    name, what = settings.system.name, settings.system.description or "no description"
     return [
-        f"llmbench: system {settings.system.name} ({settings.system.description or 'no description'}), "
-        f"cluster {settings.cluster}, {where}, scale {settings.scale}",
+        f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {len(bench.runs)} runs, reports in {bench.session.folder}",
     ]
 
 
-def verdict_table(
-    reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench
-) -> None:
+def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
     """Print every verdict with what was measured, and where the evidence is."""
     reporter.section("llmbench verdicts", sep="=")
     for verdict, line in render(rows):

@@ -7,11 +7,13 @@ to the session's folder, and the controller starts it.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.cluster.runs import Plan, Session
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.records import write_model
 from pytest_llmbench.plugin import terminal
 from pytest_llmbench.plugin.bench import Bench
@@ -36,8 +38,6 @@ def is_distributed(config: pytest.Config) -> bool:
 
 def session_of_worker(config: pytest.Config) -> Session:
     """The session a worker belongs to, as its controller told it."""
-    from pathlib import Path  # noqa: PLC0415
-
     told = config.workerinput[_INPUT]  # type: ignore[attr-defined]  # xdist sets it
     return Session(id=told["id"], folder=Path(told["folder"]))
 
@@ -76,6 +76,7 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
         """Wait for the plan beside xdist's own loop."""
+        self._supervisor.end_in_order_on_sigterm()
         self._thread.start()
 
     @pytest.hookimpl(tryfirst=True)
@@ -93,7 +94,12 @@ class Controller:
         self._bench.runs = Plan.model_validate_json(path.read_bytes()).runs
         for line in terminal.header(self._bench):
             self._progress.print(line)
-        self._supervisor.start_runs()
+        try:
+            self._supervisor.start_runs()
+        except ConfigError as error:
+            # The workers notice that the session never showed a sign of life.
+            self._progress.note(str(error))
+            return
         runner = self._supervisor.runner
         while runner is not None and not self._over.wait(_LOOK_S):
             self._progress.take(runner.notes)

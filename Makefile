@@ -1,0 +1,59 @@
+# The one door. `make bench` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+PIP_ARGS ?=
+# Further arguments for pytest, such as PYTEST_ARGS="-k opt350m".
+PYTEST_ARGS ?=
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt $(PIP_ARGS)
+
+.PHONY: help bench test lint fast slurm-up slurm-down clean
+
+help:
+	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
+	@echo "make test        lint and run the whole test suite; as root with apt also against a real Slurm"
+	@echo "make fast        lint and run the tests that need no Slurm"
+	@echo "make lint        formatting, lint, types and the floors of the house"
+	@echo "make slurm-up    bring up a real Slurm of 8 emulated nodes on this machine (root, Debian)"
+	@echo "make slurm-down  take it down again"
+
+bench: $(VENV)/.bench
+	$(VENV)/bin/pytest suites/training -k opt125m --scale smoke --cluster local $(PYTEST_ARGS)
+
+test: $(VENV)/.dev lint
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    tools/slurm/up.sh; \
+	else \
+	    echo "no root or no apt: the tests that need a real Slurm will be skipped"; \
+	fi
+	$(VENV)/bin/pytest tests -n 2 $(PYTEST_ARGS)
+
+fast: $(VENV)/.dev lint
+	$(VENV)/bin/pytest tests -n 2 -m "not slurm" $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff format --check -q .
+	$(VENV)/bin/ruff check -q .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+slurm-up:
+	tools/slurm/up.sh
+
+slurm-down:
+	tools/slurm/down.sh
+
+clean:
+	rm -rf $(VENV) reports build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$$($(PYTHON) --version) is too old: make PYTHON=python3.11 (or newer)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.bench: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e ".[torch]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e ".[dev]"
+	@touch $@ $(VENV)/.bench

@@ -1,0 +1,66 @@
+"""A run under way, and how it stands for whoever looks on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.lease import Lease
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.watch import Watch
+from pytest_llmbench.core.records import Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView:
+    """How one run stands, for a live line.
+
+    Attributes:
+        state: `waiting`, `pending`, `starting`, `running`.
+        detail: why it waits, if it does.
+        step, steps: how far it is.
+        words_per_s: of the last step; None before the first.
+        eta_s: seconds to its last step at that rate; None before the first step.
+    """
+
+    key: str
+    state: Literal["waiting", "pending", "starting", "running"]
+    detail: str = ""
+    step: int = 0
+    steps: int = 0
+    words_per_s: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(kw_only=True)
+class Active:
+    """A run under way."""
+
+    run: RunSpec
+    job: Job
+    lease: Lease | None
+    submitted: float
+    launched: float
+    started: float | None = None
+    watch: Watch | None = None
+    pending_reason: str = ""
+    cancelled: Problem | None = None
+
+
+def view_of(active: Active) -> RunView:
+    """How a run under way stands."""
+    key, recipe = active.run.key, active.run.recipe
+    if active.watch is None:
+        return RunView(key=key, state="pending", detail=f"job {active.job.job_id} {active.pending_reason}".strip())
+    seen = active.watch.progress
+    if seen is None:
+        return RunView(key=key, state="starting", detail=f"job {active.job.job_id}", steps=recipe.steps)
+    return RunView(
+        key=key,
+        state="running",
+        step=seen.step,
+        steps=recipe.steps,
+        words_per_s=recipe.tokens_per_step / seen.seconds,
+        eta_s=(recipe.steps - seen.step) * seen.seconds,
+    )

@@ -1,0 +1,202 @@
+"""A folder like a user's: its own recipes and tests, and pytest run in it as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+# A real training, as small as it can be and still learn: a second or two once PyTorch is imported.
+TINY: Mapping[str, Any] = {
+    "engine": "torch",
+    "nodes": 1,
+    "gpus_per_node": 0,
+    "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128, "dropout": 0.0},
+    "sequence_length": 32,
+    "global_batch_size": 8,
+    "micro_batch_size": 2,
+    "precision": "fp32",
+    "compile": False,
+    "optimizer": {"learning_rate": 1.0e-2, "warmup_steps": 2},
+    "steps": 8,
+    "warm_up": {"rule": "skip_first", "steps": 2},
+    "time_limit": "00:05:00",
+    "references": [
+        {
+            "name": "learns",
+            "statistic": "loss_drop",
+            "at_least": "0.01 nat",
+            "why": "it must learn",
+            "source": "this test",
+            "date": "2026-01-01",
+        }
+    ],
+}
+
+TEST_REFERENCES = """
+def test_reference(run, reference):
+    assert run.measured(reference.statistic) in reference
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One JUnit test case."""
+
+    name: str
+    outcome: str
+    message: str
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one pytest session left behind."""
+
+    returncode: int
+    text: str
+    session: Path | None
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        """JUnit test cases by name, from the session's folder."""
+        assert self.session is not None, self.text
+        return read_junit(self.session / "junit.xml")
+
+    @property
+    def case(self) -> Case:
+        """The only test case."""
+        (case,) = self.cases.values()
+        return case
+
+    def record(self, key: str = "tiny") -> dict[str, Any]:
+        """The run record of one run."""
+        assert self.session is not None, self.text
+        record: dict[str, Any] = json.loads((self.session / "runs" / key / "record.json").read_text())
+        return record
+
+
+def read_junit(path: Path) -> dict[str, Case]:
+    """Read a JUnit file: test name to its outcome (passed, failure, error, skipped), message and properties."""
+    cases = {}
+    for element in ET.parse(path).iter("testcase"):
+        ends = [child for child in element if child.tag in {"failure", "error", "skipped"}]
+        assert len(ends) <= 1, f"{element.get('name')} ends in more than one way"
+        properties = {p.get("name", ""): p.get("value", "") for p in element.iter("property")}
+        name = element.get("name", "")
+        cases[name] = Case(
+            name=name,
+            outcome=ends[0].tag if ends else "passed",
+            message=(ends[0].get("message", "") + "\n" + (ends[0].text or "")) if ends else "",
+            properties=properties,
+        )
+    return cases
+
+
+@dataclass
+class UserFolder:
+    """A user's folder with an ini file, recipes and tests."""
+
+    pytester: pytest.Pytester
+    path: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def recipe(self, name: str = "tiny", **changes: Any) -> None:
+        """Write a recipe of its own file: the tiny one with changes."""
+        recipe = {**TINY, **changes}
+        (self.path / "recipes").mkdir(exist_ok=True)
+        text = yaml.safe_dump({"family": name, "recipes": {name: recipe}})
+        (self.path / "recipes" / f"{name}.yaml").write_text(text)
+
+    def test(self, source: str = TEST_REFERENCES, name: str = "test_user.py") -> None:
+        """Write a test file."""
+        (self.path / name).write_text(source)
+
+    def command(self, *args: str) -> list[str]:
+        """The pytest command of this folder; plugins of no interest to the user are left out."""
+        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Start pytest and return at once."""
+        return subprocess.Popen(
+            self.command(*args), cwd=self.path, env=self.environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, *args: str, timeout_s: float = 300.0) -> Result:
+        """Run pytest to its end."""
+        return self.finish(self.start(*args), timeout_s)
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 300.0) -> Result:
+        """Wait for a started pytest."""
+        text, _ = process.communicate(timeout=timeout_s)
+        return Result(process.returncode, text, self.session)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of pytest: nothing of the test session that runs us."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_"))}
+        # A lock of its own, so that two tests of this suite may measure at once.
+        return {**clean, "TMPDIR": str(self.path), "PYTHONWARNINGS": "", **self.env}
+
+    @property
+    def session(self) -> Path | None:
+        """The newest session's folder, None when none was made."""
+        folders = sorted((self.path / "reports").glob("*-*"))
+        return folders[-1] if folders else None
+
+    def wait_for(self, ready: Callable[[Path], object], timeout_s: float = 90.0) -> Any:
+        """Wait until `ready(session folder)` is true, and return it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            session = self.session
+            found = ready(session) if session is not None else None
+            if found:
+                return found
+            time.sleep(0.05)
+        pytest.fail(f"{ready} did not come true within {timeout_s:g} s")
+
+
+@pytest.fixture
+def user(pytester: pytest.Pytester) -> UserFolder:
+    """An empty user's folder whose own recipes are the only ones of interest."""
+    (pytester.path / "recipes").mkdir()
+    (pytester.path / "pytest.ini").write_text(
+        "[pytest]\nstrict = true\nfilterwarnings = error\nllmbench_recipes = recipes\nllmbench_gpus_per_node = 0\n"
+    )
+    return UserFolder(pytester=pytester, path=pytester.path)
+
+
+def steps_logged(session: Path, run: str = "tiny", rank: int = 0) -> int:
+    """How many steps a rank has logged so far."""
+    log = session / "runs" / run / "steps" / f"rank-{rank:05d}.jsonl"
+    return log.read_text().count('"step":') if log.exists() else 0
+
+
+def pid_of_rank(session: Path, run: str, rank: int) -> int:
+    """The process id a rank introduced itself with."""
+    log = session / "runs" / run / "steps" / f"rank-{rank:05d}.jsonl"
+    return int(json.loads(log.read_text().splitlines()[0])["pid"])
+
+
+@pytest.fixture
+def watch() -> type[Watch]:
+    """Looking at a run under way."""
+    return Watch
+
+
+class Watch:
+    """Looking at a run under way."""
+
+    steps = staticmethod(steps_logged)
+    pid = staticmethod(pid_of_rank)
