@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from pytest_llmbench.core.records import write_text
+from pytest_llmbench.core.files import write_text
 
 PERIOD_S = 5.0
 TTL_S = 30.0

@@ -19,6 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.core.schema import Strict, read_yaml, validate
+from pytest_llmbench.judging.references import same_gpu
 
 LOCAL = "local"
 SLURM = "slurm"
@@ -108,7 +109,7 @@ def probe_local(known: Iterable[System] = ()) -> System:
             description=f"{len(gpus)} × {gpus[0]} on {platform.node()}",
             cluster="local",
             gpus_per_node=len(gpus),
-            gpu=next((gpu for gpu in models if gpu.model in gpus[0]), None),
+            gpu=next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None),
         )
     cpus = len(os.sched_getaffinity(0))
     return System(

@@ -58,8 +58,13 @@ class Watch:
                 f"{laggards(self._folder)}",
             )
         allowed = max(deadlines.hang_floor_s, deadlines.hang_factor * median(self._durations))
-        if quiet <= allowed or self.progress.step >= self._recipe.steps:
+        if quiet <= allowed:
             return None
+        if self.progress.step >= self._recipe.steps:
+            return Problem(
+                kind="no_end",
+                message=f"the ranks did not end within {quiet:.0f} s of the last step: {laggards(self._folder)}",
+            )
         return Problem(
             kind="hang",
             message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "

@@ -37,7 +37,10 @@ UNITS: dict[str, tuple[str, float]] = {
 PORTABLE_DIMENSIONS = frozenset({"fraction", "loss"})
 
 _PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9}
-_TEXT = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([KkMG]?)\s*(\S*)\s*")
+# A comma only groups thousands: "1,5 %" must not become 15 %.
+_TEXT = re.compile(
+    r"\s*([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([KkMG]?)\s*(\S*)\s*"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +67,11 @@ class Quantity:
         elif unit is None:
             raise UnitError(f"{value!r} has no unit; legal units: {', '.join(UNITS)}")
         else:
-            number = float(value)
+            number = _float(value)
         if unit not in UNITS:
             raise UnitError(unknown("unit", unit, UNITS))
-        if not math.isfinite(number):
-            raise UnitError(
-                f"{number!r} {unit} is no finite number; a missing measurement is an error, not a value"
-            )
+        if not math.isfinite(number * UNITS[unit][1]):
+            raise UnitError(f"{number!r} {unit} is no finite number; a missing measurement is an error, not a value")
         object.__setattr__(self, "value", number)
         object.__setattr__(self, "unit", unit)
 
@@ -98,6 +99,11 @@ class Quantity:
         """How far this lies above (+) or below (-) `threshold`, in % of it; None for a threshold of 0."""
         self._check(threshold)
         return None if threshold.base == 0 else 100.0 * (self.base - threshold.base) / abs(threshold.base)
+
+    @property
+    def exact(self) -> str:
+        """A text that `Quantity` reads back as this very number; `str()` rounds to six digits."""
+        return f"{repr(self.value).removesuffix('.0')} {self.unit}"
 
     def __str__(self) -> str:
         return f"{self.value:.6g} {self.unit}" if self.unit != "1" else f"{self.value:.6g}"
@@ -131,6 +137,13 @@ class Quantity:
         if other.dimension != self.dimension:
             raise UnitError(f"{self} ({self.dimension}) cannot be compared with {other} ({other.dimension})")
         return self.base - other.base
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond every float
+        return math.inf
 
 
 def _split(text: str) -> tuple[float, str]:

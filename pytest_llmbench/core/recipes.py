@@ -49,7 +49,11 @@ class Optimizer(Strict):
 
 
 class SyntheticTokens(Strict):
-    """Tokens drawn from a Zipf law, the same for a given rank and step on every machine."""
+    """Tokens drawn from a Zipf law.
+
+    They depend on the seed and on the sequence's number in the whole run alone: the same on every machine
+    and at any world size.
+    """
 
     kind: Literal["synthetic"] = "synthetic"
     seed: int = 1
@@ -167,8 +171,8 @@ class _Family(Strict):
 
     family: str
     recipes: dict[str, dict[str, Any]]
-    defaults: dict[str, Any] = {}
-    smoke: dict[str, Any] = {}
+    defaults: Mapping[str, Any] = {}
+    smoke: Mapping[str, Any] = {}
 
 
 def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:

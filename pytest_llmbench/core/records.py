@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
@@ -158,21 +156,6 @@ class RunRecord(Strict):
 def write_model(path: Path, model: BaseModel) -> None:
     """Write a model as JSON so that a reader sees the whole of it or nothing."""
     write_text(path, model.model_dump_json(indent=1) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's content in one step, creating its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def read_record(path: Path) -> RunRecord:

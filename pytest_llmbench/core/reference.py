@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, PositiveInt, model_validator
 
+from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.schema import QuantityField, Strict
 
@@ -21,14 +22,14 @@ class AppliesTo(Strict):
         system: name of the system file.
     """
 
-    gpu: str | None = None
-    gpus: int | None = None
-    nodes: int | None = None
+    gpu: Annotated[str, Field(min_length=1)] | None = None
+    gpus: PositiveInt | None = None
+    nodes: PositiveInt | None = None
     system: str | None = None
 
     @model_validator(mode="after")
     def _some_key(self) -> AppliesTo:
-        if not self.model_fields_set:
+        if (self.gpu, self.gpus, self.nodes, self.system) == (None, None, None, None):
             raise ValueError("name at least one of gpu, gpus, nodes, system")
         return self
 
@@ -72,8 +73,8 @@ class Reference(Strict):
         bounds = self.bounds
         if not bounds:
             raise ValueError("give at_least, at_most, or both")
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            raise ValueError(f"no number is at least {self.at_least} and at most {self.at_most}")
+        if self.at_least is not None and self.at_most is not None:
+            _check_order(self.at_least, self.at_most)
         if self.applies_to is None and bounds[0][1].dimension not in PORTABLE_DIMENSIONS:
             raise ValueError(
                 f"a bound in {bounds[0][1].unit} belongs to a machine: add applies_to with gpu and gpus, or system"
@@ -111,3 +112,12 @@ class Reference(Strict):
         if not isinstance(measured, Quantity):
             raise TypeError(f"{measured!r} is no Quantity")
         return self.missed_by(measured) is None
+
+
+def _check_order(low: Quantity, high: Quantity) -> None:
+    try:
+        empty = low > high
+    except UnitError as error:
+        raise ValueError(str(error)) from error
+    if empty:
+        raise ValueError(f"no number is at least {low} and at most {high}")

@@ -16,9 +16,12 @@ from pytest_llmbench.core.quantity import Quantity
 
 
 class Strict(BaseModel):
-    """A model that knows its keys: an unknown one is an error, and a value is never changed later."""
+    """A model that knows its keys: an unknown one is an error, and a value is never changed later.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    In JSON, numbers that are not finite are the texts `NaN`, `Infinity` and `-Infinity`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, ser_json_inf_nan="strings")
 
 
 def _as_quantity(value: object) -> Quantity:
@@ -30,11 +33,8 @@ def _as_quantity(value: object) -> Quantity:
 
 
 def _as_minutes(value: object) -> int:
-    # YAML 1.1 reads an unquoted 1:30:00 as the number 5400: ambiguous, so only text and whole minutes.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return parse_minutes(value)
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        return parse_minutes(str(value))
     raise ConfigError(f'{value!r} is no time limit; write it in quotes, such as "00:30:00"')
 
 
@@ -50,7 +50,7 @@ def _guard(convert: Any) -> BeforeValidator:
     return BeforeValidator(run)
 
 
-QuantityField = Annotated[Quantity, _guard(_as_quantity), PlainSerializer(str)]
+QuantityField = Annotated[Quantity, _guard(_as_quantity), PlainSerializer(lambda quantity: quantity.exact)]
 MinutesField = Annotated[int, _guard(_as_minutes), PlainSerializer(format_minutes)]
 
 M = TypeVar("M", bound=BaseModel)
@@ -60,11 +60,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping.
 
     Raises:
-        ConfigError: no such file, not UTF-8, not YAML, or not a mapping.
+        ConfigError: no such file, not UTF-8, not YAML, not a mapping, a key given twice, or a number to base 60.
     """
     try:
         data = yaml.load(path.read_bytes(), Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
+    except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")
@@ -72,19 +73,52 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
-    """A safe loader that refuses a key given twice, where YAML would keep the last one in silence."""
+    """A safe loader that refuses what YAML would take in silence for something else than was meant."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
+    def get_single_data(self) -> Any:
+        # Before merge keys (`<<`) are resolved: what they bring in may be overridden, which is no repetition.
+        root = self.get_single_node()
+        for node in _nodes(root):
+            if isinstance(node, yaml.MappingNode):
+                _refuse_repetition(node)
+            elif isinstance(node, yaml.ScalarNode):
+                _refuse_base_60(node)
+        return None if root is None else self.construct_document(root)
+
+
+def _nodes(root: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Yield every node of a document once, in its order; an alias is the node of its anchor."""
+    waiting = [] if root is None else [root]
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if isinstance(node, yaml.MappingNode):
+            waiting.extend(part for pair in reversed(node.value) for part in reversed(pair))
+        elif isinstance(node, yaml.SequenceNode):
+            waiting.extend(reversed(node.value))
+
+
+def _refuse_repetition(node: yaml.MappingNode) -> None:
+    """YAML would keep the last value of a key given twice."""
+    seen: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+            continue
+        if (key.tag, key.value) in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is given twice", key.start_mark)
+        seen.add((key.tag, key.value))
+
+
+def _refuse_base_60(node: yaml.ScalarNode) -> None:
+    """YAML 1.1 reads 1:30:00 without quotes as the number 5400."""
+    if node.tag in {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"} and ":" in node.value:
+        raise yaml.constructor.ConstructorError(
+            None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
+        )
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
@@ -117,24 +151,30 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Iter
         elif problem["type"] == "missing":
             message = "missing"
         else:
-            message = problem["msg"].removeprefix("Value error, ") + f" (given: {problem['input']!r})"
+            message = problem["msg"].removeprefix("Value error, ")
+            if not isinstance(problem["input"], Mapping | list | tuple):
+                message += f" (given: {problem['input']!r})"
         yield f"{where}: {path}: {message}" if path else f"{where}: {message}"
 
 
 def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
     """Follow a pydantic error location down to the model whose key was unknown."""
-    found: type[BaseModel] | None = model
+    found = [model]
     for part in loc:
-        if found is None or not isinstance(part, str) or part not in found.model_fields:
-            continue  # a list index, a mapping's key, or a union's tag
-        found = next(_models_in(found.model_fields[part].annotation), None)
-    return found
+        fields = [each.model_fields[part] for each in found if isinstance(part, str) and part in each.model_fields]
+        if fields:
+            found = [inner for field in fields for inner in _models_in(field.annotation)]
+        else:  # a list index, a mapping's key, or the tag of one model of a union
+            found = [each for each in found if _has_tag(each, part)] or found
+    return found[0] if found else None
+
+
+def _has_tag(model: type[BaseModel], tag: int | str) -> bool:
+    return any(tag in typing.get_args(field.annotation) for field in model.model_fields.values())
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and not typing.get_args(annotation):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
     for inner in typing.get_args(annotation):
         yield from _models_in(inner)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_TAIL_BYTES = 4096
+from pydantic import ValidationError
+
+from pytest_llmbench.core.step_events import PHASES, StepEvent, parse_event
+
+# More than the longest event, a failure's text, so that the step before it is found.
+_TAIL_BYTES = 16384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,29 +40,51 @@ def last_step(folder: Path) -> Progress | None:
         return None
     for line in reversed(lines):
         try:
-            event = json.loads(line)
-            if event["event"] == "step":
-                return Progress(
-                    step=int(event["step"]), seconds=float(event["seconds"]), tokens=int(event["tokens"])
-                )
-        except (ValueError, TypeError, KeyError):
+            event = parse_event(line)
+        except ValidationError:
             continue
+        if isinstance(event, StepEvent):
+            return Progress(step=event.step, seconds=event.seconds, tokens=event.tokens)
     return None
 
 
-def phases(folder: Path) -> dict[int, tuple[int, str]]:
-    """Read what every rank says it is doing: rank to (step, phase), such as `(7, "forward")`."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What a rank says it is doing.
+
+    Attributes:
+        step: 1-based number, 0 before the first.
+        phase: one of `core.step_events.PHASES`.
+        micro_batch: 1-based number within the step, 0 outside of micro batches.
+    """
+
+    step: int
+    phase: str
+    micro_batch: int
+
+    @property
+    def position(self) -> tuple[int, float, int]:
+        """Where this is in the order of time: the optimizer comes after every micro batch of its step."""
+        order = PHASES.index(self.phase) if self.phase in PHASES else -1
+        after_all = order >= PHASES.index("optimizer")
+        return self.step, math.inf if after_all else self.micro_batch, order
+
+    def __str__(self) -> str:
+        micro_batch = f", micro batch {self.micro_batch}" if self.micro_batch else ""
+        return f"{self.phase} of step {self.step}{micro_batch}"
+
+
+def phases(folder: Path) -> dict[int, Standing]:
+    """Read what every rank says it is doing, by rank."""
     found = {}
     for path in sorted((folder / "phase").glob("rank-*")):
         try:
-            step, phase = path.read_text(encoding="ascii").split()
-            found[int(path.name.removeprefix("rank-"))] = (int(step), phase)
+            step, phase, micro_batch = path.read_text(encoding="ascii").split()
+            rank = int(path.name.removeprefix("rank-"))
+            found[rank] = Standing(step=int(step), phase=phase, micro_batch=int(micro_batch))
         except (OSError, ValueError):
             continue  # being written just now
     return found
-
-
-_ORDER = ("start", "matmul", "data", "forward", "backward", "optimizer", "done")
 
 
 def laggards(folder: Path) -> str:
@@ -65,18 +92,13 @@ def laggards(folder: Path) -> str:
     standing = phases(folder)
     if not standing:
         return "no rank said where it stands"
-    position = {
-        rank: (step, _ORDER.index(phase) if phase in _ORDER else -1)
-        for rank, (step, phase) in standing.items()
-    }
-    behind, ahead = min(position.values()), max(position.values())
-    slow = [rank for rank, where in position.items() if where == behind]
-    step, phase = standing[slow[0]]
-    if behind == ahead:
-        return f"all {len(standing)} ranks stand in {phase} of step {step}"
+    behind = min(standing.values(), key=lambda each: each.position)
+    ahead = max(standing.values(), key=lambda each: each.position)
+    if behind.position == ahead.position:
+        return f"all {len(standing)} ranks stand in {behind}"
+    slow = [rank for rank, each in standing.items() if each.position == behind.position]
     named = ", ".join(map(str, slow[:8])) + (f" and {len(slow) - 8} more" if len(slow) > 8 else "")
-    front_step, front_phase = standing[max(position, key=lambda rank: position[rank])]
     return (
-        f"rank{'s' if len(slow) > 1 else ''} {named} stand{'' if len(slow) > 1 else 's'} in {phase} of step {step}, "
-        f"while others wait in {front_phase} of step {front_step}"
+        f"rank{'s' if len(slow) > 1 else ''} {named} stand{'' if len(slow) > 1 else 's'} in {behind}, "
+        f"while others wait in {ahead}"
     )

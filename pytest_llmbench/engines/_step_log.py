@@ -1,7 +1,7 @@
 """Reads the JSON lines that ranks write (`workloads.steplog`) into a step series.
 
 Nothing in a file makes reading fail, and nothing doubtful becomes a number: a line that is not exactly one
-of the events below is reported as unreadable and otherwise ignored.
+of the events of `core.step_events` is reported as unreadable and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -11,70 +11,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import RankInfo, Step, StepSeries
+from pytest_llmbench.core.step_events import (
+    EndEvent,
+    Event,
+    FailureEvent,
+    MatmulEvent,
+    StartEvent,
+    StepEvent,
+    parse_event,
+)
 
 _FILE = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
 _LONGEST_LINE = 65536
 # A file of garbage is told by its first lines; the rest is counted.
 _MOST_REPORTED = 20
-
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
-_PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
-_AnyNumber = float | Literal["nan", "inf", "-inf"]
-
-
-class _Event(Strict):
-    # Strict: a bool is no number, a float no count, a text no number but for the three not finite ones.
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-class _Start(_Event):
-    event: Literal["start"]
-    schema_version: Literal[1] = Field(alias="schema")
-    rank: _Count
-    world_size: _PositiveCount
-    local_rank: _Count
-    host: str
-    pid: _PositiveCount
-    device: str
-    versions: dict[str, str]
-
-
-class _Matmul(_Event):
-    event: Literal["matmul"]
-    flops_per_s: PositiveFloat
-
-
-class _Step(_Event):
-    event: Literal["step"]
-    step: _PositiveCount
-    seconds: PositiveFloat
-    tokens: _PositiveCount
-    samples: _PositiveCount
-    loss: _AnyNumber
-    grad_norm: _AnyNumber
-    peak_memory_bytes: _Count | None
-    time: float
-
-
-class _End(_Event):
-    event: Literal["end"]
-    steps: _Count
-
-
-class _Failure(_Event):
-    event: Literal["failure"]
-    error: str
-    time: float
-
-
-_AnyEvent = _Start | _Matmul | _Step | _End | _Failure
-_EVENTS: TypeAdapter[_AnyEvent] = TypeAdapter(Annotated[_AnyEvent, Field(discriminator="event")])
 
 
 def read_steps(folder: Path) -> StepSeries:
@@ -114,14 +68,14 @@ class _RankLog:
     path: Path
     _line: int = 0
     _last_step: int = 0
-    _start: _Start | None = None
+    _start: StartEvent | None = None
     _matmul: float | None = None
     _ended: bool = False
-    _failure: _Failure | None = None
+    _failure: FailureEvent | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unreported: int = 0
 
-    def steps(self) -> Iterator[_Step]:
+    def steps(self) -> Iterator[StepEvent]:
         """Yield the readable steps, in order."""
         try:
             with self.path.open("rb") as file:
@@ -130,7 +84,7 @@ class _RankLog:
                     event = self._parse(line)
                     while not line.endswith(b"\n") and (line := file.readline(_LONGEST_LINE)):
                         pass  # the rest of a line that is too long
-                    if event is not None and self._accept(event) and isinstance(event, _Step):
+                    if event is not None and self._accept(event) and isinstance(event, StepEvent):
                         yield event
         except OSError as error:
             self._refuse(f"cannot be read on: {error.strerror}")
@@ -160,35 +114,35 @@ class _RankLog:
         if self._failure is not None and self._start is None:
             yield f"{self.path.name}:1: no start of this rank, which failed: {self._failure.error}"
 
-    def _parse(self, line: bytes) -> _AnyEvent | None:
+    def _parse(self, line: bytes) -> Event | None:
         if not line.endswith(b"\n"):
             self._refuse("cut off" if len(line) < _LONGEST_LINE else "too long")
             return None
         try:
-            return _EVENTS.validate_json(line)
+            return parse_event(line)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             self._refuse(": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": "))
             return None
 
-    def _accept(self, event: _AnyEvent) -> bool:
+    def _accept(self, event: Event) -> bool:
         """Take note of an event; False when it contradicts those before."""
         match event:
-            case _Step(step=step) if step <= self._last_step:
+            case StepEvent(step=step) if step <= self._last_step:
                 return self._refuse(f"step {step} after step {self._last_step}")
-            case _Step(step=step):
+            case StepEvent(step=step):
                 self._last_step = step
-            case _Start(rank=rank) if rank != self.rank:
+            case StartEvent(rank=rank) if rank != self.rank:
                 return self._refuse(f"start of rank {rank}")
-            case _Start() if self._start is not None:
+            case StartEvent() if self._start is not None:
                 return self._refuse("second start")
-            case _Start():
+            case StartEvent():
                 self._start = event
-            case _Matmul(flops_per_s=rate):
+            case MatmulEvent(flops_per_s=rate):
                 self._matmul = rate
-            case _End():
+            case EndEvent():
                 self._ended = True
-            case _Failure():
+            case FailureEvent():
                 self._failure = event
         return True
 
@@ -213,7 +167,7 @@ class _Sum:
     peak_memory_bytes: int | None = None
     ranks: int = 0
 
-    def add(self, step: _Step) -> None:
+    def add(self, step: StepEvent) -> None:
         """Add one rank's part."""
         self.seconds = max(self.seconds, step.seconds)
         self.tokens += step.tokens

@@ -23,7 +23,8 @@ class RankTask:
     """A callable that every rank runs, importable on the nodes.
 
     Attributes:
-        entry: `package.module:function`; it is called with a `workloads.rank.RankContext`.
+        entry: `package.module:function`; it is called with
+            `(workloads.context.RankContext, workloads.steplog.StepLog)`.
         config: plain data, handed to each rank as `RankContext.config`.
     """
 

@@ -32,6 +32,14 @@ class Machine:
         return f"{what}, {self.nodes} node{'s' if self.nodes > 1 else ''}, system {self.system}{scale}"
 
 
+def same_gpu(model: str, device: str) -> bool:
+    """Whether a device is that GPU model, named with or without its vendor in front.
+
+    An `A100-SXM4-80GB` is no `A10`, an `H200 NVL` no `H200`, and a MIG slice of a GPU is not the GPU.
+    """
+    return device == model or device.endswith(f" {model}")
+
+
 def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
     """Say why an absolute reference is not for this machine and scale; None when it is.
 
@@ -43,7 +51,7 @@ def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
         return None
     fits = [
         machine.scale == "full",
-        wanted.gpu is None or (machine.gpus > 0 and wanted.gpu in machine.device),
+        wanted.gpu is None or (machine.gpus > 0 and same_gpu(wanted.gpu, machine.device)),
         wanted.gpus in (None, machine.gpus),
         wanted.nodes in (None, machine.nodes),
         wanted.system in (None, machine.system),

@@ -10,6 +10,7 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric, Problem
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.judging.references import same_gpu
 
 # Clocks of two processes on two nodes, and the time between a step's end and the observer's look.
 _WALL_CLOCK_SLACK_S = 5.0
@@ -96,8 +97,8 @@ def _hosts(e: Evidence) -> Iterator[Problem]:
     if len(hosts) != e.topology.nodes:
         yield Problem(
             kind="wrong_nodes",
-            message=f"the ranks ran on {len(hosts)} hosts ({_list(sorted(hosts))}); asked were {e.topology.nodes} nodes "
-            f"({_list(e.hosts)})",
+            message=f"the ranks ran on {len(hosts)} hosts ({_list(sorted(hosts))}); asked were {e.topology.nodes} "
+            f"nodes ({_list(e.hosts)})",
         )
 
 
@@ -107,7 +108,7 @@ def _hardware(e: Evidence) -> Iterator[Problem]:
         yield Problem(
             kind="wrong_hardware", message=f"the ranks trained on different devices: {_list(sorted(devices))}"
         )
-    strangers = sorted(device for device in devices if e.gpu and e.topology.gpus and e.gpu not in device)
+    strangers = sorted(device for device in devices if e.gpu and e.topology.gpus and not same_gpu(e.gpu, device))
     if strangers:
         yield Problem(
             kind="wrong_hardware",
@@ -147,23 +148,24 @@ def _falling(e: Evidence) -> Iterator[Problem]:
     if last > first.loss + _LOSS_RISE_NAT:
         yield Problem(
             kind="loss_rises",
-            message=f"the loss rose from {first.loss:.4g} at step 1 to {last:.4g} over the last quarter: it does not train",
+            message=f"the loss rose from {first.loss:.4g} at step 1 to {last:.4g} over the last quarter: it does "
+            f"not train",
         )
 
 
 def _last_quarter_loss(steps: tuple[Step, ...]) -> float:
     tail = steps[-max(1, len(steps) // 4) :]
-    return math.fsum(step.loss for step in tail) / len(tail)
+    return sum(step.loss for step in tail) / len(tail)  # math.fsum raises where the sum is infinite
 
 
 def _clock(e: Evidence) -> Iterator[Problem]:
-    seconds = math.fsum(step.seconds for step in e.series.steps)
+    seconds = sum(step.seconds for step in e.series.steps)
     if seconds > e.wall_s + _WALL_CLOCK_SLACK_S:
         yield Problem(
             kind="implausible",
             message=f"the steps add up to {seconds:.4g} s, but the run took {e.wall_s:.4g} s from launch to end",
         )
-    if min(step.seconds for step in e.series.steps) <= 0.0:
+    if not all(step.seconds > 0.0 for step in e.series.steps):  # NaN is not above 0 either
         yield Problem(kind="implausible", message="a step took no time at all")
 
 

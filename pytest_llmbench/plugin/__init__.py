@@ -36,7 +36,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
-    if {"run", "reference"} & set(metafunc.fixturenames):
+    if parametrize.is_ours(metafunc, "run") or parametrize.is_ours(metafunc, "reference"):
         try:
             parametrize.parametrize(metafunc, bench.bench_of(metafunc.config).recipes)
         except ConfigError as error:

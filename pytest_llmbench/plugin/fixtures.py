@@ -20,9 +20,10 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     It is run once, however many tests ask for it. A run that cannot be judged is an error of the test.
     """
     board = bench_of(request.config).board
-    if board is None:
+    if board is None or not hasattr(request, "param"):
         pytest.fail(
-            "the fixture `run` needs a recipe: ask for it in a test, not in a fixture of your own",
+            "the fixture `run` needs to know its recipe at collection: name it among the arguments of the test or of "
+            "a fixture, not in getfixturevalue",
             pytrace=False,
         )
     record = board.wait(request.param)

@@ -52,16 +52,10 @@ class Supervisor:
         self._bench.board = RunnerBoard(self.runner, self._progress)
         self.runner.start(self._bench.runs)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> Generator[None]:
-        """Plan the runs that the collected tests need; start them unless only asked what they would be."""
-        config = session.config
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Plan the runs that the collected tests need."""
         self._bench.plan(recipe_names(session.items))
-        yield
-        if self._bench.runs and not config.option.collectonly and not options.plan_only(config):
-            self.end_in_order_on_sigterm()
-            with usage_errors():
-                self.start_runs()
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Say what will run where."""
@@ -69,19 +63,21 @@ class Supervisor:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
-        """With `--plan`, print the plan in place of running the tests."""
-        if not options.plan_only(session.config):
-            return None
-        if session.testsfailed:
-            raise session.Interrupted("errors during collection")
-        from pytest_llmbench.cluster.planning import describe, preflight  # noqa: PLC0415 - brings submitit
+        """Start the runs, now that tests are about to run; with `--plan`, print the plan in place of running any.
 
-        bench = self._bench
-        for line in describe(bench.runs, bench.settings, bench.session):
-            self._progress.print(line)
-        if any(preflight(run.recipe, bench.settings) for run in bench.runs):
-            session.testsfailed += 1
-        return True
+        Collection also ends where no test will run: `--fixtures`, `--collect-only`, errors in other files.
+        """
+        option = session.config.option
+        in_vain = session.testsfailed > 0 and not option.continue_on_collection_errors
+        if options.plan_only(session.config):
+            if in_vain:
+                raise session.Interrupted("errors during collection")
+            return self._print_plan(session)
+        if self._bench.runs and not (in_vain or option.collectonly or session.config.getoption("setupplan", False)):
+            self.end_in_order_on_sigterm()
+            with usage_errors():
+                self.start_runs()
+        return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather the verdict of every test that is over."""
@@ -118,6 +114,16 @@ class Supervisor:
         """Keep the report beside the records."""
         if self.runner is not None:
             self._junit.copy()
+
+    def _print_plan(self, session: pytest.Session) -> bool:
+        from pytest_llmbench.cluster.planning import describe, preflight  # noqa: PLC0415 - brings submitit
+
+        bench = self._bench
+        for line in describe(bench.runs, bench.settings, bench.session):
+            self._progress.print(line)
+        if any(preflight(run.recipe, bench.settings) for run in bench.runs):
+            session.testsfailed += 1
+        return True
 
     def _stop(self) -> None:
         if self.runner is not None:

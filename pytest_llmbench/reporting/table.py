@@ -24,7 +24,9 @@ def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
         yield verdict, _line(cells, widths)
         reason = str(row.get("reason", ""))
         if reason:
-            for line in textwrap.wrap(reason, _REASON_WIDTH):
+            # Whole words only: a path cut at a hyphen cannot be copied.
+            words = " ".join(reason.split())
+            for line in textwrap.wrap(words, _REASON_WIDTH, break_on_hyphens=False, break_long_words=False):
                 yield verdict, f"    {line}"
         if verdict in {"FAIL", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import PositiveFloat, PositiveInt  # noqa: TC002 - pydantic needs them at run time
+from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.schema import Strict, validate

@@ -53,9 +53,7 @@ def watch(path: Path, ttl_s: float, on_silent: Callable[[str], None]) -> Thread:
     """
     # Thousands of ranks look at the same file: ten looks per ttl are enough, and one a second at most.
     poll_s = min(max(ttl_s / 10, 0.05), 5.0)
-    thread = Thread(
-        target=lambda: on_silent(hold(str(path), ttl_s, poll_s)), name="llmbench-deadman", daemon=True
-    )
+    thread = Thread(target=lambda: on_silent(hold(str(path), ttl_s, poll_s)), name="llmbench-deadman", daemon=True)
     thread.start()
     return thread
 

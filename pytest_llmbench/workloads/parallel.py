@@ -36,11 +36,7 @@ def build_model(recipe: Recipe, device: torch.device, world_size: int, seed: int
         _shard(model, recipe, device, world_size)
     model.to_empty(device=device)
     initialise(model, seed)
-    return (
-        model
-        if isinstance(model, FSDPModule)
-        else DistributedDataParallel(model, gradient_as_bucket_view=True)
-    )
+    return model if isinstance(model, FSDPModule) else DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 @contextmanager

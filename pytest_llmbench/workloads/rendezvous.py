@@ -16,9 +16,10 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.machine import gpu_index
-from pytest_llmbench.workloads.shared_files import exists_now, write_whole
+from pytest_llmbench.workloads.shared_files import exists_now
 
 _LOOPBACK = "127.0.0.1"
 
@@ -85,7 +86,7 @@ def _store(context: RankContext, timeout: timedelta) -> TCPStore:
     if context.rank == 0:
         host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
         store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
-        write_whole(path, json.dumps({"host": host, "port": store.port}))
+        write_text(path, json.dumps({"host": host, "port": store.port}))
         return store
     _wait_for(path, timeout.total_seconds())
     address = json.loads(path.read_bytes())

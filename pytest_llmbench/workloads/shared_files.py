@@ -17,10 +17,3 @@ def exists_now(path: Path) -> bool:
             return any(entry.name == path.name for entry in entries)
     except OSError:
         return False
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that readers see either not at all or complete."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

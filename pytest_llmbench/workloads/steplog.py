@@ -1,11 +1,11 @@
 """What a rank writes down: JSON lines for the judge, and one small file that says what it does just now.
 
-`FOLDER/steps/rank-00000.jsonl` holds one event a line: `start` first, then `matmul`, one `step` per
-optimizer step, and `end` or `failure` last. It is strict JSON: numbers that are not finite are the texts
-`nan`, `inf` and `-inf`.
+`FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
+one `step` per optimizer step, and `end` or `failure` last. It is strict JSON: numbers that are not finite
+are the texts `nan`, `inf` and `-inf`.
 
-`FOLDER/phase/rank-00000` holds `<step> <phase>`. When every rank is stuck in the same step, the sick one is
-the one that lags: the others wait for it in `backward`, it never left `forward`.
+`FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. When every rank is stuck in the same step, the
+sick one is the one that lags: the others wait for it in `backward`, it never left `forward`.
 
 Both reach other machines without an fsync: at once on a coherent file system such as Lustre; on NFS when
 the kernel writes back, within about half a minute, and at the end of the process at the latest.
@@ -13,20 +13,25 @@ the kernel writes back, within about half a minute, and at the end of the proces
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Self
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.step_events import (
+    EndEvent,
+    Event,
+    FailureEvent,
+    MatmulEvent,
+    Phase,
+    StartEvent,
+    StepEvent,
+    json_number,
+)
 from pytest_llmbench.workloads.context import RankContext
-
-SCHEMA = 1
-Phase = Literal["start", "matmul", "data", "forward", "backward", "optimizer", "done"]
 
 _PHASE_BYTES = 64
 _LONGEST_ERROR = 2000
@@ -60,21 +65,22 @@ class StepLog:
 
     def start(self, device: str, versions: Mapping[str, str]) -> None:
         """Introduce this rank: `device` as the driver names it, `versions` by software."""
-        self._write({
-            "event": "start",
-            "schema": SCHEMA,
-            "rank": self._context.rank,
-            "world_size": self._context.world_size,
-            "local_rank": self._context.local_rank,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "device": device,
-            "versions": dict(versions),
-        })  # fmt: skip
+        self._write(
+            StartEvent(
+                schema=1,
+                rank=self._context.rank,
+                world_size=self._context.world_size,
+                local_rank=self._context.local_rank,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                device=device,
+                versions=dict(versions),
+            )
+        )
 
     def matmul(self, flops_per_s: float) -> None:
         """Write this rank's measured dense matrix-product rate, FLOP/s."""
-        self._write({"event": "matmul", "flops_per_s": flops_per_s})
+        self._write(MatmulEvent(flops_per_s=flops_per_s))
 
     def step(
         self,
@@ -97,38 +103,41 @@ class StepLog:
             peak_memory_bytes: highest of this rank since its start; None where it is not measured.
         """
         self._steps += 1
-        self._write({
-            "event": "step",
-            "step": self._steps,
-            "seconds": seconds,
-            "tokens": tokens,
-            "samples": samples,
-            "loss": _json_number(loss),
-            "grad_norm": _json_number(grad_norm),
-            "peak_memory_bytes": peak_memory_bytes,
-            "time": time.time(),
-        })  # fmt: skip
+        self._write(
+            StepEvent(
+                step=self._steps,
+                seconds=seconds,
+                tokens=tokens,
+                samples=samples,
+                loss=json_number(loss),
+                grad_norm=json_number(grad_norm),
+                peak_memory_bytes=peak_memory_bytes,
+                time=time.time(),
+            )
+        )
 
     def end(self) -> None:
         """Say that this rank finished its last step."""
         self.phase(self._steps, "done")
-        self._write({"event": "end", "steps": self._steps})
+        self._write(EndEvent(steps=self._steps))
 
     def failure(self, error: str) -> None:
         """Say what ended this rank; whitespace is folded, so that it stays one readable line."""
         folded = " ".join(error.split())[:_LONGEST_ERROR]
-        self._write({"event": "failure", "error": folded, "time": time.time()})
+        # A file name that is not UTF-8 is in Python a text that no JSON can hold.
+        sayable = folded.encode(errors="backslashreplace").decode()
+        self._write(FailureEvent(error=sayable, time=time.time()))
 
-    def phase(self, step: int, name: Phase) -> None:
-        """Say what the host does now, in which 1-based step (0 before the first).
+    def phase(self, step: int, name: Phase, micro_batch: int = 0) -> None:
+        """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
 
         A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
         for it, in `optimizer`.
         """
-        os.pwrite(self._phase, f"{step} {name}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)
+        os.pwrite(self._phase, f"{step} {name} {micro_batch}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)
 
-    def _write(self, event: Mapping[str, Any]) -> None:
-        line = json.dumps(event, allow_nan=False).encode("ascii") + b"\n"
+    def _write(self, event: Event) -> None:
+        line = event.line()
         if os.write(self._log, line) != len(line):
             raise OSError(f"the log of rank {self._context.rank} cannot be written: is the disk full?")
 
@@ -141,7 +150,3 @@ def _create(log: Path) -> int:
             "ran_before",
             f"{log} exists: this run started before, or was requeued; each run needs its own folder",
         ) from error
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

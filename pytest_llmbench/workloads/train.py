@@ -22,6 +22,10 @@ from pytest_llmbench.workloads.tokens import Tokens, batch, open_tokens, stable_
 
 # Of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
+# DDP frees its process group with the GIL held, and waits there for gloo's thread, which may just be
+# waiting for the GIL to free its last work: about one run in ten never ended. What is kept to the end of
+# the process, when that work is long gone, cannot hang.
+_kept: list[object] = []
 _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -41,6 +45,7 @@ def train(context: RankContext, log: StepLog) -> None:
         neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
         torch.set_num_threads(machine.cpu_threads(neighbours))
         training = _prepare(recipe, context, device)
+        _kept.append(training)
         log.phase(0, "matmul")
         log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
         _loop(training, log)
@@ -116,14 +121,14 @@ def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Ten
     starts = range(0, training.rank_batch, size)
     first = (step - 1) * recipe.global_batch_size + training.rank * training.rank_batch
     total = torch.zeros((), device=training.device)
-    for start in starts:
-        log.phase(step, "data")
+    for micro_batch, start in enumerate(starts, start=1):
+        log.phase(step, "data", micro_batch)
         inputs, targets = batch(training.data, first + start, size, training.device)
         with gradient_sync(training.model, enabled=start == starts[-1]):
-            log.phase(step, "forward")
+            log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
                 loss = training.model(inputs, targets) / len(starts)
-            log.phase(step, "backward")
+            log.phase(step, "backward", micro_batch)
             loss.backward()
         total += loss.detach()
     return total

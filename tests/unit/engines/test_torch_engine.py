@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest  # noqa: TC002 - pytest resolves annotations of fixtures
+import pytest
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import merge, validate
@@ -21,7 +21,7 @@ NODE = Topology(nodes=1, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
 
 
-def recipe(**changes: Any) -> Recipe:  # noqa: ANN401
+def recipe(**changes: Any) -> Recipe:
     """Build a recipe for one node of 8 GPUs."""
     plain = {
         "name": "small",

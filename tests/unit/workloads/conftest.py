@@ -52,9 +52,7 @@ def launch() -> Iterator[Launch]:
     """Start the ranks of a run on this machine, as submitit's local executor does; ended with the session."""
     with ExitStack() as started:
 
-        def start(
-            folder: Path, entry: str, *, ranks: int = 2, **task: object
-        ) -> list[subprocess.Popen[bytes]]:
+        def start(folder: Path, entry: str, *, ranks: int = 2, **task: object) -> list[subprocess.Popen[bytes]]:
             data = {
                 "entry": entry,
                 "config": {},

@@ -20,9 +20,7 @@ def see_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 @pytest.mark.parametrize(("visible", "local_rank", "index"), [(8, 5, 5), (1, 5, 0), (1, 0, 0)])
-def test_a_rank_takes_its_own_gpu(
-    monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int, index: int
-) -> None:
+def test_a_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int, index: int) -> None:
     """A rank takes the GPU of its local number, or the only one when it was bound to one."""
     see_gpus(monkeypatch, visible)
     assert machine.gpu_index(local_rank) == index
@@ -51,9 +49,7 @@ def test_a_cpu_rank_is_named_cpu(context: RankContext) -> None:
         pytest.param({}, 4, id="cores_are_shared"),
         pytest.param({"SLURM_CPUS_PER_TASK": "6"}, 6, id="slurm_gave_a_share"),
         pytest.param({"SLURM_CPUS_PER_TASK": "64"}, 8, id="never_more_than_usable"),
-        pytest.param(
-            {"SLURM_CPUS_PER_TASK": "6", "SUBMITIT_EXECUTOR": "local"}, 4, id="local_in_a_slurm_job"
-        ),
+        pytest.param({"SLURM_CPUS_PER_TASK": "6", "SUBMITIT_EXECUTOR": "local"}, 4, id="local_in_a_slurm_job"),
     ],
 )
 def test_threads_follow_the_share_of_cores(

@@ -66,12 +66,10 @@ def test_a_rank_ends_with_its_owner(tmp_path: Path, launch: Launch) -> None:
     assert process.wait(30) == OWNER_GONE
     failure = read_steps(tmp_path).ranks[0].failure
     assert failure == f"OwnerGone: the owner of this run has been silent for 1 s ({owner})"
-    assert phase.read_text().split() == ["0", "forward"]
+    assert phase.read_text().split() == ["0", "forward", "0"]
 
 
-def test_a_wrong_shape_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_shape_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Started by srun with another number of ranks, the process raises and leaves no log."""
     (tmp_path / "task.json").write_text(
         '{"entry": "m:f", "config": {}, "nodes": 2, "ranks_per_node": 8, "device": "cpu"}'
@@ -80,8 +78,6 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(
     for name, value in {"PROCID": "0", "LOCALID": "0", "NTASKS": "8", "NNODES": "1"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
         monkeypatch.delenv(f"SLURM_STEP_NUM_{name}", raising=False)
-    with pytest.raises(
-        RunError, match="asks for 2 nodes with 8 ranks each; the launcher started 8 ranks on 1"
-    ):
+    with pytest.raises(RunError, match="asks for 2 nodes with 8 ranks each; the launcher started 8 ranks on 1"):
         main([str(tmp_path)])
     assert not (tmp_path / "steps").exists()

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.series import RankInfo, Step
+from pytest_llmbench.engines._progress import Progress, Standing, last_step, phases
 from pytest_llmbench.engines._step_log import read_steps
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.steplog import StepLog
@@ -70,16 +71,37 @@ def test_a_failure_is_one_line_with_its_time(context: RankContext) -> None:
     assert not info.ended
 
 
+def test_an_error_that_no_json_can_hold_is_told_in_escapes(context: RankContext) -> None:
+    """A file name that is not UTF-8 does not keep a rank from saying what ended it."""
+    name = os.fsdecode(b"caf\xe9")
+    with StepLog(context) as log:
+        log.start("cpu", {})
+        log.failure(f"FileNotFoundError: {name}")
+    series = read_steps(context.folder)
+    assert series.unreadable == ()
+    assert series.ranks[0].failure == r"FileNotFoundError: caf\udce9"
+
+
+def test_who_watches_reads_what_the_rank_does(context: RankContext) -> None:
+    """Phase and last step are found by the observer as the rank wrote them."""
+    with StepLog(context) as log:
+        log.phase(1, "backward", 3)
+        assert phases(context.folder) == {0: Standing(step=1, phase="backward", micro_batch=3)}
+        assert last_step(context.folder) is None
+        write_step(log)
+        assert last_step(context.folder) == Progress(step=1, seconds=0.5, tokens=64)
+
+
 def test_the_phase_file_holds_the_latest_phase_in_64_bytes(context: RankContext) -> None:
     """A shorter phase leaves nothing of a longer one before it, and the file never grows."""
     phase = context.folder / "phase/rank-00000"
     with StepLog(context) as log:
-        assert phase.read_bytes() == b"0 start".ljust(63) + b"\n"
-        log.phase(100_000, "optimizer")
-        log.phase(3, "data")
-        assert phase.read_bytes() == b"3 data".ljust(63) + b"\n"
+        assert phase.read_bytes() == b"0 start 0".ljust(63) + b"\n"
+        log.phase(100_000, "backward", 1000)
+        log.phase(3, "data", 2)
+        assert phase.read_bytes() == b"3 data 2".ljust(63) + b"\n"
         log.end()
-    assert phase.read_text().split() == ["0", "done"]
+    assert phase.read_text().split() == ["0", "done", "0"]
 
 
 def test_a_folder_serves_one_run(context: RankContext) -> None:

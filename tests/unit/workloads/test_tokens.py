@@ -109,9 +109,7 @@ def test_an_empty_file_is_refused(make_recipe: MakeRecipe, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("vocab_size", [200, 255])
-def test_an_id_outside_the_vocabulary_is_refused(
-    make_recipe: MakeRecipe, token_file: Path, vocab_size: int
-) -> None:
+def test_an_id_outside_the_vocabulary_is_refused(make_recipe: MakeRecipe, token_file: Path, vocab_size: int) -> None:
     """A token that the model has no embedding for is an error that names it and its place."""
     model = {"layers": 1, "hidden_size": 8, "attention_heads": 1, "vocab_size": vocab_size}
     tokens = open_tokens(make_recipe(data={"kind": "token_file", "path": str(token_file)}, model=model))

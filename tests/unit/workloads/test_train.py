@@ -92,10 +92,7 @@ def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone
     recipe = make_recipe(model={"dropout": 0.1})
     first = losses(train_alone(recipe))
     assert losses(train_alone(recipe)) == first
-    assert (
-        losses(train_alone(make_recipe(model={"dropout": 0.1}, data={"kind": "synthetic", "seed": 2})))
-        != first
-    )
+    assert losses(train_alone(make_recipe(model={"dropout": 0.1}, data={"kind": "synthetic", "seed": 2}))) != first
 
 
 def test_accumulation_changes_no_number(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
@@ -107,9 +104,7 @@ def test_accumulation_changes_no_number(make_recipe: MakeRecipe, train_alone: Tr
 
 def test_accumulation_is_the_same_when_sharded(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
     """Gradients kept back between micro batches are all in the sharded sum."""
-    at_once, in_parts = (
-        train_alone(make_recipe(micro_batch_size=size, parallelism=SHARDED)) for size in (8, 2)
-    )
+    at_once, in_parts = (train_alone(make_recipe(micro_batch_size=size, parallelism=SHARDED)) for size in (8, 2))
     assert norms(at_once) == close(norms(in_parts))
 
 
@@ -134,12 +129,18 @@ def test_phases_tell_what_a_rank_does(
     make_recipe: MakeRecipe, train_alone: TrainAlone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step with two micro batches passes through its phases twice, then through one optimizer phase."""
-    seen: list[tuple[int, str]] = []
-    monkeypatch.setattr(StepLog, "phase", lambda _, step, name: seen.append((step, name)))
+    seen: list[tuple[int, str, int]] = []
+
+    def note(_: StepLog, step: int, name: str, micro_batch: int = 0) -> None:
+        seen.append((step, name, micro_batch))
+
+    monkeypatch.setattr(StepLog, "phase", note)
     train_alone(make_recipe(micro_batch_size=4))
-    micro_batch = ["data", "forward", "backward"]
-    assert seen[:2] == [(0, "start"), (0, "matmul")]
-    assert [name for step, name in seen if step == 12] == [*micro_batch, *micro_batch, "optimizer"]
+    assert seen[:2] == [(0, "start", 0), (0, "matmul", 0)]
+    assert [event[1:] for event in seen if event[0] == 12] == [
+        ("data", 1), ("forward", 1), ("backward", 1),
+        ("data", 2), ("forward", 2), ("backward", 2), ("optimizer", 0),
+    ]  # fmt: skip
 
 
 def test_a_batch_that_does_not_divide_is_refused(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:

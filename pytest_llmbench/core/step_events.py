@@ -1,0 +1,99 @@
+"""The lines of a rank's step log: `workloads.steplog` writes them, `engines._step_log` reads them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, get_args
+
+from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter
+
+from pytest_llmbench.core.schema import Strict
+
+# What a rank does within a step, in the order of time.
+Phase = Literal["start", "matmul", "data", "forward", "backward", "optimizer", "done"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
+_AnyNumber = float | Literal["nan", "inf", "-inf"]
+
+
+class _Event(Strict):
+    # Strict: a bool is no number, a float no count, a text no number but for the three not finite ones.
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    def line(self) -> bytes:
+        """Write the event as strict JSON on a line of its own."""
+        return self.model_dump_json(by_alias=True).encode() + b"\n"
+
+
+class StartEvent(_Event):
+    """How a rank introduces itself."""
+
+    event: Literal["start"] = "start"
+    schema_version: Literal[1] = Field(alias="schema")
+    rank: _Count
+    world_size: _PositiveCount
+    local_rank: _Count
+    host: str
+    pid: _PositiveCount
+    device: str
+    versions: dict[str, str]
+
+
+class MatmulEvent(_Event):
+    """The dense matrix-product rate that a rank measured, FLOP/s."""
+
+    event: Literal["matmul"] = "matmul"
+    flops_per_s: PositiveFloat
+
+
+class StepEvent(_Event):
+    """One optimizer step of one rank; `time` is the Unix time of its end."""
+
+    event: Literal["step"] = "step"
+    step: _PositiveCount
+    seconds: PositiveFloat
+    tokens: _PositiveCount
+    samples: _PositiveCount
+    loss: _AnyNumber
+    grad_norm: _AnyNumber
+    peak_memory_bytes: _Count | None
+    time: float
+
+
+class EndEvent(_Event):
+    """A rank finished its last step."""
+
+    event: Literal["end"] = "end"
+    steps: _Count
+
+
+class FailureEvent(_Event):
+    """An error ended the rank at Unix time `time`."""
+
+    event: Literal["failure"] = "failure"
+    error: str
+    time: float
+
+
+Event = StartEvent | MatmulEvent | StepEvent | EndEvent | FailureEvent
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+
+
+def parse_event(line: bytes) -> Event:
+    """Read one line.
+
+    Raises:
+        pydantic.ValidationError: it is not exactly one of the events.
+    """
+    return _EVENTS.validate_json(line)
+
+
+def json_number(value: float) -> _AnyNumber:
+    """Write a number that may be not finite as strict JSON can: as itself, or as `nan`, `inf` or `-inf`."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value

@@ -1,0 +1,141 @@
+"""Things broken on purpose on this machine: every one is an error that says what happened, never a number."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+LOCAL = ("--cluster", "local", "-k", "tiny")
+ENDLESS = {"steps": 100_000, "time_limit": "00:10:00"}
+
+
+def error_of(result) -> str:
+    """The message of the only test, which must be an error and leave no metric behind."""
+    assert result.returncode != 0, result.text
+    assert result.case.outcome == "error", result.text
+    assert result.case.properties["verdict"] == "ERROR"
+    assert "value" not in result.case.properties
+    assert result.record()["metrics"] == {}
+    return str(result.case.message)
+
+
+def log_of(session: Path, rank: int) -> Path:
+    """A rank's step log."""
+    return session / "runs" / "tiny" / "steps" / f"rank-{rank:05d}.jsonl"
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_killed_rank_is_named(user, watch, distribution: str) -> None:
+    """When a rank is killed, the test is an error that names it, and what was left of the run is ended."""
+    user.recipe(**ENDLESS)
+    user.test()
+    process = user.start(*LOCAL, distribution)
+    session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
+    pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
+    os.kill(pids[1], signal.SIGKILL)
+    message = error_of(user.finish(process))
+    assert "rank_died" in message
+    assert f"rank 1 on {os.uname().nodename} (pid {pids[1]}) died without a word" in message
+    assert "log: " in message
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_hung_rank_is_named_and_ended(user, watch) -> None:
+    """A rank that stops while the others wait for it is found by its place in the step."""
+    user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
+    user.test()
+    process = user.start(*LOCAL)
+    session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
+    pid = watch.pid(session, "tiny", 1)
+    os.kill(pid, signal.SIGSTOP)
+    message = error_of(user.finish(process))
+    assert "(hang): no step for " in message
+    assert "while others wait in" in message or "all 2 ranks stand in" in message
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_run_that_never_starts_is_ended(user) -> None:
+    """No first step within the deadline is an error that says where the ranks stand."""
+    user.recipe(deadlines={"startup_s": 0.5})
+    user.test()
+    assert "no first step within 0.5 s" in error_of(user.run(*LOCAL))
+
+
+def test_nan_loss_is_an_error(user) -> None:
+    """A loss that is no number yields no throughput, however fast the steps were."""
+    user.recipe(optimizer={"learning_rate": 1.0e30, "warmup_steps": 0, "weight_decay": 0.0})
+    user.test()
+    message = error_of(user.run(*LOCAL))
+    assert "not_finite" in message
+    assert "is nan at step" in message or "is inf at step" in message
+
+
+def test_a_loss_that_rises_is_an_error(user) -> None:
+    """Fast steps that make the model worse are no training."""
+    user.recipe(optimizer={"learning_rate": 50.0, "warmup_steps": 0}, steps=8)
+    user.test()
+    message = error_of(user.run(*LOCAL))
+    assert "loss_rises" in message or "not_finite" in message
+
+
+@pytest.mark.parametrize(
+    ("garbage", "said"),
+    [(b"\xff\xfe step 3\n", "rank-00000.jsonl:"), (b'{"event": "step", "step": 7, "seco\n', "rank-00000.jsonl:")],
+    ids=["not UTF-8", "cut"],
+)
+def test_a_damaged_log_makes_the_run_unjudgeable(user, watch, garbage: bytes, said: str) -> None:
+    """A line that cannot be read is counted and shown; the steps around it are not enough for a verdict."""
+    user.recipe(steps=400)
+    user.test()
+    process = user.start(*LOCAL)
+    session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
+    with log_of(session, 0).open("ab") as log:
+        log.write(garbage)
+    message = error_of(user.finish(process))
+    assert "unreadable_log" in message
+    assert said in message
+
+
+def test_missing_steps_make_the_run_unjudgeable(user, watch) -> None:
+    """A log that lost steps, whatever the ranks say at their end, is no evidence."""
+    user.recipe(steps=400)
+    user.test()
+    process = user.start(*LOCAL)
+    session = user.wait_for(lambda session: watch.steps(session, rank=1) > 20 and session)
+    log = log_of(session, 1)
+    lines = log.read_bytes().splitlines(keepends=True)
+    # In place, because the rank goes on appending to this very file.
+    with log.open("r+b") as file:
+        file.write(b"".join(lines[:3]))
+        file.truncate()
+    message = error_of(user.finish(process))
+    assert "steps_missing" in message or "unreadable_log" in message
+
+
+def test_a_time_limit_is_our_own(user) -> None:
+    """A run that outlasts its limit is ended by our clock and says what to change."""
+    user.recipe(**{**ENDLESS, "time_limit": 1})
+    user.test()
+    message = error_of(user.run(*LOCAL))
+    assert "not finished within its time limit of 00:01:00" in message
+    assert "--time" in message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_nothing_is_left_behind(user, watch, number: signal.Signals, distribution: str) -> None:
+    """However pytest ends, its ranks end too: at once when it can still act, else when they miss its sign of life."""
+    user.recipe(**ENDLESS)
+    user.test()
+    process = user.start(*LOCAL, distribution)
+    session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
+    pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
+    process.send_signal(number)
+    process.communicate(timeout=90)
+    user.wait_for(lambda _: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=60)

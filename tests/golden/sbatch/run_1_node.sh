@@ -1,0 +1,20 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --comment=llmbench:20261121-120000-abcdef
+#SBATCH --error=/shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_0_log.err
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=8
+#SBATCH --job-name=llmbench-opt125m
+#SBATCH --mem=0
+#SBATCH --no-requeue
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=8
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_0_log.out
+#SBATCH --signal=CONT@1
+#SBATCH --time=30
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_%t_log.out --error /shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_%t_log.err --mem=0 --kill-on-bad-exit=1 --cpu-bind=none /venv/bin/python -u -m submitit.core._submit /shared/reports/20261121-120000-abcdef/runs/opt125m/logs

@@ -1,0 +1,173 @@
+"""What the user got wrong: said at once, in words, with exit code 4 or as an error of collection; nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.conftest import TINY, UserFolder
+
+LEARNS: Mapping[str, Any] = TINY["references"][0]
+
+# The options, and what the message must hold: the option, the legal values.
+BAD_OPTIONS = {
+    "--nodes 0": ("argument --nodes", "'0' is no whole number of at least 1"),
+    "--nodes x": ("argument --nodes", "'x' is no whole number of at least 1"),
+    "--nodes 1.5": ("argument --nodes", "'1.5' is no whole number of at least 1"),
+    "--nodes-per-run 0": ("argument --nodes-per-run", "at least 1"),
+    "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' is no whole number of at least 0"),
+    "--max-runs 0": ("argument --max-runs", "'0' is no whole number of at least 1"),
+    "--scale big": ("argument --scale", "unknown scale 'big'", "legal: full, smoke"),
+    "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
+    "--cluster k8s": ("argument --cluster", "unknown cluster 'k8s'", "legal: auto, debug, local, slurm"),
+    "--allocation never": ("argument --allocation", "unknown allocation 'never'", "legal: run, session"),
+    "--time abc": ("argument --time", "'abc' is no time limit", "hours:minutes:seconds"),
+    "--system nowhere": ("unknown system 'nowhere'", "legal: ", "H200", "local", "slurm", "or give a YAML file"),
+    "--system nowhere.yaml": ("nowhere.yaml", "No such file"),
+    "--nodes 2 --cluster local": ("--nodes 2 with --cluster local", "use --cluster slurm"),
+    "--nodes 2 --cluster debug": ("--nodes 2 with --cluster debug", "use --cluster slurm"),
+    "--nodes 2 --nodes-per-run 3 --cluster slurm": ("--nodes-per-run 3 is more than --nodes 2",),
+    "--cluster slurm --allocation session": ("--allocation session", "say how many with --nodes"),
+    "--cluster local --run-dir test_user.py": ("--run-dir", "test_user.py cannot be written", "another --run-dir"),
+}
+
+
+def refused(user: UserFolder, *options: str) -> str:
+    """Run pytest in this process, expect a usage error that leaves nothing behind, and return its text."""
+    there = set(user.path.rglob("*"))
+    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:benchmark", *options)
+    text = f"{result.stdout.str()}\n{result.stderr.str()}"
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, text
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+    assert set(user.path.rglob("*")) == there
+    return text
+
+
+@pytest.fixture(autouse=True)
+def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs these tests, the options mean the same."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=lambda options: options.replace("--", "").replace(" ", "_"))
+def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: str, distribution: str) -> None:
+    """A value that cannot be meant ends the session before anything is collected."""
+    user.recipe()
+    user.test()
+    text = refused(user, distribution, *options.split())
+    for words in BAD_OPTIONS[options]:
+        assert words in text
+
+
+def test_a_slurm_job_is_used_as_it_is(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a Slurm job, a job per run is refused with the job's id."""
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert "this process is inside job 4711" in refused(user, "--cluster", "slurm", "--allocation", "run")
+
+
+# Further lines of the ini file, changes of the recipe, further files, and what the message must hold.
+BAD_FILES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str], tuple[str, ...]]] = {
+    "ini_scale": (
+        "llmbench_scale = big", {}, {}, ("ini option llmbench_scale: unknown scale 'big'", "legal: full, smoke"),
+    ),
+    "ini_nodes": ("llmbench_nodes = 0", {}, {}, ("ini option llmbench_nodes: '0' is no whole number",)),
+    "ini_folder": ("llmbench_systems = gone", {}, {}, ("ini option llmbench_systems: ", "gone is no folder")),
+    "recipe_key": (
+        "", {"stepz": 3}, {},
+        ("tiny.yaml: recipe tiny: stepz: unknown key 'stepz' (did you mean 'steps'?); legal: ", "warm_up"),
+    ),
+    "no_unit": (
+        "", {"references": [{**LEARNS, "at_least": 5}]}, {},
+        ("recipe tiny: references.0.at_least: 5 has no unit", "such as '5 words/s'"),
+    ),
+    "other_unit": (
+        "", {"references": [{**LEARNS, "statistic": "samples_per_s", "at_least": "5 words/s",
+                             "applies_to": {"gpus": 8}}]}, {},
+        ("recipe tiny, reference learns: samples_per_s is in samples/s", "5 words/s (token rate) cannot be compared"),
+    ),
+    "unknown_statistic": (
+        "", {"references": [{**LEARNS, "statistic": "thruput"}]}, {},
+        ("reference learns: unknown statistic 'thruput' (did you mean 'throughput'?); legal: ", "mfu"),
+    ),
+    "unknown_engine": ("", {"engine": "pytorch"}, {}, ("recipe tiny: unknown engine 'pytorch'", "legal: ", "torch")),
+    "system_key": (
+        "llmbench_system = mine.yaml", {}, {"mine.yaml": "name: mine\ncluster: local\nnodez: 3\n"},
+        ("mine.yaml: nodez: unknown key 'nodez'", "legal: ", "partition"),
+    ),
+    "system_reference": (
+        "llmbench_system = mine.yaml", {}, {"mine.yaml": "name: mine\ncluster: local\nreferences: {tinny: []}\n"},
+        ("system mine: references: unknown recipe 'tinny' (did you mean 'tiny'?)", "legal: ", "opt125m"),
+    ),
+}  # fmt: skip
+
+
+def write_bad_files(user: UserFolder, name: str) -> tuple[str, ...]:
+    """Write a user's folder with one mistake in it and return what has to be said about it."""
+    ini, changes, files, words = BAD_FILES[name]
+    with (user.path / "pytest.ini").open("a") as file:
+        file.write(ini + "\n")
+    user.recipe(**changes)
+    for path, text in files.items():
+        (user.path / path).write_text(text)
+    user.test()
+    user.test("def test_other(): pass\n", "test_other.py")
+    return words
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_a_usage_error_for_who_gives_options(user: UserFolder, name: str, distribution: str) -> None:
+    """With an option of ours the session is about benchmarks, and it ends before anything is collected."""
+    words = write_bad_files(user, name)
+    text = refused(user, distribution, *([] if "system" in name else ["--system", "local"]), "--max-runs", "1")
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, name: str) -> None:
+    """Without one, it is an error of the files that hold our tests, and of no other file."""
+    words = write_bad_files(user, name)
+    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--continue-on-collection-errors")
+    text = result.stdout.str()
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "ERROR collecting test_user.py" in text
+    for word in words:
+        assert word in text
+    assert "Traceback" not in text
+    assert user.session is None
+
+
+def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder) -> None:
+    """The message names the test and every recipe there is."""
+    user.recipe()
+    user.test("import pytest\n\n@pytest.mark.recipe('tinny')\ndef test_mine(run):\n    pass\n")
+    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--cluster", "local")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    text = result.stdout.str()
+    assert "test_mine: unknown recipe 'tinny' (did you mean 'tiny'?); legal: opt1.3b, opt125m" in text
+    assert "Traceback" not in text
+    assert user.session is None
+
+
+@pytest.mark.parametrize("name", ["ini_scale", "unknown_recipe"])
+def test_workers_report_a_collection_error_once(user: UserFolder, name: str) -> None:
+    """Under xdist the workers find the mistake, and the session ends with it: no hang, no internal error."""
+    if name == "ini_scale":
+        words = write_bad_files(user, name)
+    else:
+        words = ("test_mine: unknown recipe 'tinny'", "legal: opt1.3b, opt125m")
+        user.test("import pytest\n\n@pytest.mark.recipe('tinny')\ndef test_mine(run):\n    pass\n")
+    result = user.run("-n2", timeout_s=120.0)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    assert "1 error in" in result.text
+    for word in words:
+        assert word in result.text
+    assert "Traceback" not in result.text
+    assert "INTERNALERROR" not in result.text
+    assert result.session is None

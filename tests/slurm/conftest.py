@@ -1,0 +1,72 @@
+"""A real Slurm, brought up by `make slurm-up`: without one these tests skip, or fail where it is required."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster.slurm import clean_environment
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+
+
+def run_slurm(*command: str) -> str:
+    """Run a Slurm command and return what it printed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment())
+    return done.stdout
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slurm_is_up() -> None:
+    """Skip without a Slurm that answers; in CI, where it must be there, fail."""
+    answers = False
+    if shutil.which("scontrol"):
+        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
+        answers = " is UP" in ping.stdout
+    if answers:
+        return
+    if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
+        pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
+    pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
+
+
+class Queue:
+    """Looking at Slurm's queue."""
+
+    @staticmethod
+    def jobs_of(session: Path) -> list[str]:
+        """Ids of the jobs of one of our sessions that Slurm still holds, found by the token in their comment."""
+        lines = run_slurm("squeue", "--noheader", "--format=%i %k").splitlines()
+        return [line.split()[0] for line in lines if f"llmbench:{session.name}" in line]
+
+    @classmethod
+    def wait_until_empty(cls, session: Path, timeout_s: float) -> None:
+        """Wait until no job of a session is left."""
+        deadline = time.monotonic() + timeout_s
+        while left := cls.jobs_of(session):
+            if time.monotonic() > deadline:
+                pytest.fail(f"jobs {left} of {session.name} are still there after {timeout_s:g} s")
+            time.sleep(0.2)
+
+    @staticmethod
+    def run(*command: str) -> str:
+        """Run a Slurm command."""
+        return run_slurm(*command)
+
+
+@pytest.fixture
+def queue() -> type[Queue]:
+    """Looking at Slurm's queue."""
+    return Queue

@@ -1,0 +1,172 @@
+"""What Slurm does to jobs, done on purpose: each is an error in Slurm's own words, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SLURM = ("--cluster", "slurm", "-k", "tiny")
+ENDLESS = {"steps": 100_000, "time_limit": "00:10:00"}
+UP = Path(__file__).parents[2] / "tools" / "slurm" / "up.sh"
+
+
+def error_of(result) -> str:
+    """The message of the only test, which must be an error and leave no metric behind."""
+    assert result.returncode != 0, result.text
+    assert result.case.outcome == "error", result.text
+    assert result.case.properties["verdict"] == "ERROR"
+    assert result.record()["metrics"] == {}
+    return str(result.case.message)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--nodes", "2", "--partition", "nowhere"), "nvalid partition"),
+        (("--nodes", "99"), "ode count"),
+        (("--nodes", "2", "--partition", "small", "--time", "20"), "ime limit"),
+        (("--nodes", "2", "--account", "nobody"), "nvalid account"),
+        (("--nodes", "2", "--qos", "luxury"), "nvalid qos"),
+        (("--partition", "nowhere"), "nvalid partition"),
+    ],
+    ids=["partition", "nodes", "time", "account", "qos", "partition-run"],
+)
+def test_a_request_that_cannot_be_met_fails_at_once(user, options: tuple[str, ...], said: str) -> None:
+    """Slurm's own words, what was asked, and the partitions there are."""
+    user.recipe()
+    user.test()
+    message = error_of(user.run(*SLURM, *options, timeout_s=60))
+    assert said in message
+    assert "Slurm refuses --nodes" in message
+    assert "Partitions here: test*" in message
+
+
+@pytest.mark.parametrize("mode", ["session", "run"])
+def test_a_killed_rank_is_named(user, watch, queue, mode: str) -> None:
+    """A rank killed on its node ends the run as an error that names rank and node."""
+    user.recipe(**ENDLESS, nodes=2)
+    user.test()
+    process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
+    session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
+    pid = watch.pid(session, "tiny", 1)
+    os.kill(pid, signal.SIGKILL)
+    message = error_of(user.finish(process))
+    assert "rank_died" in message
+    assert f"(pid {pid})" in message
+    assert queue.jobs_of(session) == []
+
+
+def test_a_hung_rank_is_ended(user, watch, queue) -> None:
+    """A stopped rank is named, its step is killed, and the nodes come back."""
+    user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
+    user.test()
+    process = user.start(*SLURM, "--nodes", "2")
+    session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
+    pid = watch.pid(session, "tiny", 1)
+    os.kill(pid, signal.SIGSTOP)
+    assert "(hang): no step for " in error_of(user.finish(process))
+    queue.wait_until_empty(session, 30)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("mode", ["session", "run"])
+def test_a_job_cancelled_from_outside_is_said_so(user, watch, queue, mode: str) -> None:
+    """scancel by somebody else is an error of the cluster, in both allocation modes."""
+    user.recipe(**ENDLESS, nodes=2)
+    user.test()
+    process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
+    session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
+    (job_id,) = queue.jobs_of(session)
+    queue.run("scancel", job_id)
+    message = error_of(user.finish(process))
+    assert f"Slurm job {job_id} ended as CANCELLED" in message
+    assert "cancelled from outside" in message
+
+
+def test_a_job_that_reaches_its_limit_is_said_so(user, queue) -> None:
+    """The limit given by --time ends the run, by our clock or by Slurm's, whichever is first."""
+    user.recipe(**ENDLESS)
+    user.test()
+    result = user.run(*SLURM, "--nodes", "1", "--time", "1")
+    message = error_of(result)
+    assert "TIMEOUT" in message or "time limit of 00:01:00" in message
+    assert "--time" in message
+    queue.wait_until_empty(result.session, 30)
+
+
+def test_a_dead_node_is_named(user, watch, queue) -> None:
+    """When a node stops answering, Slurm gives its job up, and the error says which."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can kill a node's daemon")
+    user.recipe(**ENDLESS)
+    user.test()
+    process = user.start(*SLURM, "--nodes", "2", "--nodelist", "n7,n8")
+    session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
+    base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
+    (pid_file,) = base.glob("run/slurmd*n8.pid")
+    try:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        os.kill(watch.pid(session, "tiny", 1), signal.SIGKILL)
+        message = error_of(user.finish(process, timeout_s=150))
+    finally:
+        subprocess.run([str(UP)], check=True, capture_output=True)
+    assert "n8" in message or "NODE_FAIL" in message
+    queue.wait_until_empty(session, 30)
+
+
+def test_without_accounting_runs_are_judged_all_the_same(user, queue) -> None:
+    """sacct failing costs nothing: squeue knows how a job ended."""
+    shim = user.path / "bin"
+    shim.mkdir()
+    (shim / "sacct").write_text("#!/bin/sh\necho 'sacct: error: slurmdbd is down' >&2\nexit 1\n")
+    (shim / "sacct").chmod(0o755)
+    user.env["PATH"] = f"{shim}:{os.environ['PATH']}"
+    user.recipe()
+    user.test()
+    result = user.run(*SLURM)
+    assert result.returncode == 0, result.text
+    assert queue.jobs_of(result.session) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "mode", "distribution"),
+    [
+        (signal.SIGINT, "session", "-n0"),
+        (signal.SIGINT, "run", "-n0"),
+        (signal.SIGINT, "session", "-n2"),
+        (signal.SIGTERM, "session", "-n0"),
+        (signal.SIGKILL, "session", "-n0"),
+        (signal.SIGKILL, "run", "-n0"),
+        (signal.SIGKILL, "session", "-n2"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_nothing_is_left_behind(user, watch, queue, number: signal.Signals, mode: str, distribution: str) -> None:
+    """However pytest ends, the queue is empty of its jobs within a minute."""
+    user.recipe(**ENDLESS, nodes=2)
+    user.test()
+    process = user.start(*SLURM, distribution, *(("--nodes", "2") if mode == "session" else ()))
+    session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
+    assert len(queue.jobs_of(session)) == 1
+    process.send_signal(number)
+    process.communicate(timeout=90)
+    queue.wait_until_empty(session, 60)
+
+
+def test_the_first_failure_with_x_ends_the_other_runs(user, queue) -> None:
+    """`-x` stops the session, and the runs that nobody waits for any more are cancelled."""
+    user.recipe("bad", optimizer={"learning_rate": 1.0e30, "warmup_steps": 0})
+    user.recipe("endless", **ENDLESS)
+    user.test()
+    result = user.run("--cluster", "slurm", "--nodes", "2", "--nodes-per-run", "1", "-x", "-k", "bad or endless")
+    assert result.cases["test_reference[bad-learns]"].outcome == "error"
+    assert result.record("endless")["problem"]["kind"] == "session_ended"
+    queue.wait_until_empty(result.session, 30)

@@ -1,0 +1,123 @@
+"""Real runs on several Slurm nodes, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SLURM = ("--cluster", "slurm")
+
+
+@pytest.mark.parametrize(("nodes", "distribution"), [(4, "-n0"), (2, "-n2")])
+def test_a_run_uses_the_nodes_asked_for(user, queue, nodes: int, distribution: str) -> None:
+    """`--nodes N` holds N nodes, every one of them trains, the XML names them, and the job is gone afterwards."""
+    user.recipe()
+    user.test()
+    result = user.run(*SLURM, "--nodes", str(nodes), distribution, "-k", "tiny")
+    assert result.returncode == 0, result.text
+    hosts = result.case.properties["hosts"].split(",")
+    assert len(set(hosts)) == nodes
+    record = result.record()
+    assert {info["host"] for info in record["rank_info"]} == set(hosts)
+    assert record["job_id"] == result.case.properties["job_id"]
+    assert f"--jobid={record['job_id']}" in record["command"]
+    assert (result.session / "allocation" / f"{record['job_id']}_submission.sh").is_file()
+    assert json.loads((result.session / "runs" / "tiny" / "job.json").read_text())["allocation"] == record["job_id"]
+    assert queue.jobs_of(result.session) == []
+
+
+def test_two_recipes_share_the_nodes_without_overlap(user, queue) -> None:
+    """With `--nodes-per-run`, runs are on disjoint nodes at the same time, also under xdist."""
+    for name in ("one", "two"):
+        user.recipe(name, steps=60)
+    user.test()
+    result = user.run(*SLURM, "--nodes", "4", "--nodes-per-run", "2", "-n3", "-k", "one or two")
+    assert result.returncode == 0, result.text
+    one, two = result.record("one"), result.record("two")
+    assert set(one["hosts"]).isdisjoint(two["hosts"])
+    assert one["timings"]["submitted"] < two["timings"]["ended"]
+    assert two["timings"]["submitted"] < one["timings"]["ended"]
+    assert queue.jobs_of(result.session) == []
+
+
+def test_without_nodes_every_run_is_a_job_of_its_own(user, queue) -> None:
+    """Each run is submitted with the shape of its recipe, and its script is kept."""
+    user.recipe("small")
+    user.recipe("wide", nodes=2)
+    user.test()
+    result = user.run(*SLURM, "-k", "small or wide")
+    assert result.returncode == 0, result.text
+    small, wide = result.record("small"), result.record("wide")
+    assert (len(small["hosts"]), len(wide["hosts"])) == (1, 2)
+    assert small["job_id"] != wide["job_id"]
+    script = (result.session / "runs" / "wide" / "logs" / f"{wide['job_id']}_submission.sh").read_text()
+    assert "#SBATCH --nodes=2" in script
+    assert "#SBATCH --exclusive" in script
+    assert queue.jobs_of(result.session) == []
+
+
+def test_two_sessions_at_once_do_not_disturb_each_other(user, queue) -> None:
+    """Two pytest processes hold different nodes, and each cancels its own job only."""
+    user.recipe(steps=40)
+    user.test()
+    first = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--run-dir", "reports/a")
+    second = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--run-dir", "reports/b")
+    for process in (first, second):
+        text, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, text
+    records = [json.loads(path.read_text()) for path in (user.path / "reports").glob("*/*/runs/tiny/record.json")]
+    assert len(records) == 2
+    assert set(records[0]["hosts"]).isdisjoint(records[1]["hosts"])
+    for session in (user.path / "reports").glob("*/*"):
+        assert queue.jobs_of(session) == []
+
+
+def test_an_allocation_we_are_inside_is_used_and_left_alone(user, queue) -> None:
+    """Inside salloc, runs are steps of that job; pytest neither submits nor cancels anything."""
+    user.recipe()
+    user.test()
+    job = queue.run("salloc", "--nodes=2", "--exclusive", "--no-shell", "--job-name=outer")  # says nothing on stdout
+    del job
+    job_id = queue.run("squeue", "--noheader", "--name=outer", "--format=%i").split()[0]
+    try:
+        user.env |= {"SLURM_JOB_ID": job_id, "SLURM_NTASKS": "7", "SLURM_CPU_BIND": "nonsense"}
+        result = user.run("-k", "tiny")
+        assert result.returncode == 0, result.text
+        record = result.record()
+        assert (record["cluster"], record["job_id"], len(record["hosts"])) == ("slurm", job_id, 2)
+        assert queue.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T").strip() == "RUNNING"
+        assert queue.jobs_of(result.session) == []
+
+        too_many = user.run("--nodes", "3", "-k", "tiny")
+        assert too_many.case.outcome == "error"
+        assert f"this Slurm job {job_id} has 2 nodes" in too_many.case.message
+    finally:
+        queue.run("scancel", job_id)
+
+
+def test_pytest_may_itself_be_a_step(user, queue) -> None:
+    """Started by srun inside a job, where new steps need --overlap and memory of their own, it works the same."""
+    user.recipe()
+    user.test()
+    environment = {"TMPDIR": str(user.path)}
+    command = ["srun", "--nodes=1", "--ntasks=1", "--exclusive", f"--chdir={user.path}", *user.command("-k", "tiny")]
+    import subprocess
+
+    done = subprocess.run(
+        command, env=user.environment | environment, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert queue.jobs_of(user.session) == []
+
+
+def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user) -> None:
+    """A CPU build of PyTorch on GPU nodes yields no number and says why."""
+    user.recipe()
+    user.test()
+    result = user.run(*SLURM, "--nodes", "1", "--gpus-per-node", "1", "-k", "tiny")
+    assert result.case.outcome == "error"
+    assert result.case.properties["verdict"] == "ERROR"
+    assert "rank 0" in result.case.message
+    assert "CUDA" in result.case.message or "GPU" in result.case.message

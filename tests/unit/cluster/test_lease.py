@@ -1,0 +1,49 @@
+"""Leases: no two runs share a node, and every node comes back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.cluster.lease import Lease, LeasePool
+from pytest_llmbench.core.errors import ClusterError
+
+HOSTS = ("n1", "n2", "n3", "n4")
+
+
+def test_a_run_waits_until_enough_nodes_are_free() -> None:
+    """The pool lends what is there, and None while too few are."""
+    pool = LeasePool(HOSTS)
+    first = pool.acquire(3)
+    assert first == Lease(("n1", "n2", "n3"))
+    assert pool.acquire(2) is None
+    assert pool.acquire(1) == Lease(("n4",))
+    pool.release(first)
+    assert pool.acquire(2) == Lease(("n1", "n2"))
+
+
+def test_more_than_there_are_is_an_error_with_the_way_out() -> None:
+    """Waiting would never end."""
+    with pytest.raises(ClusterError, match=r"needs 5 nodes; the allocation has 4 \(n1, n2, n3, n4\): give --nodes 5"):
+        LeasePool(HOSTS).acquire(5)
+
+
+@given(st.lists(st.integers(min_value=-4, max_value=4).filter(bool), max_size=40))
+def test_no_node_is_lent_twice_or_lost(moves: list[int]) -> None:
+    """Whatever is taken and given back in whatever order."""
+    pool = LeasePool(HOSTS)
+    lent: list[Lease] = []
+    for move in moves:
+        if move > 0:
+            lease = pool.acquire(move)
+            if lease is not None:
+                lent.append(lease)
+        elif lent:
+            pool.release(lent.pop(-move % len(lent)))
+        out = [host for lease in lent for host in lease.hosts]
+        assert len(out) == len(set(out))
+        assert set(out) <= set(HOSTS)
+    for lease in lent:
+        pool.release(lease)
+    assert pool.acquire(4) == Lease(HOSTS)

@@ -1,0 +1,154 @@
+"""The submission scripts: golden files, and the promise that they are what submitit hands to sbatch."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import submitit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.cluster.executors import JobRequest, sbatch_script
+from pytest_llmbench.cluster.planning import holder_request, run_request
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System, load_system
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import load_recipes
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
+SESSION = Session(id="20261121-120000-abcdef", folder=Path("/shared/reports/20261121-120000-abcdef"))
+EVERY_OPTION = {
+    "partition": "gpu", "account": "ml", "qos": "high", "reservation": "maintenance", "constraint": "ib&a100",
+    "nodelist": "n[1-4]", "exclude": "n3", "comment": "ticket 4711",
+}  # fmt: skip
+
+
+def request(recipe: str, *, hold: bool = False, system: System | None = None, **given: Any) -> JobRequest:
+    """The job that a session of these options asks Slurm for."""
+    settings = Settings(
+        **{
+            "system": system or load_system("ND96amsr_A100_v4", [shipped("systems")]),
+            "cluster": "slurm",
+            "allocation": "session" if hold else "run",
+            "run_dir": SESSION.folder.parent,
+            **given,
+        }
+    )
+    run = RunSpec(key=recipe, recipe=load_recipes([shipped("recipes")], settings.scale)[recipe])
+    return holder_request([run], settings, SESSION) if hold else run_request(run, settings, SESSION)
+
+
+PREPARED = System(
+    name="prepared", cluster="slurm", gpus_per_node=4, partition="slow", account="default", python="/opt/my env/python",
+    setup=("module load cuda/12.4", 'export TMPDIR="/scratch/$SLURM_JOB_ID"'), srun_args=("--mpi=pmix", "--label"),
+)  # fmt: skip
+REQUESTS = {
+    "hold_8_nodes": request("opt175b", hold=True, nodes=8),
+    "run_1_node": request("opt125m"),
+    "run_2_nodes": request("opt1.3b", nodes=2),
+    "run_8_nodes": request("opt175b", nodes=8),
+    "run_128_nodes": request("opt175b"),
+    "run_smoke_on_cpus": request("opt125m", scale="smoke", gpus_per_node=0),
+    "run_with_every_option": request("opt125m", nodes=4, time_min=95, slurm=EVERY_OPTION),
+    "run_with_a_prepared_system": request("opt125m", system=PREPARED, slurm={"partition": "fast"}),
+}
+
+
+def normalised(script: str) -> str:
+    """The script without what differs from one installation to the next: the interpreter."""
+    return script.replace(sys.executable, "/venv/bin/python")
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_script_is_the_golden_one(name: str) -> None:
+    """What goes to Slurm changes on purpose only. LLMBENCH_ACCEPT_GOLDEN=1 accepts what is there now."""
+    path = GOLDEN / f"{name}.sh"
+    script = normalised(sbatch_script(REQUESTS[name]))
+    if os.environ.get("LLMBENCH_ACCEPT_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(script)
+    expected = path.read_text() if path.exists() else ""
+    if script != expected:
+        difference = "".join(
+            difflib.unified_diff(expected.splitlines(True), script.splitlines(True), str(path), "this code")
+        )
+        pytest.fail(f"{difference}\nIf that is meant: LLMBENCH_ACCEPT_GOLDEN=1 pytest {__file__}", pytrace=False)
+
+
+def test_no_golden_file_is_left_over() -> None:
+    """Every file there belongs to a request above."""
+    assert {path.stem for path in GOLDEN.iterdir()} == set(REQUESTS)
+
+
+def directives(script: str) -> dict[str, str]:
+    """The #SBATCH lines of a script."""
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH --")]
+    pairs = [line.partition("=") for line in lines]
+    assert len({name for name, _, _ in pairs}) == len(pairs), "an option is given twice"
+    return {name: value for name, _, value in pairs}
+
+
+def test_every_option_reaches_sbatch() -> None:
+    """Each of the options is one directive, and the comment keeps the token that finds the job again."""
+    found = directives(sbatch_script(REQUESTS["run_with_every_option"]))
+    for name, value in EVERY_OPTION.items():
+        assert value in found[name]
+    assert found["comment"].strip("'") == "llmbench:20261121-120000-abcdef ticket 4711"
+    assert (found["nodes"], found["time"], found["ntasks-per-node"], found["gpus-per-node"]) == ("4", "95", "8", "8")
+
+
+def test_the_holder_is_one_process() -> None:
+    """It holds every node with every GPU, and runs on the first alone."""
+    script = sbatch_script(REQUESTS["hold_8_nodes"])
+    found = directives(script)
+    assert (found["nodes"], found["gpus-per-node"], found["ntasks-per-node"]) == ("8", "8", "1")
+    assert not any(line.startswith("srun") for line in script.splitlines())
+
+
+def test_the_options_override_the_system_file() -> None:
+    """A default of the system's is kept only where the user said nothing."""
+    found = directives(sbatch_script(REQUESTS["run_with_a_prepared_system"]))
+    assert (found["partition"], found["account"]) == ("fast", "default")
+
+
+WORDS = st.text("abcXYZ019_-.,[]&", min_size=1, max_size=12)
+REQUEST = st.builds(
+    JobRequest,
+    name=WORDS,
+    folder=st.just(Path("/shared/a folder/logs")),
+    nodes=st.integers(1, 2000),
+    tasks_per_node=st.integers(1, 16),
+    gpus_per_node=st.integers(0, 16),
+    time_min=st.integers(1, 100_000),
+    comment=WORDS,
+    slurm=st.dictionaries(st.sampled_from([*EVERY_OPTION]), WORDS),
+    setup=st.lists(WORDS, max_size=3).map(tuple),
+    srun_args=st.lists(WORDS.map("--{}".format), max_size=3).map(tuple),
+    use_srun=st.booleans(),
+    python=st.none() | st.sampled_from(["/opt/python", "/opt/my env/python"]),
+)
+
+
+@pytest.fixture(scope="module")
+def srun_on_path(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """submitit's executor only asks whether srun is there."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "srun").touch(mode=0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@given(asked=REQUEST)
+def test_the_plan_shows_what_submitit_submits(srun_on_path: None, asked: JobRequest) -> None:
+    """`--plan` and the `--test-only` question hold the very text that submitit would submit."""
+    executor = submitit.SlurmExecutor(asked.folder, max_num_timeout=0, python=asked.interpreter)
+    executor.update_parameters(**asked.parameters)
+    text = executor._make_submission_file_text(executor._submitit_command_str, "some-uid")
+    assert sbatch_script(asked) == text

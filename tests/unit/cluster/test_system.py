@@ -1,0 +1,123 @@
+"""Systems: found by name or file, and this machine described by what is in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster import system as systems
+from pytest_llmbench.cluster.system import load_system, probe_local
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.paths import shipped
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a driver."""
+    monkeypatch.setattr(systems, "_nvidia_smi", list)
+
+
+def nvidia_smi(folder: Path, script: str) -> None:
+    """Put a driver's tool on PATH that does what `script` does."""
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_every_shipped_system_is_found_by_its_name() -> None:
+    """One per source document's hardware, each with the peak it is judged by and where that is published."""
+    names = ["H200", "JUWELS_Booster", "Lambda_8xH100", "ND96amsr_A100_v4", "p4de.24xlarge"]
+    for name in names:
+        system = load_system(name, [shipped("systems")])
+        assert system.name == name
+        assert system.cluster == "slurm"
+        assert system.gpu is not None
+        assert system.gpu.peak_tflops["bf16"] > system.gpu.peak_tflops["fp32"]
+        assert system.gpu.source
+
+
+def test_two_systems_need_no_file() -> None:
+    """A Slurm that nothing is known of, and this machine."""
+    slurm = load_system("slurm", [])
+    assert (slurm.cluster, slurm.gpus_per_node, slurm.gpu) == ("slurm", None, None)
+    assert load_system("local", []).cluster == "local"
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    """And says that a file will do."""
+    with pytest.raises(ConfigError, match=r"unknown system 'h100'; legal: H200, .*local.*slurm; or give a YAML file"):
+        load_system("h100", [shipped("systems")])
+
+
+def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
+    """It need not be in a folder of systems."""
+    path = tmp_path / "mine.yml"
+    path.write_text("name: mine\ncluster: slurm\ngpus_per_node: 4\nenv: {A: b}\nsetup: [module load cuda]\n")
+    system = load_system(str(path), [])
+    assert (system.name, system.gpus_per_node, system.env, system.setup) == (
+        "mine",
+        4,
+        {"A": "b"},
+        ("module load cuda",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: mine\ncluster: slurm\nnodez: 3\n", "nodez: unknown key 'nodez'.*legal: .*partition"),
+        ("name: mine\ncluster: k8s\n", "cluster: Input should be 'slurm' or 'local'"),
+        ("name: mine\ncluster: slurm\ngpus_per_node: -1\n", "gpus_per_node: .*greater than or equal to 0"),
+        ("cluster: slurm\n", "name: missing"),
+        ("name: mine\ncluster: slurm\ngpu: {modle: A100}\n", "gpu.modle: unknown key 'modle' .did you mean 'model'"),
+        ("[]\n", "expected a mapping"),
+        ("name: [\n", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(tmp_path: Path, text: str, words: str) -> None:
+    """The message says which file, which key, and what is legal."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"mine.yaml: .*{words}"):
+        load_system(str(path), [])
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_machine_without_gpus_trains_on_two_cpu_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or on one, where there is but one CPU."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
+    many = probe_local()
+    assert (many.gpus_per_node, many.cpu_ranks_per_node, many.gpu) == (0, 2, None)
+    assert many.description.startswith("16 CPUs")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    assert probe_local().cpu_ranks_per_node == 1
+
+
+def test_gpus_are_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peak of a model that a known system has is taken over; another's is not guessed."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    nvidia_smi(tmp_path, "echo 'NVIDIA A100-SXM4-80GB'; echo 'NVIDIA A100-SXM4-80GB'")
+    local = load_system("local", [shipped("systems")])
+    assert local.gpus_per_node == 2
+    assert local.gpu is not None
+    assert local.gpu.model == "A100-SXM4-80GB"
+    nvidia_smi(tmp_path, "echo 'NVIDIA RTX 2080'")
+    unknown = load_system("local", [shipped("systems")])
+    assert (unknown.gpus_per_node, unknown.gpu) == (1, None)
+
+
+@pytest.mark.parametrize("model", ["NVIDIA H200 NVL", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])
+def test_a_peak_is_of_that_very_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    """An H200 NVL is no H200: it has another peak, and MFU by the wrong one would be wrong."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    nvidia_smi(tmp_path, f"echo '{model}'")
+    assert load_system("local", [shipped("systems")]).gpu is None
+
+
+def test_a_driver_that_does_not_answer_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a login node with the tool and without the hardware."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9")
+    assert load_system("local", []).gpus_per_node == 0

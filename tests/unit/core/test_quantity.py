@@ -1,0 +1,222 @@
+"""Quantities: what text is one, what it equals, and that nothing else is ever compared."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.errors import UnitError
+from pytest_llmbench.core.quantity import UNITS, Quantity
+
+# Far enough from the largest float that every unit's factor leaves it finite.
+NUMBERS = st.floats(min_value=-1e280, max_value=1e280)
+QUANTITIES = st.builds(Quantity, NUMBERS, st.sampled_from(sorted(UNITS)))
+COMPARISONS: list[Callable[[Any, Any], bool]] = [operator.lt, operator.le, operator.gt, operator.ge]
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> tuple[Quantity, Quantity]:
+    """Two quantities of one dimension, in the same unit or not."""
+    first = draw(QUANTITIES)
+    units = [unit for unit, (dimension, _) in UNITS.items() if dimension == first.dimension]
+    return first, Quantity(draw(NUMBERS | st.just(first.value)), draw(st.sampled_from(units)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("200K words/s", 200_000, "words/s"),
+        ("200k words/s", 200_000, "words/s"),
+        ("200 K words/s", 200_000, "words/s"),
+        ("1.5M tokens/s", 1_500_000, "tokens/s"),
+        ("5%", 5, "%"),
+        ("  5 %  ", 5, "%"),
+        ("-0.5 nat", -0.5, "nat"),
+        (".5 s", 0.5, "s"),
+        ("5. s", 5, "s"),
+        ("2.5e-3 s", 0.0025, "s"),
+        ("1,234,567 tokens/s", 1_234_567, "tokens/s"),
+        ("1_000_000 tokens/s", 1_000_000, "tokens/s"),
+        ("16 GB", 16, "GB"),
+        ("16GiB", 16, "GiB"),
+        ("3 ms", 3, "ms"),
+        ("312 TFLOP/s", 312, "TFLOP/s"),
+        ("0.5 1", 0.5, "1"),
+    ],
+)
+def test_text_is_read_as_it_is_meant(text: str, value: float, unit: str) -> None:
+    """A number, an optional thousands prefix and a unit, with or without spaces."""
+    quantity = Quantity(text)
+    assert (quantity.value, quantity.unit) == (value, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("200000", "has no unit; legal units: tokens/s, words/s"),
+        ("200K", "has no unit"),
+        ("200K word/s", r"unknown unit 'word/s' \(did you mean 'words/s'\?\)"),
+        ("5 bananas", "unknown unit 'bananas'"),
+        ("", "is no quantity"),
+        ("fast", "is no quantity"),
+        ("1,5 %", "is no quantity"),
+        ("1,5%", "unknown unit ',5%'"),
+        ("5 % of it", "is no quantity"),
+        ("nan words/s", "is no quantity"),
+        ("inf words/s", "is no quantity"),
+        ("1e999 s", "is no finite number"),
+        ("1e308 h", "is no finite number"),
+    ],
+)
+def test_any_other_text_is_refused(text: str, message: str) -> None:
+    """No unit, an unknown one, a decimal comma, or no finite number: an error that says so."""
+    with pytest.raises(UnitError, match=message):
+        Quantity(text)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
+def test_a_number_that_is_not_finite_is_no_quantity(value: float) -> None:
+    """A missing or overflown measurement never becomes a value that could pass a comparison."""
+    with pytest.raises(UnitError, match="no finite number"):
+        Quantity(value, "words/s")
+
+
+def test_a_unit_is_given_once() -> None:
+    """A bare number needs a unit, and a text holds its own."""
+    with pytest.raises(UnitError, match="has no unit"):
+        Quantity(5)
+    with pytest.raises(UnitError, match="as one text"):
+        Quantity("5 s", "s")
+
+
+@given(
+    st.text(
+        alphabet="0123456789.,_+-eEKkMG %wordstkn/sgpuFLOPGiBTminh\N{ARABIC-INDIC DIGIT ONE}\N{SUPERSCRIPT TWO}",
+        max_size=20,
+    )
+    | st.text(max_size=20)
+)
+def test_any_text_is_a_finite_quantity_or_refused(text: str) -> None:
+    """Whatever the text, it yields a finite number or a UnitError."""
+    try:
+        quantity = Quantity(text)
+    except UnitError:
+        return
+    assert math.isfinite(quantity.base)
+
+
+@given(QUANTITIES)
+def test_exact_text_reads_back_as_the_same_number(quantity: Quantity) -> None:
+    """Nothing is lost between writing a quantity down and reading it, not even the unit's spelling."""
+    again = Quantity(quantity.exact)
+    assert (again.value, again.unit) == (quantity.value, quantity.unit)
+
+
+@given(QUANTITIES.filter(lambda quantity: quantity.unit != "1"))
+def test_text_for_people_reads_back_to_six_digits(quantity: Quantity) -> None:
+    """`str()` is a quantity again, rounded."""
+    again = Quantity(str(quantity))
+    assert again.unit == quantity.unit
+    assert again.value == pytest.approx(quantity.value, rel=1e-5)
+
+
+def test_a_word_is_a_token() -> None:
+    """`words/s` and `tokens/s` are one unit under two names, and so are they per GPU."""
+    assert Quantity("200K words/s") == Quantity("200K tokens/s")
+    assert hash(Quantity("200K words/s")) == hash(Quantity("200K tokens/s"))
+    assert Quantity("5 words/s/gpu") == Quantity("5 tokens/s/gpu")
+
+
+def test_a_sample_is_no_word_and_a_rate_per_gpu_is_another() -> None:
+    """Rates of different things are never compared, however alike their units look."""
+    with pytest.raises(UnitError, match=r"\(token rate\) cannot be compared with 1 samples/s \(sample rate\)"):
+        _ = Quantity("200K words/s") >= Quantity("1 samples/s")
+    with pytest.raises(UnitError, match="token rate per GPU"):
+        _ = Quantity("200K words/s") >= Quantity("1 words/s/gpu")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1 s", "1000 ms"),
+        ("1 min", "60 s"),
+        ("1 h", "60 min"),
+        ("1 GFLOP/s", "1e9 FLOP/s"),
+        ("1 TFLOP/s", "1000 GFLOP/s"),
+        ("1 GB", "1e9 B"),
+        ("1 GiB", "1073741824 B"),
+        ("5 %", "0.05 1"),
+    ],
+)
+def test_units_of_one_dimension_are_in_proportion(one: str, other: str) -> None:
+    """The same amount in two units is equal; a GiB is binary and a GB decimal."""
+    assert Quantity(one) == Quantity(other)
+
+
+@pytest.mark.parametrize("compare", COMPARISONS)
+def test_a_bare_number_is_never_compared(compare: Callable[[Any, Any], bool]) -> None:
+    """A number without a unit raises on either side of every comparison, and the message gives the cure."""
+    rate = Quantity("200K words/s")
+    with pytest.raises(UnitError, match=r"has no unit; write Quantity\(200000, 'words/s'\)"):
+        compare(rate, 200_000)
+    with pytest.raises(UnitError, match="has no unit"):
+        compare(200_000, rate)
+    assert rate != 200_000
+
+
+@given(alike())
+def test_comparison_is_a_total_order(pair: tuple[Quantity, Quantity]) -> None:
+    """Of two quantities of one dimension exactly one of below, equal and above holds, seen from either side."""
+    a, b = pair
+    assert [a < b, a == b, a > b].count(True) == 1
+    assert (a < b, a <= b, a > b, a >= b) == (b > a, b >= a, b < a, b <= a)
+    assert (a <= b) == (a < b or a == b)
+    assert a != b or hash(a) == hash(b)
+
+
+@given(QUANTITIES, QUANTITIES)
+def test_other_dimensions_raise_unit_errors_only(a: Quantity, b: Quantity) -> None:
+    """Comparing and converting either works or raises a UnitError, by the dimensions alone."""
+    acts: list[Callable[[], object]] = [
+        *(partial(compare, a, b) for compare in COMPARISONS),
+        partial(a.difference_percent, b),
+        partial(a.to, b.unit),
+    ]
+    for act in acts:
+        try:
+            act()
+        except UnitError:
+            assert a.dimension != b.dimension
+        else:
+            assert a.dimension == b.dimension
+    if a.dimension != b.dimension:
+        assert a != b
+
+
+@given(alike())
+def test_conversion_changes_the_unit_alone(pair: tuple[Quantity, Quantity]) -> None:
+    """In another unit of its dimension a quantity is the same, up to rounding; in its own, exactly."""
+    a, b = pair
+    assert a.to(b.unit).unit == b.unit
+    assert a.to(b.unit).base == pytest.approx(a.base, rel=1e-14)
+    assert a.to(a.unit) is a
+
+
+def test_an_unknown_unit_to_convert_to_is_refused() -> None:
+    """Converting to a unit nobody knows is a UnitError."""
+    with pytest.raises(UnitError, match="unknown unit 'weeks'"):
+        Quantity("1 h").to("weeks")
+
+
+def test_the_distance_to_a_threshold_is_signed() -> None:
+    """Above is plus and below is minus, in percent of the threshold; of nothing there is no percentage."""
+    assert Quantity("180K words/s").difference_percent(Quantity("200K tokens/s")) == pytest.approx(-10)
+    assert Quantity("90 s").difference_percent(Quantity("1 min")) == pytest.approx(50)
+    assert Quantity("1 nat").difference_percent(Quantity("0 nat")) is None

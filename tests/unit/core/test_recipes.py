@@ -1,0 +1,185 @@
+"""Recipe files: what they mean, and how mistakes in them are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipes import SCALES, Recipe, SyntheticTokens, TokenFile, load_recipes
+from pytest_llmbench.core.schema import merge, validate
+
+SMALL: dict[str, Any] = {
+    "model": {"layers": 2, "hidden_size": 32, "attention_heads": 2, "vocab_size": 256},
+    "global_batch_size": 8,
+    "micro_batch_size": 2,
+}
+FAMILY: dict[str, Any] = {
+    "family": "tiny",
+    "defaults": {
+        "engine": "torch",
+        "sequence_length": 32,
+        "optimizer": {"learning_rate": 1e-3},
+        "steps": 12,
+        "time_limit": "00:05:00",
+        "references": [
+            {
+                "name": "learns",
+                "statistic": "loss_drop",
+                "at_least": "0.1 nat",
+                "why": "it must",
+                "source": "here",
+                "date": "2026-01-01",
+            }
+        ],
+    },
+    "smoke": {"sequence_length": 16, "model": {"layers": 1}, "precision": "fp32"},
+    "recipes": {"small": SMALL, "large": merge(SMALL, {"model": {"layers": 4}})},
+}
+
+Load = Callable[..., dict[str, Recipe]]
+
+
+def dump(data: dict[str, Any]) -> str:
+    """Write YAML with the keys in the order given."""
+    text: str = yaml.safe_dump(data, sort_keys=False)
+    return text
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Read the family with some of its values replaced, or the given text, as the recipe file it is."""
+
+    def run(changes: dict[str, Any] | str | None = None, **options: Any) -> dict[str, Recipe]:
+        text = changes if isinstance(changes, str) else dump(merge(FAMILY, changes or {}))
+        (tmp_path / "tiny.yaml").write_text(text)
+        return load_recipes([tmp_path], **options)
+
+    return run
+
+
+def test_defaults_are_under_every_recipe_and_smoke_over_it(load: Load) -> None:
+    """A recipe overrides the defaults key by key; the smoke variant overrides the recipe in the same way."""
+    full, smoke = load()["small"], load(scale="smoke")["small"]
+    assert (full.name, full.scale, full.sequence_length, full.model.layers) == ("small", "full", 32, 2)
+    assert (smoke.name, smoke.scale, smoke.sequence_length, smoke.model.layers) == ("small", "smoke", 16, 1)
+    assert smoke.model.hidden_size == full.model.hidden_size
+    assert (full.precision, smoke.precision) == ("bf16", "fp32")
+    assert full.time_limit == 5
+
+
+def test_recipes_come_in_the_order_of_files_and_names(load: Load, tmp_path: Path) -> None:
+    """Files go by their names, recipes by their place in the file; other files are not read."""
+    (tmp_path / "also.yaml").write_text(dump(FAMILY | {"recipes": {"zebra": SMALL, "ant": SMALL}}))
+    (tmp_path / "notes.txt").write_text("no recipe")
+    assert list(load()) == ["zebra", "ant", "small", "large"]
+
+
+def test_work_per_step_is_counted_over_all_ranks(load: Load) -> None:
+    """Tokens per step are sequences times their length, on however many GPUs."""
+    assert load()["small"].tokens_per_step == 8 * 32
+
+
+def test_a_recipe_survives_json(load: Load) -> None:
+    """What is handed to the ranks, and what is kept in the record, is the recipe to the last digit."""
+    recipe = load({"defaults": {"optimizer": {"learning_rate": 0.1 + 0.2}}})["small"]
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+    assert validate(Recipe, recipe.model_dump(mode="json"), "task") == recipe
+
+
+def test_data_is_of_the_kind_that_is_named(load: Load) -> None:
+    """Without a word it is synthetic; a token file says so."""
+    assert load()["small"].data == SyntheticTokens()
+    data = {"kind": "token_file", "path": "/data/tokens", "dtype": "int32"}
+    assert load({"defaults": {"data": data}})["small"].data == TokenFile.model_validate(data)
+
+
+REFERENCE = FAMILY["defaults"]["references"][0]
+
+
+def references(**changes: Any) -> dict[str, Any]:
+    """Build the change that replaces values of the one reference."""
+    return {"defaults": {"references": [REFERENCE | changes]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({"famly": 1}, ["tiny.yaml: famly: unknown key 'famly' (did you mean 'family'?); legal: defaults, family, "]),
+        ({"defaults": {"stpes": 1}}, ["tiny.yaml: recipe small: stpes: unknown key 'stpes' (did you mean 'steps'?)"]),
+        (
+            {"recipes": {"large": {"model": {"layer": 3}}}},
+            ["recipe large: model.layer: unknown key 'layer' (did you mean 'layers'?); legal: attention_heads, "],
+        ),
+        (
+            {"defaults": {"optimizer": {"lr": 3}}},
+            ["recipe small: optimizer.lr: unknown key 'lr'", "legal: betas, clip_grad_norm, eps, learning_rate, "],
+        ),
+        (references(atleast="1 %"), ["references.0.atleast: unknown key 'atleast' (did you mean 'at_least'?)"]),
+        (
+            references(applies_to={"gpuss": 1}),
+            ["references.0.applies_to.gpuss: unknown key", "did you mean 'gpus'?); legal: gpu, gpus, nodes, system"],
+        ),
+        ({"defaults": {"data": {"kind": "synthetic", "path": "x"}}}, ["data.synthetic.path: unknown key"]),
+        ({"defaults": {"data": {"kind": "tokens"}}}, ["data: ", "'synthetic', 'token_file'"]),
+        (references(at_least=0.1), ["references.0.at_least: 0.1 has no unit; write it with one"]),
+        (references(at_least="0.1 nats"), ["references.0.at_least: unknown unit 'nats' (did you mean 'nat'?)"]),
+        (references(at_least="5 words/s"), ["references.0: a bound in words/s belongs to a machine: add applies_to"]),
+        (
+            {"defaults": {"references": [REFERENCE, REFERENCE]}},
+            ["recipe small: two references share a name: learns, learns"],
+        ),
+        ({"smoke": {"stpes": 1}}, ["tiny.yaml: recipe small at scale smoke: stpes: unknown key 'stpes'"]),
+        ({"smoke": {"model": {"heads": 1}}}, ["at scale smoke: model.heads: unknown key 'heads'"]),
+        ({"smoke": {"steps": 5}}, ["recipe small at scale smoke: 5 steps leave none to judge after 5 of warm-up"]),
+        ({"defaults": {"time_limit": "soon"}}, ["recipe small: time_limit: 'soon' is no time limit"]),
+        ({"defaults": {"warm_up": {"rule": "guess"}}}, ["warm_up.rule: ", "'skip_first'"]),
+        ({"defaults": {"model": {"dropout": 1}}}, ["model.dropout: ", "less than 1"]),
+        ({"smoke": {"model": {"attention_heads": 3}}}, ["hidden_size 32 does not divide into 3 attention heads"]),
+        ({"recipes": {"small": {"engine": None}}}, ["recipe small: engine: "]),
+        ({"recipes": []}, ["tiny.yaml: recipes: "]),
+    ],
+)
+def test_a_mistake_is_told_with_file_recipe_and_key(
+    load: Load, tmp_path: Path, changes: dict[str, Any], messages: list[str]
+) -> None:
+    """Whichever scale is asked for, every mistake in a file stops it, and each line begins with its place."""
+    for scale in SCALES:
+        with pytest.raises(ConfigError) as error:
+            load(changes, scale=scale)
+        told = str(error.value)
+        assert all(message in told for message in messages), told
+        assert all(line.startswith(f"{tmp_path / 'tiny.yaml'}: ") for line in told.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("family: a\nfamily: b\nrecipes: {}", "key 'family' is given twice"),
+        ("family: a\nrecipes: {}\ndefaults:\n  time_limit: 1:30:00", r"1:30:00 without quotes .*\n.*line 4, column 15"),
+        ("[family, recipes]", "expected a mapping of keys, found list"),
+    ],
+)
+def test_a_mistake_in_yaml_is_told_with_its_line(load: Load, text: str, message: str) -> None:
+    """What YAML would take in silence is refused where it stands."""
+    with pytest.raises(ConfigError, match=message):
+        load(text)
+
+
+@pytest.mark.parametrize("text", ["5:00", "00:05:00", "5"])
+def test_a_time_limit_in_quotes_is_what_slurm_would_make_of_it(load: Load, text: str) -> None:
+    """Text is read in Slurm's notation, so 5:00 is five minutes."""
+    assert load({"defaults": {"time_limit": text}})["small"].time_limit == 5
+
+
+def test_one_name_in_two_files_is_refused(load: Load, tmp_path: Path) -> None:
+    """Neither of two recipes of one name wins: both files are named."""
+    (tmp_path / "other.yaml").write_text(dump(FAMILY | {"recipes": {"small": SMALL}}))
+    with pytest.raises(ConfigError, match="rename one") as error:
+        load()
+    for name in ("tiny.yaml", "other.yaml"):
+        assert str(tmp_path / name) in str(error.value)

@@ -1,0 +1,115 @@
+"""References: which bounds can be written down, and which numbers meet them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.errors import ConfigError, UnitError
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.reference import AppliesTo, Reference
+from pytest_llmbench.core.schema import validate
+
+FINITE = st.floats(-1e12, 1e12)
+
+
+def reference(**changes: Any) -> Reference:
+    """Build an absolute reference with some of its values replaced; None leaves one out."""
+    plain = {
+        "name": "fast",
+        "statistic": "throughput",
+        "at_least": "200K words/s",
+        "why": "because",
+        "source": "a document",
+        "date": "2023-03-20",
+        "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "nodes": 1},
+    }
+    given = {key: value for key, value in (plain | changes).items() if value is not None}
+    return validate(Reference, given, "here")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"at_least": None}, "here: give at_least, at_most, or both"),
+        ({"at_least": 200_000}, "here: at_least: 200000 has no unit; write it with one, such as '200000 words/s'"),
+        ({"at_least": "200K"}, "here: at_least: '200K' has no unit"),
+        ({"at_least": "200K wrods/s"}, "unknown unit 'wrods/s' (did you mean 'words/s'?)"),
+        ({"at_least": "nan words/s"}, "here: at_least: 'nan words/s' is no quantity"),
+        ({"at_most": "100K words/s"}, "no number is at least 200000 words/s and at most 100000 words/s"),
+        ({"at_most": "5 s"}, "here: 200000 words/s (token rate) cannot be compared with 5 s (time)"),
+        ({"applies_to": None}, "a bound in words/s belongs to a machine: add applies_to"),
+        ({"at_least": None, "at_most": "150 s", "applies_to": None}, "a bound in s belongs to a machine"),
+        ({"applies_to": {}}, "here: applies_to: name at least one of gpu, gpus, nodes, system"),
+        ({"applies_to": {"gpu": None, "nodes": None}}, "name at least one of gpu, gpus, nodes, system"),
+        ({"applies_to": {"gpu": ""}}, "here: applies_to.gpu: "),
+        ({"applies_to": {"gpus": 0}}, "here: applies_to.gpus: "),
+        ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
+        ({"atleast": "5 %"}, "unknown key 'atleast' (did you mean 'at_least'?)"),
+        ({"date": "yesterday"}, "here: date: "),
+    ],
+)
+def test_a_bound_that_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+    """No bound, no unit, no range, no machine, no such key: each is an error that names its place."""
+    with pytest.raises(ConfigError) as error:
+        reference(**changes)
+    assert message in str(error.value)
+    assert str(error.value).startswith("here: ")
+
+
+@pytest.mark.parametrize("why", ["why", "source", "date"])
+def test_a_number_without_its_story_is_refused(why: str) -> None:
+    """Why, source and date are demanded of every reference."""
+    with pytest.raises(ConfigError, match=f"{why}: missing"):
+        reference(**{why: None})
+
+
+@pytest.mark.parametrize("bound", ["5 %", "0.5 1", "0.1 nat"])
+def test_a_fraction_or_a_loss_needs_no_machine(bound: str) -> None:
+    """What means the same everywhere may be asked for everywhere."""
+    assert reference(at_least=bound, applies_to=None).applies_to is None
+
+
+@given(FINITE, FINITE, FINITE)
+def test_bounds_are_inclusive_on_both_sides(low: float, width: float, value: float) -> None:
+    """A number is in a reference when it is neither below nor above it, and the bound it misses is named."""
+    high = low + abs(width)
+    both = reference(at_least=f"{low!r} words/s", at_most=f"{high!r} tokens/s")
+    missed = both.missed_by(Quantity(value, "words/s"))
+    if value < low:
+        assert missed == (">=", Quantity(low, "words/s"))
+    elif value > high:
+        assert missed == ("<=", Quantity(high, "words/s"))
+    else:
+        assert missed is None
+    assert (Quantity(value, "words/s") in both) == (missed is None)
+    assert Quantity(low, "words/s") in both
+    assert Quantity(high, "words/s") in both
+
+
+def test_a_number_of_another_kind_is_never_in_a_reference() -> None:
+    """Another dimension, or no unit at all, raises; it neither passes nor fails."""
+    with pytest.raises(UnitError, match="cannot be compared"):
+        _ = Quantity("300K samples/s") in reference()
+    with pytest.raises(TypeError, match="300000 is no Quantity"):
+        _ = 300_000 in reference()
+
+
+def test_it_reads_as_a_phrase() -> None:
+    """Threshold and machine are texts for reports."""
+    assert reference().threshold == ">= 200000 words/s"
+    assert reference(at_most="1M words/s").threshold == ">= 200000 words/s and <= 1e+06 words/s"
+    assert str(reference().applies_to) == "8 × A100-SXM4-80GB, 1 node"
+    assert str(AppliesTo(gpus=16, nodes=2)) == "16 GPUs, 2 nodes"
+    assert str(AppliesTo(gpu="H200", system="here")) == "H200, system here"
+
+
+def test_it_survives_json_to_the_last_digit() -> None:
+    """A reference reads back from JSON as itself, with all digits of its bounds."""
+    precise = reference(at_least="199999.99999 words/s")
+    again = Reference.model_validate_json(precise.model_dump_json())
+    assert again == precise
+    assert Quantity("199999.9 words/s") not in again

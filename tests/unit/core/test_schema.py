@@ -1,0 +1,215 @@
+"""YAML in, strict models out, and errors that say where and what."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, read_yaml, validate
+
+KEYS = st.sampled_from("abcd")
+TREES = st.recursive(
+    st.dictionaries(KEYS, st.integers(0, 3), max_size=3), lambda inner: st.dictionaries(KEYS, inner | st.integers(0, 3))
+)
+
+Read = Callable[[str | bytes], dict[str, Any]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Read the given text as a YAML file."""
+
+    def run(text: str | bytes) -> dict[str, Any]:
+        path = tmp_path / "file.yaml"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return read_yaml(path)
+
+    return run
+
+
+class Apple(Strict):
+    """One of two kinds."""
+
+    kind: Literal["apple"] = "apple"
+    seeds: int = 5
+
+
+class Pear(Strict):
+    """The other kind."""
+
+    kind: Literal["pear"]
+    length: float
+
+
+class Basket(Strict):
+    """A model with every way to nest another."""
+
+    name: str
+    fruit: Annotated[Apple | Pear, Field(discriminator="kind")] = Apple()
+    more: tuple[Apple, ...] = ()
+    named: Mapping[str, Apple] = {}
+    maybe: Apple | None = None
+    least: QuantityField | None = None
+    limit: MinutesField = 1
+
+
+def test_a_mapping_is_read(read: Read) -> None:
+    """YAML's own types, anchors and merge keys arrive as plain data."""
+    text = "base: &base {a: 1, b: 2}\nc: {<<: *base, b: 3}\nd: *base\ne: [x, 1.5, true]"
+    base = {"a": 1, "b": 2}
+    assert read(text) == {"base": base, "c": {"a": 1, "b": 3}, "d": base, "e": ["x", 1.5, True]}
+
+
+def test_a_key_that_a_merge_brought_may_be_overridden_at_any_depth(read: Read) -> None:
+    """A mapping that is merged before it is itself looked at repeats no key."""
+    text = "x: {child: &child {<<: &base {a: 1}, a: 2}}\nparent: {<<: *child, b: 3}"
+    assert read(text) == {"x": {"child": {"a": 2}}, "parent": {"a": 2, "b": 3}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3", r"key 'a' is given twice\n.*line 3, column 1"),
+        ("x: [{y: {a: 1, a: 1}}]", r"key 'a' is given twice\n.*line 1, column 16"),
+        ("limit: 1:30:00", '1:30:00 without quotes is a number to base 60; write "1:30:00"'),
+        ("x: [1:30.5]", "1:30.5 without quotes is a number to base 60"),
+        ("- a\n- b", "expected a mapping of keys, found list"),
+        ("", "expected a mapping of keys, found NoneType"),
+        ("words", "expected a mapping of keys, found str"),
+        ("a: [1", r"cannot be read: .*\n?.*line"),
+        ("a: *nowhere", "cannot be read"),
+        ("a: !!python/name:os.system", "cannot be read"),
+        ("date: 2023-02-30", "cannot be read: day is out of range for month"),
+        ("? [a]\n: b", "unhashable key"),
+        ("a: !!int words", "cannot be read"),
+        ("a: 1\n--- \nb: 2", "expected a single document"),
+        (b"a: caf\xe9", "cannot be read"),
+        (b"a: \x00", "cannot be read"),
+    ],
+)
+def test_what_is_no_plain_mapping_is_refused(read: Read, text: str | bytes, message: str) -> None:
+    """Not YAML, not UTF-8, not a mapping, a key twice, a number to base 60: one error that names the file."""
+    with pytest.raises(ConfigError, match=message) as error:
+        read(text)
+    assert "file.yaml: " in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A path that does not exist, or is a folder, is an error with the path in it."""
+    for path in (tmp_path / "gone.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read") as error:
+            read_yaml(path)
+        assert str(error.value).startswith(f"{path}: ")
+
+
+@given(st.text(alphabet="ab:- \n[]{}!&*<?|>'\"#%@,1.tn", max_size=40) | st.binary(max_size=40))
+def test_any_bytes_are_a_mapping_or_refused(tmp_path_factory: pytest.TempPathFactory, content: str | bytes) -> None:
+    """Whatever a file holds, it yields a mapping or a ConfigError."""
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    try:
+        data = read_yaml(path)
+    except ConfigError:
+        return
+    assert isinstance(data, dict)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"nmae": 1}, "w: nmae: unknown key 'nmae' (did you mean 'name'?); legal: fruit, least, limit, maybe, more, "),
+        ({}, "w: name: missing"),
+        ({"name": []}, "w: name: Input should be a valid string"),
+        ({"name": 5}, "w: name: Input should be a valid string (given: 5)"),
+        ({"fruit": {"kind": "apple", "lenght": 1}}, "w: fruit.apple.lenght: unknown key 'lenght'; legal: kind, seeds"),
+        (
+            {"fruit": {"kind": "pear", "length": 1, "seeds": 1}},
+            "w: fruit.pear.seeds: unknown key 'seeds'; legal: kind, length",
+        ),
+        ({"fruit": {"kind": "plum"}}, "does not match any of the expected tags: 'apple', 'pear'"),
+        ({"more": [{}, {"sed": 1}]}, "w: more.1.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
+        ({"named": {"a": {"sed": 1}}}, "w: named.a.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
+        ({"maybe": {"sed": 1}}, "w: maybe.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
+        ({"least": 5}, "w: least: 5 has no unit; write it with one, such as '5 words/s'"),
+        ({"least": "5"}, "w: least: '5' has no unit"),
+        ({"least": "5 bits"}, "w: least: unknown unit 'bits'"),
+        ({"limit": 1.5}, "w: limit: 1.5 is no time limit; write it in quotes"),
+        ({"limit": True}, "w: limit: True is no time limit"),
+        ({"limit": 0}, "w: limit: a time limit of '0' leaves no time to run"),
+        ({"limit": -5}, "w: limit: '-5' is no time limit"),
+        ({1: 2}, "w: 1"),
+    ],
+)
+def test_an_error_names_place_key_and_choices(data: dict[Any, Any], message: str) -> None:
+    """Every problem is one line with where it is; an unknown key comes with those its own mapping may have."""
+    with pytest.raises(ConfigError) as error:
+        validate(Basket, {"name": "x"} | data if data else {}, "w")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Two mistakes take one run of pytest to find, a line each."""
+    with pytest.raises(ConfigError) as error:
+        validate(Basket, {"nmae": "x"}, "w")
+    assert [line.split(":")[1] for line in str(error.value).splitlines()] == [" name", " nmae"]
+
+
+def test_quantities_and_time_limits_survive_json() -> None:
+    """A model with a threshold and a time limit reads back from its JSON as itself, to the last digit."""
+    basket = validate(Basket, {"name": "x", "least": "0.123456789012345 1", "limit": "1-02:03"}, "w")
+    assert basket.least == Quantity(0.123456789012345, "1")
+    assert basket.limit == 1563
+    assert Basket.model_validate_json(basket.model_dump_json()) == basket
+    assert validate(Basket, basket.model_dump(mode="json"), "w") == basket
+
+
+def test_numbers_that_are_not_finite_survive_json() -> None:
+    """NaN and infinities are texts in JSON and numbers again in the model."""
+    for value in (math.nan, math.inf, -math.inf):
+        text = Pear(kind="pear", length=value).model_dump_json()
+        assert "null" not in text
+        assert str(Pear.model_validate_json(text).length) == str(value)
+
+
+def test_a_model_is_never_changed() -> None:
+    """A value cannot be replaced after it was checked."""
+    apple = Apple()
+    with pytest.raises(ValidationError, match="frozen"):
+        apple.seeds = 6  # type: ignore[misc]
+
+
+@given(TREES, TREES)
+def test_merging_lays_one_tree_over_another(base: dict[str, Any], over: dict[str, Any]) -> None:
+    """Every key of both is there; what `over` says holds, what only `base` says stays; neither is changed."""
+    before = copy.deepcopy((base, over))
+    merged = merge(base, over)
+    assert (base, over) == before
+    assert merged.keys() == base.keys() | over.keys()
+    for key, value in merged.items():
+        old, new = base.get(key), over.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            assert value == merge(old, new)
+        else:
+            assert value == (new if key in over else old)
+
+
+@given(TREES)
+def test_merging_nothing_or_the_same_changes_nothing(tree: dict[str, Any]) -> None:
+    """An empty tree on either side, or the tree itself, leaves it as it is."""
+    assert merge(tree, {}) == merge({}, tree) == merge(tree, tree) == tree
+
+
+def test_lists_are_replaced_whole() -> None:
+    """A list is a value: it is never joined with another."""
+    assert merge({"a": [1, 2], "b": {"c": [3]}}, {"a": [4], "b": {"c": []}}) == {"a": [4], "b": {"c": []}}

@@ -1,0 +1,64 @@
+"""The lines of a step log as models."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pytest_llmbench.core.step_events import (
+    EndEvent,
+    Event,
+    FailureEvent,
+    MatmulEvent,
+    StartEvent,
+    StepEvent,
+    json_number,
+    parse_event,
+)
+
+COUNTS = st.integers(1, 2**63 - 1)
+SECONDS = st.floats(0, exclude_min=True, allow_infinity=False)
+LOSSES = st.floats().map(json_number)
+WORDS = st.text(max_size=40)
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(StartEvent, schema=st.just(1), rank=COUNTS, world_size=COUNTS, local_rank=COUNTS, host=WORDS, pid=COUNTS,
+              device=WORDS, versions=st.dictionaries(WORDS, WORDS, max_size=3)),
+    st.builds(MatmulEvent, flops_per_s=SECONDS),
+    st.builds(StepEvent, step=COUNTS, seconds=SECONDS, tokens=COUNTS, samples=COUNTS, loss=LOSSES, grad_norm=LOSSES,
+              peak_memory_bytes=st.none() | COUNTS, time=SECONDS),
+    st.builds(EndEvent, steps=COUNTS),
+    st.builds(FailureEvent, error=WORDS, time=SECONDS),
+)  # fmt: skip
+
+
+@given(EVENTS)
+def test_every_event_is_one_line_of_strict_json(event: Event) -> None:
+    """Whatever an event holds, it is one line that any JSON parser takes and that reads back as itself."""
+    line = event.line()
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    json.loads(line, parse_constant=pytest.fail)
+    assert parse_event(line) == event
+
+
+@given(st.floats())
+def test_any_number_survives(value: float) -> None:
+    """NaN and infinities are texts, other numbers themselves; all read back as what they were."""
+    written = json_number(value)
+    assert isinstance(written, str) != math.isfinite(value)
+    assert math.isnan(float(written)) if math.isnan(value) else float(written) == value
+
+
+def test_a_value_that_no_reader_would_take_is_not_written() -> None:
+    """A step without duration, or a rate that is not finite, fails where it is made."""
+    with pytest.raises(ValidationError):
+        MatmulEvent(flops_per_s=math.inf)
+    with pytest.raises(ValidationError):
+        StepEvent(
+            step=1, seconds=0.0, tokens=1, samples=1, loss=1.0, grad_norm=1.0, peak_memory_bytes=None, time=1.0
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""Statistics: what each number is, on one run by hand and on any run by its laws."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.quantity import UNITS
+from pytest_llmbench.core.series import Step
+from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, window
+
+from .conftest import small, step_lists
+
+RECIPE = small(steps=9, warm_up={"steps": 5})
+
+
+def measurement(
+    steps: tuple[Step, ...], gpus: int = 8, matmul: float | None = 8e12, peak: float | None = 16e12
+) -> Measurement:
+    """Build what is measured from the steps of `RECIPE`."""
+    return Measurement(
+        recipe=RECIPE,
+        steps=steps,
+        judged=judged_steps(RECIPE, steps),
+        gpus=gpus,
+        matmul_flops_per_s=matmul,
+        peak_flops_per_s=peak,
+    )
+
+
+def values(m: Measurement) -> dict[str, float]:
+    """Value of every statistic that has one."""
+    return {name: metric.value for name, metric in measure(m).items()}
+
+
+def scaled(steps: tuple[Step, ...], factor: float) -> tuple[Step, ...]:
+    """Make every step last `factor` times as long."""
+    return tuple(step.model_copy(update={"seconds": factor * step.seconds}) for step in steps)
+
+
+STEPS = step_lists(RECIPE)
+HAND = tuple(
+    Step(
+        step=number, seconds=seconds, tokens=256, samples=8, loss=loss, grad_norm=1.0, peak_memory_bytes=memory, ranks=1
+    )
+    for number, seconds, loss, memory in [
+        (1, 99.0, 5.0, None), (2, 9.0, 5.0, 2**31), (3, 9.0, 5.0, 2**32), (4, 9.0, 5.0, 1), (5, 9.0, 5.0, 1),
+        (6, 0.5, 4.0, 1), (7, 1.0, 4.0, 1), (8, 0.5, 4.0, 1), (9, 2.0, 3.0, 1),
+    ]
+)  # fmt: skip
+
+
+def test_a_run_worked_out_by_hand() -> None:
+    """Steps 6 to 9 take 4 s for 1024 tokens in 32 sequences; their median is 0.75 s."""
+    found = values(measurement(HAND))
+    flops_per_s = 256 * flops_per_token(RECIPE.model, 32)
+    assert found == pytest.approx({
+        "throughput": 256.0,
+        "samples_per_s": 8.0,
+        "tokens_per_s_per_gpu": 32.0,
+        "time_for_20m_tokens": 78125.0,
+        "step_time": 0.75,
+        "tflops_per_gpu": flops_per_s / 8e12,
+        "mfu": 100 * flops_per_s / 16e12,
+        "matmul_fraction": 100 * flops_per_s / 8e12,
+        "loss_drop": 2.0,
+        "peak_memory": 4.0,
+    })  # fmt: skip
+
+
+def test_every_statistic_has_a_unit_and_a_rule() -> None:
+    """Reports say what a number is: in a known unit, by a rule in words."""
+    metrics = measure(measurement(HAND))
+    assert metrics.keys() == STATISTICS.keys()
+    for name, statistic in STATISTICS.items():
+        assert statistic.unit in UNITS
+        assert statistic.rule
+        assert (metrics[name].unit, metrics[name].rule) == (statistic.unit, statistic.rule)
+
+
+def test_the_warm_up_rule_says_which_steps_are_judged() -> None:
+    """`skip_first` goes by the steps' numbers, and reports name the window."""
+    assert [step.step for step in judged_steps(RECIPE, HAND)] == [6, 7, 8, 9]
+    assert [step.step for step in judged_steps(RECIPE, HAND[3:])] == [6, 7, 8, 9]
+    assert window(RECIPE) == "steps 6 to 9 (warm-up rule skip_first 5)"
+
+
+def test_what_has_no_meaning_is_left_out() -> None:
+    """On CPUs without a known rate there is no number per GPU, no MFU, no fraction: none of them is 0."""
+    bare = tuple(step.model_copy(update={"peak_memory_bytes": None}) for step in HAND)
+    found = values(measurement(bare, gpus=0, matmul=None, peak=None))
+    missing = {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "matmul_fraction", "peak_memory"}
+    assert STATISTICS.keys() - found.keys() == missing
+
+
+@given(STEPS)
+def test_throughput_times_time_is_the_tokens_of_record(steps: tuple[Step, ...]) -> None:
+    """At the throughput measured, the time for 20M tokens is enough for exactly 20M tokens."""
+    found = values(measurement(steps))
+    assert found["throughput"] * found["time_for_20m_tokens"] == pytest.approx(20e6)
+
+
+@given(STEPS, st.floats(1e-2, 1e2))
+def test_slower_steps_lower_every_rate_alike(steps: tuple[Step, ...], factor: float) -> None:
+    """Steps k times as long divide rates by k, multiply times by k, and change nothing else."""
+    before, after = values(measurement(steps)), values(measurement(scaled(steps, factor)))
+    times = {"time_for_20m_tokens", "step_time"}
+    for name in before:
+        power = 1 if name in times else 0 if name in {"loss_drop", "peak_memory"} else -1
+        assert after[name] == pytest.approx(before[name] * factor**power)
+
+
+@given(STEPS, st.floats(1e-3, 1e3))
+def test_warm_up_never_influences_a_time_or_rate(steps: tuple[Step, ...], factor: float) -> None:
+    """However long the first steps take, compile or stall, every number stays the same to the last digit."""
+    warm_up = RECIPE.warm_up.steps
+    stalled = scaled(steps[:warm_up], factor) + steps[warm_up:]
+    assert measure(measurement(stalled)) == measure(measurement(steps))
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_the_order_of_judged_steps_does_not_matter_to_rates(steps: tuple[Step, ...], random: object) -> None:
+    """Rates are sums over the judged steps: shuffled, they give the same numbers."""
+    m = measurement(steps)
+    judged = list(m.judged)
+    random.shuffle(judged)  # type: ignore[attr-defined]  # random.Random, in Hypothesis's clothes
+    shuffled = values(dataclasses.replace(m, judged=judged))
+    for name in ("throughput", "samples_per_s", "time_for_20m_tokens", "step_time", "mfu"):
+        assert shuffled[name] == pytest.approx(values(m)[name])
+
+
+@given(STEPS)
+def test_every_number_of_a_good_run_is_finite_and_a_quantity(steps: tuple[Step, ...]) -> None:
+    """What passed the gate yields only numbers that can be compared."""
+    for metric in measure(measurement(steps)).values():
+        assert str(metric.quantity)

@@ -1,0 +1,177 @@
+"""Every option: its name, its help, its twin in the ini file, and which of the two wins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
+from pytest_llmbench.plugin.bench import bench_of
+from pytest_llmbench.plugin.options import OPTIONS
+
+# What users and their CI files hold on to: taking one away or renaming it breaks them.
+NAMES = [
+    "account", "allocation", "cluster", "comment", "constraint", "exclude", "gpus-per-node", "max-runs", "nodelist",
+    "nodes", "nodes-per-run", "partition", "qos", "reservation", "run-dir", "scale", "system", "time",
+]  # fmt: skip
+INI_ONLY = ["recipes", "systems"]
+
+# A legal text of each option, and another one.
+TEXTS = {
+    "nodes": ("4", "8"),
+    "gpus-per-node": ("0", "4"),
+    "nodes-per-run": ("1", "2"),
+    "cluster": ("slurm", "local"),
+    "system": ("H200", "JUWELS_Booster"),
+    "time": ("01:30:00", "10"),
+    "allocation": ("session", "run"),
+    "scale": ("smoke", "full"),
+    "max-runs": ("1", "3"),
+    "run-dir": ("here", "there"),
+    **{name: ("one", "other") for name in SLURM_OPTIONS},
+}
+
+
+@pytest.fixture(autouse=True)
+def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs these tests, the options mean the same."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+
+def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
+    """What pytest started with these arguments would run with."""
+    return bench_of(pytester.parseconfigure(*args)).settings
+
+
+def field(settings: Settings, name: str) -> Any:
+    """An option's value in the settings."""
+    if name in SLURM_OPTIONS:
+        return settings.slurm.get(name)
+    if name == "system":
+        return settings.system.name
+    if name == "run-dir":
+        return settings.run_dir.name
+    return getattr(settings, {"time": "time_min"}.get(name, name.replace("-", "_")))
+
+
+def arguments(name: str, text: str) -> list[str]:
+    """The option, with what else it takes to mean something."""
+    needed = {"allocation": ["--nodes", "8"], "nodes-per-run": ["--nodes", "8"], "cluster": []}
+    slurm = [] if name in {"cluster", "system"} else ["--cluster", "slurm"]
+    return [*slurm, *needed.get(name, []), f"--{name}", text]
+
+
+def meant(name: str, text: str) -> Any:
+    """What the text of an option means."""
+    if name == "time":
+        return {"01:30:00": 90, "10": 10}[text]
+    return int(text) if text.isdecimal() else text
+
+
+def test_the_names_are_these() -> None:
+    """Adding an option is a decision: this list, the reference page and the changelog change with it."""
+    assert sorted(option.name for option in OPTIONS) == NAMES
+
+
+def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
+    """`pytest --help` holds them all, and no other option of ours."""
+    text = pytester.runpytest_inprocess("--help").stdout.str()
+    section = text.split("LLM training benchmarks:")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"^  --([\w-]+)", section, re.MULTILINE)) == sorted([*NAMES, "plan"])
+    inis = sorted(re.findall(r"^  llmbench_(\w+)", text, re.MULTILINE))
+    assert inis == sorted(name.replace("-", "_") for name in [*NAMES, *INI_ONLY])
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_help_reads_like_pytests_own(option: Any) -> None:
+    """It starts with a capital, and a single phrase has no full stop."""
+    assert option.help[0].isupper()
+    assert not option.help.endswith(".")
+    assert "%" not in option.help  # argparse would expand it
+
+
+def test_every_option_is_tested_below() -> None:
+    """A new option needs two texts in this file."""
+    assert sorted(TEXTS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_reaches_the_settings(pytester: pytest.Pytester, name: str) -> None:
+    """What is written on the command line is what runs."""
+    text = TEXTS[name][0]
+    assert field(settings_of(pytester, *arguments(name, text)), name) == meant(name, text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> None:
+    """Site defaults belong into the ini file, under the option's name."""
+    text = TEXTS[name][0]
+    pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {text}\n")
+    assert field(settings_of(pytester, *arguments(name, text)[:-2]), name) == meant(name, text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_line_wins(pytester: pytest.Pytester, name: str) -> None:
+    """What is typed today beats what was configured once."""
+    configured, typed = TEXTS[name]
+    pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {configured}\n")
+    assert field(settings_of(pytester, *arguments(name, typed)), name) == meant(name, typed)
+
+
+def test_an_empty_ini_value_is_none(pytester: pytest.Pytester) -> None:
+    """`llmbench_nodes =` unsets it."""
+    pytester.makeini("[pytest]\nllmbench_nodes =\n")
+    assert settings_of(pytester, "--cluster", "local").nodes is None
+
+
+def test_native_toml_values_are_read(pytester: pytest.Pytester) -> None:
+    """In pyproject.toml every value of ours is a text."""
+    pytester.makepyprojecttoml(
+        '[tool.pytest]\nllmbench_nodes = "4"\nllmbench_cluster = "slurm"\nllmbench_recipes = ["."]\n'
+    )
+    assert settings_of(pytester).nodes == 4
+
+
+def test_nothing_given_is_this_machine_or_slurm(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sbatch on PATH this machine is the cluster, with it Slurm is, and without --nodes every run is a job."""
+    monkeypatch.setenv("PATH", str(pytester.path))
+    here = settings_of(pytester)
+    assert (here.cluster, here.system.name, here.scale) == ("local", "local", "full")
+    sbatch = pytester.path / "sbatch"
+    sbatch.touch(mode=0o755)
+    there = settings_of(pytester)
+    assert (there.cluster, there.system.name, there.allocation) == ("slurm", "slurm", "run")
+    assert settings_of(pytester, "--nodes", "2").allocation == "session"
+    assert settings_of(pytester, "--nodes", "2", "--allocation", "run").allocation == "run"
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert settings_of(pytester).allocation == "session"
+
+
+def test_run_dir_is_below_where_pytest_was_started(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative folder is relative to there, `~` is the home, and an absolute one is what it says."""
+    monkeypatch.setenv("HOME", str(pytester.path / "home"))
+    assert settings_of(pytester, "--cluster", "local").run_dir == pytester.path / "reports"
+    assert settings_of(pytester, "--cluster", "local", "--run-dir", "~/mine").run_dir == pytester.path / "home" / "mine"
+    assert settings_of(pytester, "--cluster", "local", "--run-dir", "/scratch/me").run_dir == Path("/scratch/me")
+
+
+def test_own_recipes_and_systems_join_the_shipped_ones(pytester: pytest.Pytester) -> None:
+    """The ini file names folders, and what is in them is found by name."""
+    (pytester.path / "mine").mkdir()
+    (pytester.path / "mine" / "cluster.yaml").write_text("name: mine\ncluster: slurm\npartition: big\n")
+    pytester.makeini("[pytest]\nllmbench_systems = mine\n")
+    assert settings_of(pytester, "--system", "mine").system.partition == "big"
+    assert settings_of(pytester, "--system", "H200").system.name == "H200"
+
+
+def test_a_system_may_not_take_a_name_that_is_taken(pytester: pytest.Pytester) -> None:
+    """Two systems of one name would make a record ambiguous."""
+    (pytester.path / "mine").mkdir()
+    (pytester.path / "mine" / "cluster.yaml").write_text("name: H200\ncluster: slurm\n")
+    pytester.makeini("[pytest]\nllmbench_systems = mine\n")
+    result = pytester.runpytest_inprocess("--system", "H200", "-n0")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*cluster.yaml: a system named 'H200' exists already; rename this one"])

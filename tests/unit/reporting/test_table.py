@@ -1,0 +1,79 @@
+"""The verdict table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.reporting.table import render
+
+PASSED = {
+    "recipe": "opt125m", "nodes": 1, "statistic": "throughput", "value": 212345.6, "unit": "words/s",
+    "threshold": ">= 200000 words/s", "verdict": "PASS", "run_record": "runs/opt125m/record.json",
+}  # fmt: skip
+
+
+def test_a_test_is_a_line_under_a_header() -> None:
+    """Columns line up, numbers have their unit, and thousands are grouped."""
+    assert list(render([PASSED])) == [
+        ("", "recipe   nodes  statistic   measured         threshold          verdict"),
+        ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200000 words/s  PASS"),
+    ]
+
+
+def test_nothing_measured_is_a_dash() -> None:
+    """A test without a number, a threshold or a statistic has an em dash there, never a 0."""
+    _, (verdict, line) = render([{"recipe": "opt125m", "verdict": "SKIP", "threshold": ""}])
+    assert verdict == "SKIP"
+    assert line.split() == ["opt125m", "—", "—", "—", "—", "SKIP"]
+
+
+def test_a_measured_zero_is_a_number() -> None:
+    """A 0 that was measured is shown as one."""
+    _, (_, line) = render([PASSED | {"value": 0.0}])
+    assert "  0 words/s  " in line
+
+
+@pytest.mark.parametrize(("verdict", "shown"), [("PASS", False), ("SKIP", False), ("FAIL", True), ("ERROR", True)])
+def test_who_has_to_look_closer_is_told_where(verdict: str, *, shown: bool) -> None:
+    """A failure and an error point to the run record; a pass and a skip need none."""
+    lines = [line for _, line in render([PASSED | {"verdict": verdict}])]
+    assert ("    run record: runs/opt125m/record.json" in lines) is shown
+
+
+def test_a_reason_is_wrapped_under_its_line() -> None:
+    """A long reason, or one of several lines, is indented and never wider than the screen allows."""
+    reason = "first\n\n" + "word " * 60
+    _, _, *lines = render([PASSED | {"verdict": "FAIL", "reason": reason, "run_record": None}])
+    assert {verdict for verdict, _ in lines} == {"FAIL"}
+    assert all(line.startswith("    ") and len(line) <= 104 for _, line in lines)
+    assert " ".join(line.strip() for _, line in lines) == " ".join(reason.split())
+
+
+ROWS = st.fixed_dictionaries(
+    {"verdict": st.sampled_from(["PASS", "FAIL", "ERROR", "SKIP"])},
+    optional={
+        "recipe": st.text("abc", max_size=12),
+        "nodes": st.integers(1, 4096),
+        "statistic": st.text("abc", max_size=12),
+        "threshold": st.text("abc", max_size=12),
+        "reason": st.text("abc ", max_size=300),
+    },
+).flatmap(
+    lambda row: st.one_of(
+        st.just(row), st.floats(allow_nan=False).map(lambda value: {**row, "value": value, "unit": "s"})
+    )
+)
+
+
+@given(st.lists(ROWS, max_size=5))
+def test_columns_line_up_whatever_is_in_them(rows: list[dict[str, Any]]) -> None:
+    """Every test has one line whose verdict begins where the header's does, in the order given."""
+    (_, header), *lines = render(rows)
+    at = header.index("verdict")
+    tests = [(verdict, line) for verdict, line in lines if not line.startswith("    ") or line[at:] == verdict]
+    assert [verdict for verdict, _ in tests] == [row["verdict"] for row in rows]
+    assert all(line[at:] == verdict for verdict, line in tests)

@@ -1,0 +1,141 @@
+"""The recipes and systems that come with the package, against what is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipes import SCALES, Recipe, Scale, load_recipes
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.judging.statistics import STATISTICS
+
+RECIPES: dict[Scale, dict[str, Recipe]] = {scale: load_recipes([shipped("recipes")], scale) for scale in SCALES}
+SYSTEM_FILES = sorted(shipped("systems").glob("*.yaml"))
+
+# layers, hidden size, heads, tokens per batch, peak learning rate: metaseq at commit a1a4e733 (2022-08-09),
+# metaseq/launcher/opt_baselines.py, which follows table 1 of Zhang et al. 2022, "OPT: Open Pre-trained
+# Transformer Language Models", arXiv:2205.01068. Parameters are what the name says; 350m is the paper's 355M
+# and 2.7b its 2.65B.
+PUBLISHED = {
+    "opt125m": (125e6, 12, 768, 12, 524_288, 6e-4),
+    "opt350m": (355e6, 24, 1024, 16, 524_288, 3e-4),
+    "opt760m": (760e6, 24, 1536, 16, 524_288, 2.5e-4),
+    "opt1.3b": (1.3e9, 24, 2048, 32, 1_048_576, 2e-4),
+    "opt2.7b": (2.65e9, 32, 2560, 32, 1_048_576, 1.6e-4),
+    "opt6.7b": (6.7e9, 32, 4096, 32, 2_097_152, 1.2e-4),
+    "opt13b": (13e9, 40, 5120, 40, 4_194_304, 1e-4),
+    "opt30b": (30e9, 48, 7168, 56, 4_194_304, 1e-4),
+    "opt66b": (66e9, 64, 9216, 72, 2_097_152, 8e-5),
+    "opt175b": (175e9, 96, 12288, 96, 2_097_152, 3e-5),
+}
+
+
+def test_every_published_size_is_there() -> None:
+    """The family is whole, at both scales."""
+    assert PUBLISHED.keys() <= RECIPES["full"].keys()
+    assert RECIPES["full"].keys() == RECIPES["smoke"].keys()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_size_is_the_published_one(name: str) -> None:
+    """Shape, tokens per batch and learning rate are those published; the parameters fit the name within 2 %."""
+    recipe = RECIPES["full"][name]
+    size, layers, hidden, heads, tokens, learning_rate = PUBLISHED[name]
+    assert (recipe.model.layers, recipe.model.hidden_size, recipe.model.attention_heads) == (layers, hidden, heads)
+    assert recipe.tokens_per_step == tokens
+    assert recipe.optimizer.learning_rate == learning_rate
+    assert parameters(recipe.model, recipe.sequence_length) == pytest.approx(size, rel=0.02)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_all_sizes_share_is_published_too(name: str) -> None:
+    """Sequence, vocabulary, steps and AdamW's settings are those of the benchmark mode of the same file."""
+    recipe = RECIPES["full"][name]
+    assert (recipe.sequence_length, recipe.model.vocab_size, recipe.model.dropout, recipe.steps) == (
+        2048, 51196, 0.1, 50,
+    )  # fmt: skip
+    optimizer = recipe.optimizer
+    assert (optimizer.betas, optimizer.eps, optimizer.weight_decay) == ((0.9, 0.95), 1e-8, 0.1)
+    assert (optimizer.clip_grad_norm, optimizer.warmup_steps) == (1.0, 50)
+
+
+@pytest.mark.parametrize("name", RECIPES["full"])
+def test_a_recipe_runs_where_it_says(name: str) -> None:
+    """Its engine takes the full recipe on its own nodes and GPUs, and the smoke variant on two CPU ranks."""
+    full, smoke = RECIPES["full"][name], RECIPES["smoke"][name]
+    engine = get_engine(full.engine)
+    assert list(engine.problems(full, Topology(nodes=full.nodes, gpus_per_node=full.gpus_per_node))) == []
+    cpus = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
+    assert list(engine.problems(smoke, cpus)) == []
+
+
+@pytest.mark.parametrize("name", RECIPES["full"])
+def test_a_recipe_reaches_the_ranks_as_it_is(name: str) -> None:
+    """As plain data and back, a recipe is the same, with all its references."""
+    for scale in SCALES:
+        recipe = RECIPES[scale][name]
+        assert validate(Recipe, recipe.model_dump(mode="json"), name) == recipe
+
+
+@pytest.mark.parametrize("name", RECIPES["full"])
+def test_a_reference_bounds_a_statistic_in_its_own_kind_of_unit(name: str) -> None:
+    """Every reference names a known statistic, and its bounds can be compared with what is measured."""
+    for reference in RECIPES["full"][name].references:
+        unit = STATISTICS[reference.statistic].unit
+        for _, bound in reference.bounds:
+            assert bound.dimension == Quantity(0, unit).dimension
+        assert reference.why
+        assert reference.source
+
+
+def test_200k_words_per_second_is_for_one_size_on_one_machine() -> None:
+    """The Azure number is for the full OPT-125m on one node of 8 A100-80GB, and for nothing else."""
+    found = [
+        (recipe.name, reference)
+        for recipe in RECIPES["full"].values()
+        for reference in recipe.references
+        if any(bound.dimension == "token rate" for _, bound in reference.bounds)
+    ]
+    ((name, reference),) = found
+    assert name == "opt125m"
+    assert reference.bounds == [(">=", Quantity("200K words/s"))]
+    machine = Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=8, nodes=1, scale="full")
+    assert why_not_applicable(reference, machine) is None
+    others = [
+        Machine(system="any", device="NVIDIA A100-SXM4-40GB", gpus=8, nodes=1, scale="full"),
+        Machine(system="any", device="NVIDIA H200", gpus=8, nodes=1, scale="full"),
+        Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=4, nodes=1, scale="full"),
+        Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=8, nodes=2, scale="full"),
+        Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=8, nodes=1, scale="smoke"),
+        Machine(system="any", device="cpu", gpus=0, nodes=1, scale="full"),
+    ]
+    assert all(why_not_applicable(reference, other) for other in others)
+
+
+def test_there_are_systems() -> None:
+    """At least the machines of the published numbers are described."""
+    assert {"ND96amsr_A100_v4", "p4de.24xlarge", "JUWELS_Booster"} <= {
+        load_system(str(path), []).name for path in SYSTEM_FILES
+    }
+
+
+@pytest.mark.parametrize("path", SYSTEM_FILES, ids=lambda path: path.stem)
+def test_a_system_is_whole(path: Path) -> None:
+    """Its file is named like it, and it says which GPUs it has, how fast they are, and where that is written."""
+    system = load_system(str(path), [])
+    assert system.name.lower() == path.stem.lower()
+    assert load_system(system.name, [path.parent]) == system
+    assert system.gpus_per_node
+    assert system.gpu is not None
+    assert not system.gpu.model.startswith("NVIDIA")
+    assert {"bf16", "fp32"} <= system.gpu.peak_tflops.keys()
+    assert system.gpu.source
+    assert system.source
