@@ -112,12 +112,13 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if failed:
         return _told(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
-        words = outcome.job.last_words() or _last_line(outcome.folder / "logs", 0) or "nothing was printed"
+        # A rank that failed before it could introduce itself has said so in its step log.
+        told = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
         return Problem(
             kind="launch_failed",
             message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
-            f"({outcome.status.reason or outcome.status.word}): {words.splitlines()[-1]}",
-            log=str(outcome.folder / "logs"),
+            f"({outcome.status.reason or outcome.status.word}): {told[0]}",
+            log=str(rank_log(outcome.folder / "logs", 0) or outcome.folder / "logs"),
         )
     return None
 
@@ -178,11 +179,3 @@ def rank_log(logs: Path, rank: int) -> Path | None:
         for path in sorted(logs.glob(pattern)):
             return path
     return None
-
-
-def _last_line(logs: Path, rank: int) -> str:
-    path = rank_log(logs, rank)
-    if path is None:
-        return ""
-    lines = path.read_bytes()[-4000:].decode("utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,4 +1,7 @@
-"""Submitting through submitit: Slurm, this machine, or this very process. Nothing else imports submitit."""
+"""Submitting through submitit: Slurm, this machine, or this very process. Nothing else imports submitit.
+
+It is imported where it is used: a session that only collects tests must not pay for it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import submitit
-from submitit.core.utils import FailedJobError, FailedSubmissionError
-from submitit.slurm.slurm import _make_sbatch_string
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.cluster.slurm import run, slurm_words
 from pytest_llmbench.core.errors import ClusterError
+
+if TYPE_CHECKING:
+    import submitit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +99,8 @@ class Submitted:
 
 def sbatch_script(request: JobRequest) -> str:
     """The submission script of a request, exactly as submitit will hand it to sbatch."""
+    from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
+
     command = f"{request.interpreter} -u -m submitit.core._submit {shlex.quote(str(request.folder))}"
     parameters = {name: value for name, value in request.parameters.items() if value is not None}
     return str(_make_sbatch_string(command=command, folder=request.folder, **parameters, wckey=None))  # type: ignore[arg-type]  # leaves it out
@@ -111,6 +115,9 @@ def submit_slurm(request: JobRequest, function: Callable[..., Any], *args: objec
     Raises:
         ClusterError: Slurm refuses, in its own words.
     """
+    import submitit  # noqa: PLC0415
+    from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415
+
     request.folder.mkdir(parents=True, exist_ok=True)
     probe = request.folder / "test_only.sh"
     probe.write_text(sbatch_script(request), encoding="utf-8")
@@ -127,6 +134,8 @@ def submit_slurm(request: JobRequest, function: Callable[..., Any], *args: objec
 
 def submit_local(request: JobRequest, function: Callable[..., Any], *args: object) -> Submitted:
     """Start a function on this machine, once per task."""
+    import submitit  # noqa: PLC0415
+
     executor = submitit.LocalExecutor(request.folder, max_num_timeout=0, python=request.interpreter)
     executor.update_parameters(
         nodes=1,
@@ -142,6 +151,8 @@ def submit_local(request: JobRequest, function: Callable[..., Any], *args: objec
 
 def run_here(request: JobRequest, function: Callable[..., Any], *args: object) -> BaseException | None:
     """Run a function in this process and return what it raised; on a terminal, stop in pdb there first."""
+    import submitit  # noqa: PLC0415
+
     job = submitit.DebugExecutor(request.folder).submit(function, *args)
     if not sys.stdin.isatty():
         return job.exception()

@@ -14,6 +14,8 @@ from pytest_llmbench.cluster.slurm import JobState, JobStatus, Slurm
 from pytest_llmbench.core.errors import ClusterError
 
 _TERMINATE_GRACE_S = 10.0
+# Long enough for one more answer of squeue after a step failed.
+_HINDSIGHT_S = 3.0
 
 
 class Job(Protocol):
@@ -57,6 +59,7 @@ class StepJob:
         self.command = " ".join(command)
         self._slurm = slurm
         self._log = log
+        self._failed_at: float | None = None
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as stderr:
             # A session of its own, so that Ctrl-C at the terminal reaches pytest alone, which then ends it in order.
@@ -76,9 +79,19 @@ class StepJob:
             return JobStatus(state=JobState.RUNNING)
         if code == 0:
             return JobStatus(state=JobState.COMPLETED)
+        return self._why_failed(code)
+
+    def _why_failed(self, code: int) -> JobStatus:
+        """Tell a step that failed from one whose job was taken away, which Slurm shows a moment later."""
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+            self._slurm.refresh()
         holder = self._slurm.status(self.job_id or "")
         if not holder.alive:
             return holder
+        if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S:
+            return JobStatus(state=JobState.RUNNING)
         return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
     def cancel(self) -> None:

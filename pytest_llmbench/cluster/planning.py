@@ -26,7 +26,7 @@ def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
         return Problem(kind="engine_missing", message=missing)
     problems = list(engine.problems(recipe, topology))
     if problems:
-        return Problem(kind="impossible", message=f"recipe {recipe.name} on {topology}: " + "; ".join(problems))
+        return Problem(kind="impossible", message="; ".join(problems))
     return None
 
 

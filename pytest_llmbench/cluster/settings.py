@@ -77,6 +77,12 @@ def existing_allocation() -> str | None:
     return os.environ.get("SLURM_JOB_ID")
 
 
+def existing_nodes() -> int | None:
+    """How many nodes the Slurm job has that this process runs inside."""
+    text = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(text) if existing_allocation() is not None and text.isdecimal() else None
+
+
 def resolve_cluster(asked: str, system: str | None) -> tuple[str, ClusterName | None]:
     """Turn `--cluster` and `--system` into the system's name and how jobs get there.
 

@@ -28,9 +28,9 @@ class AppliesTo(Strict):
     system: str | None = None
 
     @model_validator(mode="after")
-    def _some_key(self) -> AppliesTo:
-        if (self.gpu, self.gpus, self.nodes, self.system) == (None, None, None, None):
-            raise ValueError("name at least one of gpu, gpus, nodes, system")
+    def _some_hardware(self) -> AppliesTo:
+        if self.gpu is None and self.system is None:
+            raise ValueError("name the hardware: gpu (with gpus and nodes), or system")
         return self
 
     def __str__(self) -> str:

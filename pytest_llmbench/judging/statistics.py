@@ -50,6 +50,11 @@ class Measurement:
         return sum(step.tokens for step in self.judged) / self.seconds
 
     @property
+    def starves_gpu(self) -> bool:
+        """Whether a GPU does little but wait for the next kernel, so that its share of a peak says nothing."""
+        return self.gpus > 0 and self.recipe.scale == "smoke"
+
+    @property
     def model_flops_per_s(self) -> float:
         """Model FLOPs of the judged steps by their wall clock."""
         return self.tokens_per_s * flops_per_token(self.recipe.model, self.recipe.sequence_length)
@@ -86,11 +91,15 @@ def _per_gpu(m: Measurement) -> float | None:
 
 
 def _mfu(m: Measurement) -> float | None:
-    return 100 * m.model_flops_per_s / m.peak_flops_per_s if m.peak_flops_per_s else None
+    if m.peak_flops_per_s is None or m.starves_gpu:
+        return None
+    return 100 * m.model_flops_per_s / m.peak_flops_per_s
 
 
 def _matmul_fraction(m: Measurement) -> float | None:
-    return 100 * m.model_flops_per_s / m.matmul_flops_per_s if m.matmul_flops_per_s else None
+    if m.matmul_flops_per_s is None or m.starves_gpu:
+        return None
+    return 100 * m.model_flops_per_s / m.matmul_flops_per_s
 
 
 def _peak_memory(m: Measurement) -> float | None:

@@ -72,6 +72,8 @@ class Bench:
         system_name, cluster = cluster_settings.resolve_cluster(asked, options.value(config, "system"))
         system = load_system(system_name, options.folders(config, "systems"))
         nodes = options.value(config, "nodes")
+        if nodes is None and (cluster or system.cluster) == "slurm":
+            nodes = cluster_settings.existing_nodes()
         settings = Settings(
             system=system,
             cluster=cluster or system.cluster,

@@ -107,17 +107,21 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
         threshold: the bound it missed.
         side: `below` or `above`.
     """
-    shown = measured.to(threshold.unit)
+    shown, bound = (
+        (quantity.exact if str(measured.to(threshold.unit)) == str(threshold) else str(quantity))
+        for quantity in (measured.to(threshold.unit), threshold)
+    )
     percent = measured.difference_percent(threshold)
     distance = f"{abs(percent):.3g} % " if percent is not None else ""
     record = measured.record
     log = rank_log(record.logs, 0) or record.logs
     return [
-        f"measured {shown} is {distance}{side} the threshold {threshold}",
-        f"statistic: {measured.statistic} = {measured.metric.rule}; {window(record.recipe)}",
-        f"run: {record.key} on {', '.join(record.hosts)} (job {record.job_id})",
+        # pytest cuts long explanations at the end, so what is needed most comes first.
+        f"measured {shown} is {distance}{side} the threshold {bound}",
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
+        f"run: {record.key} on {', '.join(record.hosts)} (job {record.job_id})",
+        f"statistic: {measured.statistic} = {measured.metric.rule}; {window(record.recipe)}",
     ]
 
 

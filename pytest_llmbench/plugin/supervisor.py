@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench import __version__
+from pytest_llmbench.cluster.planning import describe, preflight
 from pytest_llmbench.cluster.runner import Runner
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
@@ -116,8 +117,6 @@ class Supervisor:
             self._junit.copy()
 
     def _print_plan(self, session: pytest.Session) -> bool:
-        from pytest_llmbench.cluster.planning import describe, preflight  # noqa: PLC0415 - brings submitit
-
         bench = self._bench
         for line in describe(bench.runs, bench.settings, bench.session):
             self._progress.print(line)

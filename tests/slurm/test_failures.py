@@ -38,7 +38,7 @@ def error_of(result) -> str:
 )
 def test_a_request_that_cannot_be_met_fails_at_once(user, options: tuple[str, ...], said: str) -> None:
     """Slurm's own words, what was asked, and the partitions there are."""
-    user.recipe()
+    user.recipe(global_batch_size=4 * 99)
     user.test()
     message = error_of(user.run(*SLURM, *options, timeout_s=60))
     assert said in message

@@ -1,0 +1,107 @@
+"""What a session leaves as evidence: records, reports, and the numbers in forms that other tools read."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from tests.conftest import TINY, UserFolder
+
+HOST = platform.node()
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> None:
+    """One session: what the terminal shows, what the records say, and what pytest-benchmark reads."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", distribution, "-k", "tiny", "--benchmark-json=bench.json")
+    assert result.returncode == 0, result.text
+    session = result.session
+    assert session is not None
+
+    # The terminal: what runs where, before it does; the verdicts, after; no live line of so short a run.
+    lines = result.text.splitlines()
+    (header,) = [line for line in lines if line.startswith("llmbench: system local (")]
+    assert header.endswith("cluster local, this machine, scale full")
+    assert f"llmbench: 1 runs, reports in {session}" in lines
+    assert f"llmbench: measuring on {HOST}" in lines
+    assert not re.search(r"llmbench: tiny: (step|waiting|starting)", result.text)
+    table = lines[[line.strip("= ") for line in lines].index("llmbench verdicts") + 1 :][:3]
+    assert table[0].split() == ["recipe", "nodes", "statistic", "measured", "threshold", "verdict"]
+    assert re.fullmatch(r"tiny +1 +loss_drop +0\.\d+ nat +>= 0\.01 nat +PASS", table[1])
+    assert table[2] == f"records, scripts and logs: {session}"
+
+    # The run record.
+    record = result.record()
+    assert record["schema_version"] == 1
+    assert record["session"] == session.name
+    assert record["token"] == f"llmbench:{session.name}"
+    assert (record["key"], record["recipe"]["name"], record["recipe"]["scale"]) == ("tiny", "tiny", "full")
+    assert (record["system"], record["cluster"], record["nodes"], record["ranks"]) == ("local", "local", 1, 2)
+    assert record["hosts"] == [HOST]
+    assert record["versions"]["torch"] == version("torch")
+    assert record["versions"]["python"] == platform.python_version()
+    timings = record["timings"]
+    assert timings["submitted"] <= timings["started"] <= timings["ended"]
+    assert [step["step"] for step in record["steps"]] == list(range(1, TINY["steps"] + 1))
+    assert {step["ranks"] for step in record["steps"]} == {2}
+    assert sorted(info["rank"] for info in record["rank_info"]) == [0, 1]
+    assert record["problem"] is None
+    (judgement,) = record["judgements"]
+    assert judgement["test"] == "test_user.py::test_reference[tiny-learns]"
+    assert (judgement["verdict"], judgement["reference"], judgement["threshold"]) == ("PASS", "learns", ">= 0.01 nat")
+    assert judgement["measured"] == f"{record['metrics']['loss_drop']['value']!r} nat"
+
+    # What it takes to find the run again, and the plan of the session.
+    job = json.loads((session / "runs" / "tiny" / "job.json").read_text())
+    assert {key: job[key] for key in ("session", "key", "token", "job_id", "hosts", "submitted")} == {
+        "session": session.name, "key": "tiny", "token": record["token"], "job_id": record["job_id"],
+        "hosts": [HOST], "submitted": timings["submitted"],
+    }  # fmt: skip
+    plan = json.loads((session / "session.json").read_text())
+    assert [run["key"] for run in plan["runs"]] == ["tiny"]
+
+    # pytest-benchmark: one benchmark, a round per judged step.
+    (benchmark,) = json.loads((user.path / "bench.json").read_text())["benchmarks"]
+    judged = [step["seconds"] for step in record["steps"] if step["step"] > TINY["warm_up"]["steps"]]
+    assert (benchmark["name"], benchmark["stats"]["rounds"]) == ("tiny", len(judged))
+    assert benchmark["stats"]["data"] == pytest.approx(judged)
+    assert benchmark["extra_info"]["run_record"] == str(session / "runs" / "tiny" / "record.json")
+    compare = [sys.executable, "-m", "pytest_benchmark", "compare", "bench.json"]
+    compared = subprocess.run(compare, cwd=user.path, env=user.environment, capture_output=True, text=True, check=False)
+    assert compared.returncode == 0, compared.stderr
+    assert re.search(r"^tiny .* 6 +1$", compared.stdout, re.MULTILINE)
+
+
+def test_optional_reporters_may_be_missing(user: UserFolder) -> None:
+    """Without pytest-benchmark, pytest's JUnit writer and xdist, the verdicts and records are all there."""
+    user.recipe()
+    user.test()
+    off = [word for plugin in ("benchmark", "junitxml", "xdist") for word in ("-p", f"no:{plugin}")]
+    result = user.run("--cluster", "local", "-k", "tiny", *off)
+    assert result.returncode == 0, result.text
+    assert "Warning" not in result.text
+    assert re.search(r"^tiny +1 .* PASS$", result.text, re.MULTILINE)
+    assert len(result.record()["judgements"]) == 1
+    assert result.session is not None
+    assert not (result.session / "junit.xml").exists()
+
+
+def test_without_asking_pytest_benchmark_shows_no_table(user: UserFolder) -> None:
+    """A table of step times is of use only to whoever compares or saves them; `--run-dir` says where records go."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", "-k", "tiny", "-n0", "--run-dir", "elsewhere/deep")
+    assert result.returncode == 0, result.text
+    assert "Name (time in" not in result.text
+    (session,) = (user.path / "elsewhere" / "deep").iterdir()
+    assert (session / "runs" / "tiny" / "record.json").exists()
+    assert (session / "junit.xml").exists()
+    assert result.session is None
