@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ from pytest_llmbench.cluster.executors import run_here, submit_local, submit_slu
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
 from pytest_llmbench.cluster.lease import Lease
-from pytest_llmbench.cluster.planning import run_request
+from pytest_llmbench.cluster.requests import run_request, step_command
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Slurm, clean_environment
@@ -84,22 +83,8 @@ class Launcher:
 
     def _step(self, run: RunSpec, lease: Lease, job_id: str) -> Job:
         request = run_request(run, self._settings, self._session)
-        command = [
-            "srun", f"--jobid={job_id}", "--overlap", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered",
-            "--cpu-bind=none",
-            f"--nodes={request.nodes}", f"--nodelist={','.join(lease.hosts)}",
-            f"--ntasks={request.nodes * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
-            *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),
-            f"--job-name={request.name}", f"--output={request.folder}/rank-%t.log", *request.srun_args,
-            *_rank_command(request.interpreter, str(self._session.run_folder(run.key)), request.setup),
-        ]  # fmt: skip
+        command = step_command(run, self._settings, self._session, job_id=job_id, hosts=lease.hosts)
         request.folder.mkdir(parents=True, exist_ok=True)
         env = clean_environment(self._settings.system.env)
         log = request.folder / "srun.log"
         return StepJob(command, job_id=job_id, hosts=lease.hosts, slurm=self._slurm, env=env, log=log)
-
-
-def _rank_command(interpreter: str, folder: str, setup: tuple[str, ...]) -> list[str]:
-    """What each rank of a step runs: Python itself, or a shell that prepares for it first."""
-    argv = [*shlex.split(interpreter), "-u", "-m", "pytest_llmbench.workloads.rank", folder]
-    return ["bash", "-c", "\n".join(["set -e", *setup, f"exec {shlex.join(argv)}"])] if setup else argv

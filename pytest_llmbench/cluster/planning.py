@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from typing import Any
 
-from pytest_llmbench.cluster.executors import JobRequest, sbatch_script
+from pytest_llmbench.cluster.executors import sbatch_script
+from pytest_llmbench.cluster.requests import holder_request, run_request, step_command
 from pytest_llmbench.cluster.runs import RunSpec, Session
-from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings, existing_allocation
+from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Problem
@@ -30,38 +31,11 @@ def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
     return None
 
 
-def holder_request(runs: Sequence[RunSpec], settings: Settings, session: Session) -> JobRequest:
-    """The job that holds `--nodes` nodes for all runs of the session."""
-    return JobRequest(
-        name="llmbench-hold",
-        folder=session.folder / "allocation",
-        nodes=settings.nodes or 1,
-        gpus_per_node=max(settings.topology(run.recipe).gpus_per_node for run in runs),
-        tasks_per_node=1,
-        time_min=_session_minutes(runs, settings),
-        use_srun=False,
-        **_common(settings, session),
-    )
-
-
-def run_request(run: RunSpec, settings: Settings, session: Session) -> JobRequest:
-    """The job, or the local processes, of one run."""
-    topology = settings.topology(run.recipe)
-    return JobRequest(
-        name=f"llmbench-{run.key}",
-        folder=session.run_folder(run.key) / "logs",
-        nodes=topology.nodes,
-        gpus_per_node=topology.gpus_per_node,
-        tasks_per_node=topology.ranks_per_node,
-        time_min=settings.time_limit_min(run.recipe),
-        **_common(settings, session),
-    )
-
-
 def describe(runs: Sequence[RunSpec], settings: Settings, session: Session) -> list[str]:
     """Write the plan: one paragraph per job, its script, its node-hours, and the sum."""
+    plural = "s" if len(runs) > 1 else ""
     lines = [
-        f"system {settings.system.name}, cluster {settings.cluster}, {len(runs)} runs, nothing is submitted",
+        f"system {settings.system.name}, cluster {settings.cluster}, {len(runs)} run{plural}, nothing is submitted",
         "",
     ]
     lines += [_describe_run(run, settings) for run in runs]
@@ -80,6 +54,9 @@ def describe(runs: Sequence[RunSpec], settings: Settings, session: Session) -> l
         if held
         else [run_request(run, settings, session) for run in feasible]
     )
+    if held:
+        lines += ["", "# srun command of each run, once the nodes are there"]
+        lines += [shlex.join(step_command(run, settings, session, job_id="JOB", hosts=["NODES"])) for run in feasible]
     for request in requests:
         lines += ["", f"# sbatch script of {request.name}", sbatch_script(request).rstrip()]
     hours = sum(request.nodes * request.time_min / 60 for request in requests)
@@ -95,32 +72,3 @@ def _describe_run(run: RunSpec, settings: Settings) -> str:
     )
     problem = preflight(recipe, settings)
     return f"{what}\n  CANNOT RUN: {problem.message}" if problem else what
-
-
-def _session_minutes(runs: Sequence[RunSpec], settings: Settings) -> int:
-    """`--time`, or the runs' own limits added up over the runs that cannot share the nodes."""
-    if settings.time_min is not None:
-        return settings.time_min
-    at_once = _runs_at_once(settings)
-    limits = sorted((run.recipe.time_limit for run in runs), reverse=True)
-    # Greedy on equal lanes: the longest run of each round bounds the round.
-    return sum(limits[::at_once])
-
-
-def _runs_at_once(settings: Settings) -> int:
-    nodes = settings.nodes or 1
-    lanes = nodes // (settings.nodes_per_run or nodes)
-    return max(1, min(lanes, settings.max_runs or lanes))
-
-
-def _common(settings: Settings, session: Session) -> dict[str, Any]:
-    """What every job of a session asks for: the system file's defaults, the user's options over them."""
-    system = settings.system
-    defaults = {option: value for option in SLURM_DEFAULTS if (value := getattr(system, option)) is not None}
-    return {
-        "comment": " ".join(filter(None, (session.token, settings.slurm.get("comment")))),
-        "slurm": defaults | dict(settings.slurm),
-        "setup": system.setup,
-        "srun_args": system.srun_args,
-        "python": system.python,
-    }

@@ -19,7 +19,8 @@ from pytest_llmbench.cluster.conclude import Outcome, findings
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.launch import Launcher
 from pytest_llmbench.cluster.lease import Lease, LeasePool
-from pytest_llmbench.cluster.planning import holder_request, preflight
+from pytest_llmbench.cluster.planning import preflight
+from pytest_llmbench.cluster.requests import holder_request
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Slurm
@@ -147,6 +148,8 @@ class Runner:
     def _tick(self) -> None:
         hosts = self._allocation.hosts()
         if isinstance(hosts, Waiting):
+            if not self._state.allocation_note and self._settings.cluster != "slurm":
+                self.notes.append(f"waiting: {hosts.reason}")
             self._state.allocation_note = hosts.reason
         else:
             if hosts is not None and self._pool is None:

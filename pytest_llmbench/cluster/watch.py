@@ -42,7 +42,7 @@ class Watch:
             return None
         return Problem(
             kind="time_limit",
-            message=f"not finished within its time limit of {self._limit} (at step {self._at} of {self._recipe.steps}): "
+            message=f"not finished within its time limit of {self._limit} (step {self._at} of {self._recipe.steps}): "
             f"give a longer --time, or a longer time_limit in the recipe",
         )
 

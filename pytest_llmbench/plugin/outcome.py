@@ -92,9 +92,10 @@ def _verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Ve
     if report.skipped:
         return Verdict.SKIP, _reason(report)
     if report.failed:
-        asserted = call.excinfo is not None and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
+        # Without an exception it is a test that met what it was strictly expected to miss.
+        asserted = call.excinfo is None or call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
         judged = report.when == "call" and asserted
-        return (Verdict.FAIL if judged else Verdict.ERROR), _first_line(call)
+        return (Verdict.FAIL if judged else Verdict.ERROR), _first_line(call) or _reason(report)
     if report.when == "call":
         return Verdict.PASS, ""
     return None, ""
@@ -103,7 +104,7 @@ def _verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Ve
 def _reason(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
-    return str(getattr(report, "wasxfail", ""))
+    return str(getattr(report, "wasxfail", "") or (report.longrepr if isinstance(report.longrepr, str) else ""))
 
 
 def _first_line(call: pytest.CallInfo[None]) -> str:

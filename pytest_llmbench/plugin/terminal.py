@@ -25,7 +25,7 @@ def header(bench: Bench) -> list[str]:
     name, what = settings.system.name, settings.system.description or "no description"
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
-        f"llmbench: {len(bench.runs)} runs, reports in {bench.session.folder}",
+        f"llmbench: {len(bench.runs)} run{'s' if len(bench.runs) > 1 else ''}, reports in {bench.session.folder}",
     ]
 
 

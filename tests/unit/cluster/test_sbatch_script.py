@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.cluster.executors import JobRequest, sbatch_script
-from pytest_llmbench.cluster.planning import holder_request, run_request
+from pytest_llmbench.cluster.requests import holder_request, run_request
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system

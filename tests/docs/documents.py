@@ -1,0 +1,250 @@
+"""Documents that can be run: every fenced block says in a comment before it what it is.
+
+The comment is a line of its own, directly before the block, and is not seen in rendered Markdown:
+
+    <!-- file: NAME -->        the block is that file, in the document's own folder
+    <!-- run -->               shell commands, one per line, run in that folder; each must exit with 0
+    <!-- run: exit 1 -->       the last of them must exit with 1
+    <!-- run: slurm -->        needs a Slurm that answers
+    <!-- run: checkout -->     run in the root of the checkout instead
+    <!-- output -->            what the commands before printed
+    <!-- text -->              a picture or a formula: nothing to run (```text only)
+    <!-- checkout: a b -->     no block follows: these paths of the checkout are copied into the folder
+
+What stands after `run:` may be combined: `<!-- run: slurm, exit 1 -->`.
+
+In an output, `...` alone on a line stands for any number of lines, `...` in a line for anything in that
+line, and one blank is as good as several: columns are as wide as their widest number.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (CHECKOUT / "docs").glob("*.md")))
+
+_COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text|checkout)\s*(?::\s*(?P<what>.*?))?\s*-->")
+_FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")
+_TIMEOUT_S = 300.0
+
+
+class DocumentError(Exception):
+    """A document does not say what it is, or does not do what it says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """One fenced block, or a comment that needs none.
+
+    Attributes:
+        line: 1-based line of its fence.
+        kind: what its comment says, empty without one.
+        what: what the comment says after the colon.
+        language: of the fence.
+    """
+
+    document: str
+    line: int
+    kind: str
+    what: str
+    language: str
+    text: str
+
+    @property
+    def words(self) -> set[str]:
+        """What a `run:` is restricted to."""
+        return {word.strip() for word in self.what.split(",") if word.strip()}
+
+    @property
+    def where(self) -> str:
+        """Its place, for people."""
+        return f"{self.document}:{self.line}"
+
+
+def read_blocks(document: str, text: str) -> list[Block]:
+    """Find every block of a Markdown text, in order."""
+    blocks: list[Block] = []
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        comment = _COMMENT.fullmatch(line.strip())
+        if comment is not None and comment["kind"] == "checkout":
+            blocks.append(_block(document, number + 1, comment, "", ""))
+        fence = _FENCE.fullmatch(line)
+        if fence is None:
+            number += 1
+            continue
+        before = _COMMENT.fullmatch(lines[number - 1].strip()) if number else None
+        end = next((n for n in range(number + 1, len(lines)) if lines[n].strip() == fence["fence"]), None)
+        if end is None:
+            raise DocumentError(f"{document}:{number + 1}: this block has no end")
+        indent = len(fence["indent"])
+        body = "".join(f"{inner[indent:]}\n" for inner in lines[number + 1 : end])
+        blocks.append(_block(document, number + 1, before, fence["language"], body))
+        number = end + 1
+    return blocks
+
+
+def _block(document: str, line: int, comment: re.Match[str] | None, language: str, text: str) -> Block:
+    kind = comment["kind"] if comment else ""
+    what = (comment["what"] or "") if comment else ""
+    return Block(document=document, line=line, kind=kind, what=what, language=language, text=text)
+
+
+def check_marks(blocks: Sequence[Block]) -> None:
+    """See that every block says what it is.
+
+    Raises:
+        DocumentError: one does not, or says what cannot be; with its line.
+    """
+    ran = False
+    for block in blocks:
+        if not block.kind:
+            raise DocumentError(f"{block.where}: this {block.language or 'plain'} block has no comment before it")
+        if block.kind == "text" and block.language not in {"", "text"}:
+            raise DocumentError(f"{block.where}: a {block.language} block is a file, a run or an output, never text")
+        if block.kind in {"file", "checkout"} and not block.what:
+            raise DocumentError(f"{block.where}: {block.kind} needs a name: <!-- {block.kind}: NAME -->")
+        strangers = {word for word in block.words if not re.fullmatch(r"slurm|checkout|exit \d+", word)}
+        if block.kind == "run" and strangers:
+            raise DocumentError(f"{block.where}: run knows slurm, checkout and exit N, not {', '.join(strangers)}")
+        if block.kind == "output" and not ran:
+            raise DocumentError(f"{block.where}: an output needs a run block before it")
+        ran = ran or block.kind == "run"
+
+
+def needs_slurm(blocks: Sequence[Block]) -> bool:
+    """Whether a part of the document needs a Slurm."""
+    return any(block.kind == "run" and "slurm" in block.words for block in blocks)
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """Somebody who does what a document says, in a folder of their own.
+
+    Attributes:
+        folder: where files are written and commands run.
+        slurm: whether to run the part for Slurm, or the part for everywhere.
+        printed: what the last run block printed; None when that was for the other part.
+    """
+
+    folder: Path
+    slurm: bool = False
+    printed: str | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: _environment({}))
+
+    def follow(self, blocks: Sequence[Block]) -> None:
+        """Do what every block says.
+
+        Raises:
+            DocumentError: a command ends otherwise than it should, or prints something else.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder.with_name(f"{self.folder.name}-tmp")
+        temporary.mkdir(exist_ok=True)
+        # The lock of "one session at a time measures here" is in TMPDIR: two documents may be run at once.
+        self.environment = _environment({"TMPDIR": str(temporary)})
+        for block in blocks:
+            if block.kind == "file":
+                path = self.folder / block.what
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.text, encoding="utf-8")
+            elif block.kind == "checkout":
+                self._copy(block.what.split())
+            elif block.kind == "run":
+                mine = ("slurm" in block.words) == self.slurm
+                self.printed = self._run(block) if mine else None
+            elif block.kind == "output" and self.printed is not None:
+                compare(block, self.printed)
+
+    def _copy(self, names: Sequence[str]) -> None:
+        for name in names:
+            shutil.copytree(
+                CHECKOUT / name, self.folder / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+
+    def _run(self, block: Block) -> str:
+        printed, lines = "", list(commands(block))
+        for number, command in enumerate(lines, start=1):
+            expected = _exit_status(block) if number == len(lines) else 0
+            status, text = self._bash(command, CHECKOUT if "checkout" in block.words else self.folder)
+            printed += text
+            if status != expected:
+                raise DocumentError(
+                    f"{block.where}: `{command}` exited with {status}, not with {expected}; it printed\n{text}"
+                )
+        return printed
+
+    def _bash(self, command: str, folder: Path) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=dict(self.environment), text=True, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+
+def commands(block: Block) -> Iterator[str]:
+    """The commands of a run block. `make` only says what it would do: that its target exists is what is tested."""
+    joined = re.sub(r"\\\n\s*", " ", block.text)
+    for line in joined.splitlines():
+        command = line.strip().removeprefix("$ ")
+        if command and not command.startswith("#"):
+            yield re.sub(r"^make(?= |$)", "make -n", command)
+
+
+def _exit_status(block: Block) -> int:
+    return next((int(word.split()[1]) for word in block.words if word.startswith("exit ")), 0)
+
+
+def compare(block: Block, printed: str) -> None:
+    """See that an output block is what was printed.
+
+    Raises:
+        DocumentError: it is not; names the first line that is missing.
+    """
+    wanted, there = _lines(block.text), _lines(printed)
+    missing = _first_missing(wanted, there)
+    if missing is not None:
+        shown = "\n".join(there)
+        raise DocumentError(f"{block.where}: not printed in this place: {missing!r}; printed was\n{shown}")
+
+
+def _lines(text: str) -> list[str]:
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _first_missing(wanted: Sequence[str], there: Sequence[str]) -> str | None:
+    """Match from top to bottom, the first place that fits each time; None when everything fits."""
+    at, skipping = 0, False
+    for pattern in wanted:
+        if pattern == "...":
+            skipping = True
+            continue
+        regex = re.compile(".*?".join(re.escape(part) for part in pattern.split("...")))
+        candidates = range(at, len(there)) if skipping else range(at, min(at + 1, len(there)))
+        found = next((n for n in candidates if regex.fullmatch(there[n])), None)
+        if found is None:
+            return pattern
+        at, skipping = found + 1, False
+    if at < len(there) and not skipping:
+        return f"the end, but {there[at]!r} follows"
+    return None
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What a reader's shell has: our Python first, and nothing of the test session that runs us."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
+    return {**clean, "PATH": path, "COLUMNS": "80", "PYTHONWARNINGS": "", **extra}

@@ -1,0 +1,78 @@
+"""Every document does what it says: its files are written, its commands run, its outputs compared."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.documents import CHECKOUT, DOCUMENTS, Reader, check_marks, needs_slurm, read_blocks
+
+BLOCKS = {name: read_blocks(name, (CHECKOUT / name).read_text(encoding="utf-8")) for name in DOCUMENTS}
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _parts() -> Iterator[object]:
+    for name, blocks in BLOCKS.items():
+        yield pytest.param(name, False, id=name)
+        if needs_slurm(blocks):
+            yield pytest.param(name, True, id=f"{name}-slurm", marks=pytest.mark.slurm)
+
+
+def require_slurm() -> None:
+    """Skip without a Slurm that answers; fail where it has to be there."""
+    answers = False
+    if shutil.which("scontrol"):
+        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
+        answers = " is UP" in ping.stdout
+    if answers:
+        return
+    if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
+        pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
+    pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
+
+
+@pytest.mark.parametrize(("name", "slurm"), list(_parts()))
+def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) -> None:
+    """Its blocks, in order, in a fresh folder; what needs a Slurm is a test of its own."""
+    if slurm:
+        require_slurm()
+    Reader(folder=tmp_path / "reader", slurm=slurm).follow(BLOCKS[name])
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_block_of_a_document_is_executed(name: str) -> None:
+    """No block goes without a comment that says what it is."""
+    check_marks(BLOCKS[name])
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_link_leads_somewhere(name: str) -> None:
+    """Links within the project name a file that is there, and a heading that is in it."""
+    document = CHECKOUT / name
+    for target in LINK.findall(document.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = document.parent / path if path else document
+        assert file.exists(), f"{name} links to {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{name} links to {target}"
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md"])
+def test_every_make_target_named_exists(name: str) -> None:
+    """`make something` in a document is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", (CHECKOUT / name).read_text(encoding="utf-8"))) <= targets
+
+
+def anchors(file: Path) -> set[str]:
+    """The anchors that GitHub gives to a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

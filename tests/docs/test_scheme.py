@@ -1,0 +1,141 @@
+"""The scheme of executable documents catches what it is there to catch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.documents import Block, DocumentError, Reader, check_marks, commands, compare, needs_slurm, read_blocks
+
+
+def follow(tmp_path: Path, text: str, *, slurm: bool = False) -> Reader:
+    """Do what a document says."""
+    blocks = read_blocks("a.md", text)
+    check_marks(blocks)
+    reader = Reader(folder=tmp_path / "reader", slurm=slurm)
+    reader.follow(blocks)
+    return reader
+
+
+def fenced(comment: str, body: str, language: str = "bash") -> str:
+    """A block with its comment."""
+    return f"{comment}\n```{language}\n{body}\n```\n"
+
+
+def test_files_are_written_and_commands_run_beside_them(tmp_path: Path) -> None:
+    """A file may have folders in its name; commands see all files so far, and our Python."""
+    text = (
+        fenced("<!-- file: a/b.txt -->", "one\ntwo", "text")
+        + fenced("<!-- run -->", "# a comment\n\ncat \\\n  a/b.txt\n$ command -v python")
+        + fenced("<!-- output -->", "one\ntwo\n.../bin/python", "text")
+    )
+    follow(tmp_path, text)
+    assert (tmp_path / "reader" / "a" / "b.txt").read_text() == "one\ntwo\n"
+
+
+def test_a_command_that_fails_is_caught(tmp_path: Path) -> None:
+    """With the document's line, the command and what it printed."""
+    text = "A line.\n\n" + fenced("<!-- run -->", "echo hello; exit 3\necho not reached")
+    with pytest.raises(DocumentError, match=r"a\.md:4: `echo hello; exit 3` exited with 3, not with 0(.|\n)*hello"):
+        follow(tmp_path, text)
+
+
+def test_only_the_last_command_may_fail_and_must(tmp_path: Path) -> None:
+    """`exit N` is about the last command, and a success there is as wrong as another status."""
+    follow(tmp_path, fenced("<!-- run: exit 1 -->", "true\nfalse"))
+    with pytest.raises(DocumentError, match="`true` exited with 0, not with 1"):
+        follow(tmp_path, fenced("<!-- run: exit 1 -->", "true"))
+    with pytest.raises(DocumentError, match="`false` exited with 1, not with 0"):
+        follow(tmp_path, fenced("<!-- run: exit 1 -->", "false\nfalse"))
+
+
+@pytest.mark.parametrize("body", ["one", "one\nthree", "two\n...", "...\none", "one\n...\nfour", "on\ntwo\nthree"])
+def test_a_wrong_output_is_caught(tmp_path: Path, body: str) -> None:
+    """Lines that are missing, in another order, cut, or not said to follow."""
+    text = fenced("<!-- run -->", "printf 'one\\ntwo\\nthree\\n'") + fenced("<!-- output -->", body, "text")
+    with pytest.raises(DocumentError, match=r"a\.md:5: not printed in this place"):
+        follow(tmp_path, text)
+
+
+@pytest.mark.parametrize("body", ["one\ntwo\nthree", "...", "one\n...", "...\nthree", "one\nt...\n...ree", "...\ntwo\n..."])
+def test_dots_stand_for_what_varies(tmp_path: Path, body: str) -> None:
+    """Alone on a line for any number of lines, in a line for anything in it."""
+    text = fenced("<!-- run -->", "printf 'one\\ntwo\\nthree\\n\\n'") + fenced("<!-- output -->", body, "text")
+    follow(tmp_path, text)
+
+
+def test_columns_may_be_of_any_width() -> None:
+    """One blank is as good as several, but not as none."""
+    block = Block(document="a.md", line=1, kind="output", what="", language="text", text="a  b 12.3 s\n")
+    compare(block, "a      b    12.3 s  \n")
+    with pytest.raises(DocumentError, match="not printed"):
+        compare(block, "ab 12.3 s\n")
+
+
+@pytest.mark.parametrize("language", ["bash", "console", "python", "yaml", "text", ""])
+def test_a_block_without_a_comment_is_caught(language: str) -> None:
+    """Whatever its language, and also when there is a blank line in between."""
+    for text in (f"A line.\n```{language}\nx\n```\n", f"<!-- run -->\n\n```{language}\nx\n```\n"):
+        with pytest.raises(DocumentError, match=r"a\.md:[23]: this .* block has no comment"):
+            check_marks(read_blocks("a.md", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (fenced("<!-- text -->", "rm -rf", "bash"), "never text"),
+        (fenced("<!-- file -->", "x", "yaml"), "needs a name"),
+        (fenced("<!-- run: slurms -->", "x"), "not slurms"),
+        (fenced("<!-- output -->", "x", "text"), "needs a run block"),
+    ],
+)
+def test_a_comment_that_cannot_be_meant_is_caught(text: str, said: str) -> None:
+    """A way around the scheme, a name forgotten, a word misspelt, an output of nothing."""
+    with pytest.raises(DocumentError, match=said):
+        check_marks(read_blocks("a.md", text))
+
+
+def test_a_block_without_an_end_is_caught() -> None:
+    """The rest of the document would be lost in it."""
+    with pytest.raises(DocumentError, match=r"a\.md:2: this block has no end"):
+        read_blocks("a.md", "<!-- run -->\n```bash\ntrue\n")
+
+
+def test_a_block_may_hold_fences() -> None:
+    """A longer fence holds shorter ones, which are no blocks."""
+    (block,) = read_blocks("a.md", "<!-- file: b.md -->\n````text\n```bash\nfalse\n```\n````\n")
+    assert block.text == "```bash\nfalse\n```\n"
+
+
+def test_what_needs_slurm_is_a_part_of_its_own(tmp_path: Path) -> None:
+    """Files are in both parts; a command and its output are in one of them."""
+    text = (
+        fenced("<!-- file: a -->", "x", "text")
+        + fenced("<!-- run -->", "cat a; touch local")
+        + fenced("<!-- output -->", "x", "text")
+        + fenced("<!-- run: slurm, exit 1 -->", "touch slurm; cat a; false")
+        + fenced("<!-- output -->", "x", "text")
+    )
+    assert needs_slurm(read_blocks("a.md", text))
+    assert not needs_slurm(read_blocks("a.md", fenced("<!-- run -->", "true")))
+    for slurm in (False, True):
+        folder = tmp_path / str(slurm)
+        follow(folder, text, slurm=slurm)
+        assert (folder / "reader" / "local").exists() is not slurm
+        assert (folder / "reader" / "slurm").exists() is slurm
+
+
+def test_make_only_says_what_it_would_do(tmp_path: Path) -> None:
+    """In the checkout, an existing target passes without being made, and one that is not there is caught."""
+    (block,) = read_blocks("a.md", fenced("<!-- run: checkout -->", "make bench"))
+    assert list(commands(block)) == ["make -n bench"]
+    follow(tmp_path, fenced("<!-- run: checkout -->", "make clean"))
+    with pytest.raises(DocumentError, match="nowhere"):
+        follow(tmp_path, fenced("<!-- run: checkout -->", "make nowhere"))
+
+
+def test_parts_of_the_checkout_can_be_copied(tmp_path: Path) -> None:
+    """What a contributor would change is changed in a copy."""
+    reader = follow(tmp_path, "<!-- checkout: suites -->\n" + fenced("<!-- run -->", "ls suites/recipes/opt.yaml"))
+    assert reader.printed == "suites/recipes/opt.yaml\n"

@@ -1,0 +1,100 @@
+"""Folders that cannot be written, and disks that run full: nothing measured is lost, and nothing ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import UserFolder
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount file systems")
+
+
+def mount(*arguments: str) -> None:
+    """Mount something, or skip where even root may not (an unprivileged container)."""
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this root cannot mount: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def read_only(user: UserFolder) -> Iterator[Path]:
+    """A folder that nobody can write to."""
+    folder = user.path / "read_only"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", str(folder))
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(user: UserFolder) -> Iterator[Path]:
+    """A disk with room for little."""
+    folder = user.path / "small"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder))
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize("below", ["", "not/there/yet"])
+def test_a_read_only_run_directory_is_a_usage_error(
+    user: UserFolder, read_only: Path, distribution: str, below: str
+) -> None:
+    """Said before anything is collected, with what to do."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", distribution, "--run-dir", str(read_only / below))
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    assert f"--run-dir {read_only / below}".rstrip("/") in result.text
+    assert "cannot be written; give another --run-dir" in result.text
+    assert "Traceback" not in result.text
+
+
+def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_only: Path) -> None:
+    """From the ini file alone it is found when the runs start, and the same is said."""
+    with (user.path / "pytest.ini").open("a") as ini:
+        ini.write("llmbench_cluster = local\nllmbench_run_dir = read_only/reports\n")
+    user.recipe()
+    user.test()
+    result = user.run("-n0", "-k", "tiny")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    assert "give another --run-dir" in result.text
+    assert "Traceback" not in result.text
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_full_disk_for_the_report_costs_the_report_only(
+    user: UserFolder, small_disk: Path, distribution: str
+) -> None:
+    """The verdicts are on the terminal, the records are whole, the message says what is missing, the exit code fails."""
+    user.recipe()
+    user.test()
+    (small_disk / "filler").write_bytes(b"x" * 62_000)
+    result = user.run("--cluster", "local", distribution, "-k", "tiny", f"--junitxml={small_disk}/mine.xml")
+    assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text
+    assert re.search(r"^tiny +1 .* PASS$", result.text, re.MULTILINE)
+    assert "a report could not be written: [Errno 28] No space left on device" in result.text
+    assert "1 passed" in result.text
+    assert "Traceback" not in result.text
+    assert "INTERNALERROR" not in result.text
+    assert len(result.record()["judgements"]) == 1
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_full_disk_for_everything_is_said(user: UserFolder, small_disk: Path, distribution: str) -> None:
+    """Where not even a run's own files fit, its tests are errors that say why, and the session ends in order."""
+    user.recipe()
+    user.test()
+    (small_disk / "filler").write_bytes(b"x" * 56_000)
+    result = user.run("--cluster", "local", distribution, "-k", "tiny", "--run-dir", str(small_disk), timeout_s=150.0)
+    assert result.returncode != 0, result.text
+    assert "No space left on device" in result.text
+    assert "INTERNALERROR" not in result.text
+    assert "Traceback" not in result.text

@@ -1,0 +1,90 @@
+"""Several runs on one machine: one after the other, also from two sessions, and none after an early end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import UserFolder
+
+FAST = """
+import pytest
+from pytest_llmbench import Quantity
+
+@pytest.mark.recipe("first")
+def test_too_fast(run):
+    assert run.throughput >= Quantity("900M words/s")
+
+@pytest.mark.recipe("second")
+def test_any(run):
+    assert run.throughput >= Quantity("1 words/s")
+"""
+
+
+def wait_until(ready: Callable[[], object], timeout_s: float = 90.0) -> None:
+    """Wait until something is there."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_two_recipes_take_turns(user: UserFolder, distribution: str) -> None:
+    """This machine is one node, whatever --max-runs allows: the second starts when the first is over."""
+    user.recipe("first")
+    user.recipe("second")
+    user.test(FAST)
+    result = user.run("--cluster", "local", distribution, "--max-runs", "2")
+    assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS", "FAIL"}
+    timings = sorted((result.record(key)["timings"] for key in ("first", "second")), key=lambda t: t["submitted"])
+    assert timings[0]["ended"] <= timings[1]["submitted"]
+
+
+def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
+    """With -x, a run that nobody will judge any more is ended, and its record says so."""
+    user.recipe("first")
+    user.recipe("second", steps=100_000)
+    user.test(FAST)
+    result = user.run("--cluster", "local", "-n0", "-x")
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED
+    assert [case.properties["verdict"] for case in result.cases.values()] == ["FAIL"]
+    problem = result.record("second")["problem"]
+    assert (problem["kind"], problem["message"]) == ("session_ended", "the session ended before this run did")
+
+
+def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
+    """Two sessions that share this machine's lock do not measure at once, and the one that waits says why."""
+    user.recipe()
+    user.recipe("long", steps=1_000_000)
+    user.test()
+    first = user.start("--cluster", "local", "-n0", "-k", "long", "--run-dir", "first")
+    try:
+        wait_until(lambda: list(user.path.glob("first/*/runs/long/steps/rank-00000.jsonl")))
+        second = user.start("--cluster", "local", "-n0", "-k", "tiny")
+        wait_until(lambda: list(user.path.glob("reports/*/owner")))
+        time.sleep(2.0)
+        assert second.poll() is None
+        assert not list(user.path.glob("reports/*/runs"))
+    finally:
+        first.terminate()
+        text, _ = first.communicate(timeout=60)
+    assert first.returncode == pytest.ExitCode.INTERRUPTED, text
+    result = user.finish(second)
+    assert result.returncode == 0, result.text
+    assert "another session measures on this machine" in result.text
+
+
+def test_in_this_process(user: UserFolder) -> None:
+    """`--cluster debug`: one rank in pytest itself, with the same verdicts."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "debug", "-n0", "-k", "tiny")
+    assert result.returncode == 0, result.text
+    assert result.case.properties["verdict"] == "PASS"
+    record = result.record()
+    assert (record["cluster"], record["ranks"]) == ("debug", 1)
+    assert record["command"].startswith("in this process: ")
+    assert record["job_id"] == str(record["rank_info"][0]["pid"])

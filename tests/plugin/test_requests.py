@@ -1,0 +1,178 @@
+"""All the ways in which pytest lets a test ask for a run: each ends in one verdict, and the run happens once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import UserFolder
+
+CONFTEST = """
+import pytest
+
+@pytest.fixture
+def words_per_s(run):
+    return run.throughput
+
+@pytest.fixture
+def fails_before():
+    raise RuntimeError("the licence server is away")
+
+@pytest.fixture
+def fails_after(run):
+    yield
+    raise RuntimeError("the licence was not given back")
+"""
+
+TESTS = """
+import pytest
+from pytest_llmbench import Quantity
+
+pytestmark = pytest.mark.recipe("tiny")
+
+def test_reference_alone(reference):
+    assert reference.name == "learns"
+
+def test_through_a_fixture(words_per_s):
+    assert words_per_s > Quantity("1 words/s")
+
+@pytest.mark.parametrize("floor", ["1 words/s", "2 words/s"])
+def test_parametrized(run, floor):
+    assert run.throughput >= Quantity(floor)
+
+class TestClass:
+    def test_method(self, run):
+        assert run.loss_drop >= Quantity("0 nat")
+
+@pytest.mark.xfail(reason="known to be slow", strict=True)
+def test_expected_to_fail(run):
+    assert run.throughput >= Quantity("900M words/s")
+
+@pytest.mark.xfail(reason="known to be slow", strict=True)
+def test_unexpectedly_fast(run):
+    assert run.throughput >= Quantity("1 words/s")
+
+@pytest.mark.skip(reason="not on Mondays")
+def test_skipped(run):
+    pass
+
+def test_setup_fails_before(fails_before, run):
+    pass
+
+def test_teardown_fails(fails_after):
+    pass
+
+def test_asserts_nothing(run):
+    pass
+
+def test_fails_in_words(run):
+    pytest.fail("too warm in here")
+
+def test_two_comparisons(run):
+    assert run.throughput >= Quantity("1 words/s")
+    assert run.step_time <= Quantity("1 h")
+
+def test_by_name_at_run_time(request):
+    request.getfixturevalue("run")
+
+def test_is_broken(run):
+    {}["no such key"]
+
+def test_other_marker_wins_nothing():
+    pass
+"""
+
+EXPECTED = {
+    "test_reference_alone[tiny-learns]": ("PASS", "passed"),
+    "test_through_a_fixture[tiny]": ("PASS", "passed"),
+    "test_parametrized[tiny-1 words/s]": ("PASS", "passed"),
+    "test_parametrized[tiny-2 words/s]": ("PASS", "passed"),
+    "test_method[tiny]": ("PASS", "passed"),
+    "test_expected_to_fail[tiny]": ("SKIP", "skipped"),
+    "test_unexpectedly_fast[tiny]": ("FAIL", "failure"),
+    "test_skipped[tiny]": ("SKIP", "skipped"),
+    "test_setup_fails_before[tiny]": ("ERROR", "error"),
+    "test_teardown_fails[tiny]": ("PASS", "error"),
+    "test_asserts_nothing[tiny]": ("PASS", "passed"),
+    "test_fails_in_words[tiny]": ("FAIL", "failure"),
+    "test_two_comparisons[tiny]": ("PASS", "passed"),
+    "test_by_name_at_run_time": (None, "failure"),
+    "test_is_broken[tiny]": ("ERROR", "error"),
+    "test_other_marker_wins_nothing": (None, "passed"),
+}
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_every_way_to_ask_ends_in_one_verdict(user: UserFolder, distribution: str) -> None:
+    """Fixtures of the user's, classes, parameters, marks, and what fails around the test's own body."""
+    user.recipe()
+    user.test(TESTS)
+    user.test(CONFTEST, "conftest.py")
+    result = user.run("--cluster", "local", distribution)
+    assert "INTERNALERROR" not in result.text
+    cases = result.cases
+    found = {name: (case.properties.get("verdict"), case.outcome) for name, case in cases.items()}
+    # By its own verdict: a failure of the teardown shows beside it.
+    assert found == EXPECTED
+    reasons = {name.split("[")[0]: case.properties.get("reason", "") for name, case in cases.items()}
+    assert reasons["test_expected_to_fail"] == "known to be slow"
+    assert "XPASS(strict)" in reasons["test_unexpectedly_fast"]
+    assert "not on Mondays" in reasons["test_skipped"]
+    assert reasons["test_setup_fails_before"] == "the licence server is away"
+    assert reasons["test_fails_in_words"] == "too warm in here"
+    assert cases["test_two_comparisons[tiny]"].properties["statistic"] == "step_time"
+    assert cases["test_through_a_fixture[tiny]"].properties["threshold"] == "1 words/s"
+    assert "value" not in cases["test_asserts_nothing[tiny]"].properties
+    assert "not in getfixturevalue" in cases["test_by_name_at_run_time"].message
+    # The run happened once, and its record knows the verdicts of all tests that got to it.
+    assert result.session is not None
+    assert [folder.name for folder in (result.session / "runs").iterdir()] == ["tiny"]
+    judged = {entry["test"].split("::", 1)[1]: entry["verdict"] for entry in result.record()["judgements"]}
+    assert judged["TestClass::test_method[tiny]"] == "PASS"
+    assert len(judged) == len(cases) - 4  # two have no run, one was skipped and one broke before it
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+OVERRIDES = """
+import pytest
+from pytest_llmbench import Quantity
+
+@pytest.fixture
+def reference(reference, request):
+    request.node.user_properties.append(("site", "ours"))
+    return reference
+
+@pytest.fixture
+def run(run):
+    return run
+"""
+
+
+def test_overriding_fixtures_of_ours_keeps_the_matrix(user: UserFolder) -> None:
+    """A conftest may wrap `run` and `reference`: the cases are the same, and the wrappers are used."""
+    user.recipe()
+    user.test()
+    user.test(OVERRIDES, "conftest.py")
+    result = user.run("--cluster", "local", "-n0", "-k", "tiny")
+    assert result.returncode == 0, result.text
+    assert result.case.name == "test_reference[tiny-learns]"
+    assert result.case.properties["site"] == "ours"
+    assert result.case.properties["verdict"] == "PASS"
+
+
+def test_a_reference_of_the_users_own_is_not_multiplied(user: UserFolder) -> None:
+    """A `reference` that has nothing to do with ours leaves one case per recipe."""
+    user.test("import pytest\n\n@pytest.fixture\ndef reference():\n    return 1\n", "conftest.py")
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", "--collect-only", "-q", "-k", "tiny")
+    assert "test_user.py::test_reference[tiny]\n" in result.text
+
+
+def test_our_reference_with_another_run_is_refused(user: UserFolder) -> None:
+    """There is nothing to judge then, and the message says which name is taken."""
+    user.test("import pytest\n\n@pytest.fixture\ndef run():\n    return 1\n", "conftest.py")
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", "-n0")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    assert "test_reference: the fixture `reference` of pytest-llmbench needs its `run`" in result.text
