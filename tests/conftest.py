@@ -65,12 +65,17 @@ class Result:
 
     returncode: int
     text: str
-    session: Path | None
+    found: Path | None
+
+    @property
+    def session(self) -> Path:
+        """The session's folder, which must be there."""
+        assert self.found is not None, self.text
+        return self.found
 
     @property
     def cases(self) -> dict[str, Case]:
         """JUnit test cases by name, from the session's folder."""
-        assert self.session is not None, self.text
         return read_junit(self.session / "junit.xml")
 
     @property
@@ -81,7 +86,6 @@ class Result:
 
     def record(self, key: str = "tiny") -> dict[str, Any]:
         """The run record of one run."""
-        assert self.session is not None, self.text
         record: dict[str, Any] = json.loads((self.session / "runs" / key / "record.json").read_text())
         return record
 

@@ -88,6 +88,9 @@ class StepJob:
             self._failed_at = now
             self._slurm.refresh()
         holder = self._slurm.status(self.job_id or "")
+        if holder.state is JobState.COMPLETED:
+            reason = f"its job {self.job_id} ended by itself, as it does when pytest gives no sign of life"
+            return JobStatus(state=JobState.FAILED, reason=reason)
         if not holder.alive:
             return holder
         if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S:

@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.core.schema import Strict, read_yaml, validate
+from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
 from pytest_llmbench.judging.references import same_gpu
 
 LOCAL = "local"
@@ -57,7 +57,7 @@ class System(Strict):
         references: this site's own thresholds, by recipe.
     """
 
-    name: str
+    name: Name
     description: str = ""
     source: str = ""
     cluster: Literal["slurm", "local"]

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.core.schema import MinutesField, Strict, merge, read_yaml, validate
+from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_yaml, validate
 
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
@@ -109,7 +109,7 @@ class Recipe(Strict):
         time_limit: wall clock of one run in Slurm's notation.
     """
 
-    name: str
+    name: Name
     description: str = ""
     source: str = ""
     engine: str

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
-from pytest_llmbench.core.schema import QuantityField, Strict
+from pytest_llmbench.core.schema import Name, QuantityField, Strict
 
 
 class AppliesTo(Strict):
@@ -59,7 +59,7 @@ class Reference(Strict):
             fraction or a loss can be. It is always for the full scale, never for the smoke variant.
     """
 
-    name: str
+    name: Name
     statistic: str
     at_least: QuantityField | None = None
     at_most: QuantityField | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from pytest_llmbench.core.durations import format_minutes, parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -52,6 +52,9 @@ def _guard(convert: Any) -> BeforeValidator:
 
 QuantityField = Annotated[Quantity, _guard(_as_quantity), PlainSerializer(lambda quantity: quantity.exact)]
 MinutesField = Annotated[int, _guard(_as_minutes), PlainSerializer(format_minutes)]
+
+# Names become folders, test ids and Slurm job names.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 M = TypeVar("M", bound=BaseModel)
 

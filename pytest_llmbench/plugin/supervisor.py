@@ -45,13 +45,14 @@ class Supervisor:
             ConfigError: nothing can be written where the reports should go.
         """
         folder = self._bench.session.folder
-        try:
-            write_model(folder / "session.json", Plan(runs=self._bench.runs))
-        except OSError as error:
-            raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
         self.runner = Runner(self._bench.settings, self._bench.session)
         self._bench.board = RunnerBoard(self.runner, self._progress)
-        self.runner.start(self._bench.runs)
+        try:
+            write_model(folder / "session.json", Plan(runs=self._bench.runs))
+            self.runner.start(self._bench.runs)
+        except OSError as error:
+            self.runner = None  # it never began
+            raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

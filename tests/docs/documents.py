@@ -226,21 +226,21 @@ def _lines(text: str) -> list[str]:
 
 
 def _first_missing(wanted: Sequence[str], there: Sequence[str]) -> str | None:
-    """Match from top to bottom, the first place that fits each time; None when everything fits."""
-    at, skipping = 0, False
-    for pattern in wanted:
-        if pattern == "...":
-            skipping = True
-            continue
-        regex = re.compile(".*?".join(re.escape(part) for part in pattern.split("...")))
-        candidates = range(at, len(there)) if skipping else range(at, min(at + 1, len(there)))
-        found = next((n for n in candidates if regex.fullmatch(there[n])), None)
-        if found is None:
-            return pattern
-        at, skipping = found + 1, False
-    if at < len(there) and not skipping:
-        return f"the end, but {there[at]!r} follows"
-    return None
+    """The first line after which nothing fits any more; None when everything does."""
+    text = "".join(f"{line}\n" for line in there)
+    patterns = [_pattern(line) for line in wanted]
+    if re.fullmatch("".join(patterns), text):
+        return None
+    for count, line in enumerate(wanted, start=1):
+        if not re.match("".join(patterns[:count]), text):
+            return line
+    return "the end: more follows"
+
+
+def _pattern(line: str) -> str:
+    if line == "...":
+        return r"(?:.*\n)*?"
+    return ".*?".join(re.escape(part) for part in line.split("...")) + r"\n"
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -54,15 +54,25 @@ def test_only_the_last_command_may_fail_and_must(tmp_path: Path) -> None:
 def test_a_wrong_output_is_caught(tmp_path: Path, body: str) -> None:
     """Lines that are missing, in another order, cut, or not said to follow."""
     text = fenced("<!-- run -->", "printf 'one\\ntwo\\nthree\\n'") + fenced("<!-- output -->", body, "text")
-    with pytest.raises(DocumentError, match=r"a\.md:5: not printed in this place"):
+    with pytest.raises(DocumentError, match=r"a\.md:6: not printed in this place"):
         follow(tmp_path, text)
 
 
-@pytest.mark.parametrize("body", ["one\ntwo\nthree", "...", "one\n...", "...\nthree", "one\nt...\n...ree", "...\ntwo\n..."])
+@pytest.mark.parametrize(
+    "body", ["one\ntwo\nthree", "...", "one\n...", "...\nthree", "one\nt...\n...ree", "...\ntwo\n..."]
+)
 def test_dots_stand_for_what_varies(tmp_path: Path, body: str) -> None:
     """Alone on a line for any number of lines, in a line for anything in it."""
     text = fenced("<!-- run -->", "printf 'one\\ntwo\\nthree\\n\\n'") + fenced("<!-- output -->", body, "text")
     follow(tmp_path, text)
+
+
+def test_dots_skip_as_far_as_they_have_to() -> None:
+    """A line that fits too early is not the end of the search."""
+    block = Block(document="a.md", line=1, kind="output", what="", language="text", text="...\na\nb\n")
+    compare(block, "a\nx\na\nb\n")
+    with pytest.raises(DocumentError, match="not printed"):
+        compare(block, "a\nx\na\n")
 
 
 def test_columns_may_be_of_any_width() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import Result, UserFolder, Watch
+
 LOCAL = ("--cluster", "local", "-k", "tiny")
-ENDLESS = {"steps": 100_000, "time_limit": "00:10:00"}
+ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
 
 
-def error_of(result) -> str:
+def error_of(result: Result) -> str:
     """The message of the only test, which must be an error and leave no metric behind."""
     assert result.returncode != 0, result.text
     assert result.case.outcome == "error", result.text
@@ -28,7 +31,7 @@ def log_of(session: Path, rank: int) -> Path:
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_killed_rank_is_named(user, watch, distribution: str) -> None:
+def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distribution: str) -> None:
     """When a rank is killed, the test is an error that names it, and what was left of the run is ended."""
     user.recipe(**ENDLESS)
     user.test()
@@ -45,7 +48,7 @@ def test_a_killed_rank_is_named(user, watch, distribution: str) -> None:
             os.kill(pid, 0)
 
 
-def test_a_hung_rank_is_named_and_ended(user, watch) -> None:
+def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) -> None:
     """A rank that stops while the others wait for it is found by its place in the step."""
     user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
     user.test()
@@ -60,14 +63,14 @@ def test_a_hung_rank_is_named_and_ended(user, watch) -> None:
         os.kill(pid, 0)
 
 
-def test_a_run_that_never_starts_is_ended(user) -> None:
+def test_a_run_that_never_starts_is_ended(user: UserFolder) -> None:
     """No first step within the deadline is an error that says where the ranks stand."""
     user.recipe(deadlines={"startup_s": 0.5})
     user.test()
     assert "no first step within 0.5 s" in error_of(user.run(*LOCAL))
 
 
-def test_nan_loss_is_an_error(user) -> None:
+def test_nan_loss_is_an_error(user: UserFolder) -> None:
     """A loss that is no number yields no throughput, however fast the steps were."""
     user.recipe(optimizer={"learning_rate": 1.0e30, "warmup_steps": 0, "weight_decay": 0.0})
     user.test()
@@ -76,7 +79,7 @@ def test_nan_loss_is_an_error(user) -> None:
     assert "is nan at step" in message or "is inf at step" in message
 
 
-def test_a_loss_that_rises_is_an_error(user) -> None:
+def test_a_loss_that_rises_is_an_error(user: UserFolder) -> None:
     """Fast steps that make the model worse are no training."""
     user.recipe(optimizer={"learning_rate": 50.0, "warmup_steps": 0}, steps=8)
     user.test()
@@ -89,7 +92,9 @@ def test_a_loss_that_rises_is_an_error(user) -> None:
     [(b"\xff\xfe step 3\n", "rank-00000.jsonl:"), (b'{"event": "step", "step": 7, "seco\n', "rank-00000.jsonl:")],
     ids=["not UTF-8", "cut"],
 )
-def test_a_damaged_log_makes_the_run_unjudgeable(user, watch, garbage: bytes, said: str) -> None:
+def test_a_damaged_log_makes_the_run_unjudgeable(
+    user: UserFolder, watch: type[Watch], garbage: bytes, said: str
+) -> None:
     """A line that cannot be read is counted and shown; the steps around it are not enough for a verdict."""
     user.recipe(steps=400)
     user.test()
@@ -102,7 +107,7 @@ def test_a_damaged_log_makes_the_run_unjudgeable(user, watch, garbage: bytes, sa
     assert said in message
 
 
-def test_missing_steps_make_the_run_unjudgeable(user, watch) -> None:
+def test_missing_steps_make_the_run_unjudgeable(user: UserFolder, watch: type[Watch]) -> None:
     """A log that lost steps, whatever the ranks say at their end, is no evidence."""
     user.recipe(steps=400)
     user.test()
@@ -118,7 +123,7 @@ def test_missing_steps_make_the_run_unjudgeable(user, watch) -> None:
     assert "steps_missing" in message or "unreadable_log" in message
 
 
-def test_a_time_limit_is_our_own(user) -> None:
+def test_a_time_limit_is_our_own(user: UserFolder) -> None:
     """A run that outlasts its limit is ended by our clock and says what to change."""
     user.recipe(**{**ENDLESS, "time_limit": 1})
     user.test()
@@ -129,7 +134,9 @@ def test_a_time_limit_is_our_own(user) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_nothing_is_left_behind(user, watch, number: signal.Signals, distribution: str) -> None:
+def test_nothing_is_left_behind(
+    user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str
+) -> None:
     """However pytest ends, its ranks end too: at once when it can still act, else when they miss its sign of life."""
     user.recipe(**ENDLESS)
     user.test()

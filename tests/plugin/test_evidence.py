@@ -104,4 +104,4 @@ def test_without_asking_pytest_benchmark_shows_no_table(user: UserFolder) -> Non
     (session,) = (user.path / "elsewhere" / "deep").iterdir()
     assert (session / "runs" / "tiny" / "record.json").exists()
     assert (session / "junit.xml").exists()
-    assert result.session is None
+    assert result.found is None

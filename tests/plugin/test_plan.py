@@ -69,7 +69,7 @@ def test_errors_of_collection_come_first(user: UserFolder) -> None:
     result = user.run("--plan", "--cluster", "local", "-k", "tiny")
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     assert "nothing is submitted" not in result.text
-    assert result.session is None
+    assert result.found is None
 
 
 def test_a_plan_without_benchmarks_is_empty(user: UserFolder) -> None:

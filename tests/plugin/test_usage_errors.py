@@ -170,4 +170,4 @@ def test_workers_report_a_collection_error_once(user: UserFolder, name: str) -> 
         assert word in result.text
     assert "Traceback" not in result.text
     assert "INTERNALERROR" not in result.text
-    assert result.session is None
+    assert result.found is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import UserFolder
+
 THRESHOLDS = """
 import pytest
 from pytest_llmbench import Quantity
@@ -39,7 +41,7 @@ def test_skipped_inside(run):
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_every_test_ends_in_one_verdict(user, distribution: str) -> None:
+def test_every_test_ends_in_one_verdict(user: UserFolder, distribution: str) -> None:
     """Slow is a failure, unjudgeable is an error, and the run behind all of them happens once."""
     user.recipe()
     user.test(THRESHOLDS)
@@ -73,7 +75,7 @@ def test_every_test_ends_in_one_verdict(user, distribution: str) -> None:
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_properties_are_plain_and_complete(user, distribution: str) -> None:
+def test_properties_are_plain_and_complete(user: UserFolder, distribution: str) -> None:
     """A JUnit test case says what ran where, what was measured, and against what."""
     user.recipe()
     user.test()

@@ -7,15 +7,19 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import Result, UserFolder, Watch
+from tests.slurm.conftest import Queue
+
 SLURM = ("--cluster", "slurm", "-k", "tiny")
-ENDLESS = {"steps": 100_000, "time_limit": "00:10:00"}
+ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
 UP = Path(__file__).parents[2] / "tools" / "slurm" / "up.sh"
 
 
-def error_of(result) -> str:
+def error_of(result: Result) -> str:
     """The message of the only test, which must be an error and leave no metric behind."""
     assert result.returncode != 0, result.text
     assert result.case.outcome == "error", result.text
@@ -36,7 +40,7 @@ def error_of(result) -> str:
     ],
     ids=["partition", "nodes", "time", "account", "qos", "partition-run"],
 )
-def test_a_request_that_cannot_be_met_fails_at_once(user, options: tuple[str, ...], said: str) -> None:
+def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: tuple[str, ...], said: str) -> None:
     """Slurm's own words, what was asked, and the partitions there are."""
     user.recipe(global_batch_size=4 * 99)
     user.test()
@@ -47,7 +51,7 @@ def test_a_request_that_cannot_be_met_fails_at_once(user, options: tuple[str, ..
 
 
 @pytest.mark.parametrize("mode", ["session", "run"])
-def test_a_killed_rank_is_named(user, watch, queue, mode: str) -> None:
+def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
     """A rank killed on its node ends the run as an error that names rank and node."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
@@ -61,7 +65,7 @@ def test_a_killed_rank_is_named(user, watch, queue, mode: str) -> None:
     assert queue.jobs_of(session) == []
 
 
-def test_a_hung_rank_is_ended(user, watch, queue) -> None:
+def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
     """A stopped rank is named, its step is killed, and the nodes come back."""
     user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
     user.test()
@@ -78,8 +82,10 @@ def test_a_hung_rank_is_ended(user, watch, queue) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "run"])
-def test_a_job_cancelled_from_outside_is_said_so(user, watch, queue, mode: str) -> None:
-    """scancel by somebody else is an error of the cluster, in both allocation modes."""
+def test_a_job_cancelled_from_outside_is_said_so(
+    user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str
+) -> None:
+    """Scancel by somebody else is an error of the cluster, in both allocation modes."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
@@ -91,7 +97,7 @@ def test_a_job_cancelled_from_outside_is_said_so(user, watch, queue, mode: str) 
     assert "cancelled from outside" in message
 
 
-def test_a_job_that_reaches_its_limit_is_said_so(user, queue) -> None:
+def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Queue]) -> None:
     """The limit given by --time ends the run, by our clock or by Slurm's, whichever is first."""
     user.recipe(**ENDLESS)
     user.test()
@@ -102,7 +108,7 @@ def test_a_job_that_reaches_its_limit_is_said_so(user, queue) -> None:
     queue.wait_until_empty(result.session, 30)
 
 
-def test_a_dead_node_is_named(user, watch, queue) -> None:
+def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
     """When a node stops answering, Slurm gives its job up, and the error says which."""
     if os.geteuid() != 0:
         pytest.skip("only root can kill a node's daemon")
@@ -122,8 +128,8 @@ def test_a_dead_node_is_named(user, watch, queue) -> None:
     queue.wait_until_empty(session, 30)
 
 
-def test_without_accounting_runs_are_judged_all_the_same(user, queue) -> None:
-    """sacct failing costs nothing: squeue knows how a job ended."""
+def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue: type[Queue]) -> None:
+    """Sacct failing costs nothing: squeue knows how a job ended."""
     shim = user.path / "bin"
     shim.mkdir()
     (shim / "sacct").write_text("#!/bin/sh\necho 'sacct: error: slurmdbd is down' >&2\nexit 1\n")
@@ -149,7 +155,9 @@ def test_without_accounting_runs_are_judged_all_the_same(user, queue) -> None:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_nothing_is_left_behind(user, watch, queue, number: signal.Signals, mode: str, distribution: str) -> None:
+def test_nothing_is_left_behind(
+    user: UserFolder, watch: type[Watch], queue: type[Queue], number: signal.Signals, mode: str, distribution: str
+) -> None:
     """However pytest ends, the queue is empty of its jobs within a minute."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
@@ -161,7 +169,7 @@ def test_nothing_is_left_behind(user, watch, queue, number: signal.Signals, mode
     queue.wait_until_empty(session, 60)
 
 
-def test_the_first_failure_with_x_ends_the_other_runs(user, queue) -> None:
+def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: type[Queue]) -> None:
     """`-x` stops the session, and the runs that nobody waits for any more are cancelled."""
     user.recipe("bad", optimizer={"learning_rate": 1.0e30, "warmup_steps": 0})
     user.recipe("endless", **ENDLESS)

@@ -7,11 +7,14 @@ import subprocess
 
 import pytest
 
+from tests.conftest import UserFolder
+from tests.slurm.conftest import Queue
+
 SLURM = ("--cluster", "slurm")
 
 
 @pytest.mark.parametrize(("nodes", "distribution"), [(4, "-n0"), (2, "-n2")])
-def test_a_run_uses_the_nodes_asked_for(user, queue, nodes: int, distribution: str) -> None:
+def test_a_run_uses_the_nodes_asked_for(user: UserFolder, queue: type[Queue], nodes: int, distribution: str) -> None:
     """`--nodes N` holds N nodes, every one of them trains, the XML names them, and the job is gone afterwards."""
     user.recipe()
     user.test()
@@ -28,7 +31,7 @@ def test_a_run_uses_the_nodes_asked_for(user, queue, nodes: int, distribution: s
     assert queue.jobs_of(result.session) == []
 
 
-def test_two_recipes_share_the_nodes_without_overlap(user, queue) -> None:
+def test_two_recipes_share_the_nodes_without_overlap(user: UserFolder, queue: type[Queue]) -> None:
     """With `--nodes-per-run`, runs are on disjoint nodes at the same time, also under xdist."""
     for name in ("one", "two"):
         user.recipe(name, steps=60)
@@ -42,7 +45,7 @@ def test_two_recipes_share_the_nodes_without_overlap(user, queue) -> None:
     assert queue.jobs_of(result.session) == []
 
 
-def test_without_nodes_every_run_is_a_job_of_its_own(user, queue) -> None:
+def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder, queue: type[Queue]) -> None:
     """Each run is submitted with the shape of its recipe, and its script is kept."""
     user.recipe("small")
     user.recipe("wide", nodes=2)
@@ -58,7 +61,7 @@ def test_without_nodes_every_run_is_a_job_of_its_own(user, queue) -> None:
     assert queue.jobs_of(result.session) == []
 
 
-def test_two_sessions_at_once_do_not_disturb_each_other(user, queue) -> None:
+def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue: type[Queue]) -> None:
     """Two pytest processes hold different nodes, and each cancels its own job only."""
     user.recipe(steps=40)
     user.test()
@@ -74,7 +77,7 @@ def test_two_sessions_at_once_do_not_disturb_each_other(user, queue) -> None:
         assert queue.jobs_of(session) == []
 
 
-def test_an_allocation_we_are_inside_is_used_and_left_alone(user, queue) -> None:
+def test_an_allocation_we_are_inside_is_used_and_left_alone(user: UserFolder, queue: type[Queue]) -> None:
     """Inside salloc, runs are steps of that job; pytest neither submits nor cancels anything."""
     user.recipe()
     user.test()
@@ -97,7 +100,7 @@ def test_an_allocation_we_are_inside_is_used_and_left_alone(user, queue) -> None
         queue.run("scancel", job_id)
 
 
-def test_pytest_may_itself_be_a_step(user, queue) -> None:
+def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> None:
     """Started by srun inside a job, where new steps need --overlap and memory of their own, it works the same."""
     user.recipe()
     user.test()
@@ -105,10 +108,11 @@ def test_pytest_may_itself_be_a_step(user, queue) -> None:
     done = subprocess.run(command, env=user.environment, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+    assert user.session is not None
     assert queue.jobs_of(user.session) == []
 
 
-def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user) -> None:
+def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> None:
     """A CPU build of PyTorch on GPU nodes yields no number and says why."""
     user.recipe()
     user.test()

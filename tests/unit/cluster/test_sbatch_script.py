@@ -137,7 +137,7 @@ REQUEST = st.builds(
 
 @pytest.fixture(scope="module")
 def srun_on_path(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """submitit's executor only asks whether srun is there."""
+    """Submitit's executor only asks whether srun is there."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "srun").touch(mode=0o755)
     with pytest.MonkeyPatch.context() as patch:

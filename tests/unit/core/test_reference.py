@@ -43,8 +43,8 @@ def reference(**changes: Any) -> Reference:
         ({"at_most": "5 s"}, "here: 200000 words/s (token rate) cannot be compared with 5 s (time)"),
         ({"applies_to": None}, "a bound in words/s belongs to a machine: add applies_to"),
         ({"at_least": None, "at_most": "150 s", "applies_to": None}, "a bound in s belongs to a machine"),
-        ({"applies_to": {}}, "here: applies_to: name at least one of gpu, gpus, nodes, system"),
-        ({"applies_to": {"gpu": None, "nodes": None}}, "name at least one of gpu, gpus, nodes, system"),
+        ({"applies_to": {}}, "here: applies_to: name the hardware"),
+        ({"applies_to": {"gpu": None, "nodes": None}}, "name the hardware"),
         ({"applies_to": {"gpu": ""}}, "here: applies_to.gpu: "),
         ({"applies_to": {"gpus": 0}}, "here: applies_to.gpus: "),
         ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
@@ -103,7 +103,7 @@ def test_it_reads_as_a_phrase() -> None:
     assert reference().threshold == ">= 200000 words/s"
     assert reference(at_most="1M words/s").threshold == ">= 200000 words/s and <= 1e+06 words/s"
     assert str(reference().applies_to) == "8 × A100-SXM4-80GB, 1 node"
-    assert str(AppliesTo(gpus=16, nodes=2)) == "16 GPUs, 2 nodes"
+    assert str(AppliesTo(gpus=16, system="here")) == "16 GPUs, system here"
     assert str(AppliesTo(gpu="H200", system="here")) == "H200, system here"
 
 

@@ -31,7 +31,7 @@ TEXTS = {
     "scale": ("smoke", "full"),
     "max-runs": ("1", "3"),
     "run-dir": ("here", "there"),
-    **{name: ("one", "other") for name in SLURM_OPTIONS},
+    **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
 }
 
 
