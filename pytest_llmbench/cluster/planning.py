@@ -33,7 +33,7 @@ def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
 
 def describe(runs: Sequence[RunSpec], settings: Settings, session: Session) -> list[str]:
     """Write the plan: one paragraph per job, its script, its node-hours, and the sum."""
-    plural = "s" if len(runs) > 1 else ""
+    plural = "" if len(runs) == 1 else "s"
     lines = [
         f"system {settings.system.name}, cluster {settings.cluster}, {len(runs)} run{plural}, nothing is submitted",
         "",

@@ -35,7 +35,7 @@ class Board(Protocol):
 
 
 class Bench:
-    """Resolved lazily: a session without our tests pays nothing for the plugin.
+    """Resolved lazily: a session without our tests reads no recipe and probes no machine.
 
     Attributes:
         session: id and folder; the folder is made when the first run starts.

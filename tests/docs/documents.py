@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (CHECKOUT / "docs").glob("*.md")))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (CHECKOUT / "docs").glob("*.md")))
 
 _COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text|checkout)\s*(?::\s*(?P<what>.*?))?\s*-->")
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")
@@ -168,9 +168,11 @@ class Reader:
 
     def _copy(self, names: Sequence[str]) -> None:
         for name in names:
-            shutil.copytree(
-                CHECKOUT / name, self.folder / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            there, here = CHECKOUT / name, self.folder / name
+            if there.is_file():
+                shutil.copyfile(there, here)
+            else:
+                shutil.copytree(there, here, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
     def _run(self, block: Block) -> str:
         printed, lines = "", list(commands(block))
@@ -240,7 +242,9 @@ def _first_missing(wanted: Sequence[str], there: Sequence[str]) -> str | None:
 def _pattern(line: str) -> str:
     if line == "...":
         return r"(?:.*\n)*?"
-    return ".*?".join(re.escape(part) for part in line.split("...")) + r"\n"
+    # Between two blanks dots stand for nothing, too: a column's padding is one blank here.
+    meaning = {" ... ": "(?: .*?)? ", "...": ".*?"}
+    return "".join(meaning.get(part) or re.escape(part) for part in re.split(r"( \.\.\. |\.\.\.)", line)) + r"\n"
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -79,6 +79,8 @@ def test_columns_may_be_of_any_width() -> None:
     """One blank is as good as several, but not as none."""
     block = Block(document="a.md", line=1, kind="output", what="", language="text", text="a  b 12.3 s\n")
     compare(block, "a      b    12.3 s  \n")
+    padded = Block(document="a.md", line=1, kind="output", what="", language="text", text="a ... b ... c\n")
+    compare(padded, "a      b  1 s  c\n")
     with pytest.raises(DocumentError, match="not printed"):
         compare(block, "ab 12.3 s\n")
 

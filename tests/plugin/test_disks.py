@@ -1,4 +1,4 @@
-"""Folders that cannot be written, and disks that run full: nothing measured is lost, and nothing ends in a traceback."""
+"""Folders that cannot be written, and disks that run full: nothing measured is lost, no traceback is shown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_on
 def test_a_full_disk_for_the_report_costs_the_report_only(
     user: UserFolder, small_disk: Path, distribution: str
 ) -> None:
-    """The verdicts are on the terminal, the records are whole, the message says what is missing, the exit code fails."""
+    """The verdicts are on the terminal, the records are whole, and the session fails for what is missing."""
     user.recipe()
     user.test()
     (small_disk / "filler").write_bytes(b"x" * 62_000)

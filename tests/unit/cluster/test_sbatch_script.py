@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.recipes import Recipe, Scale, load_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
 SESSION = Session(id="20261121-120000-abcdef", folder=Path("/shared/reports/20261121-120000-abcdef"))
@@ -27,6 +28,12 @@ EVERY_OPTION = {
     "partition": "gpu", "account": "ml", "qos": "high", "reservation": "maintenance", "constraint": "ib&a100",
     "nodelist": "n[1-4]", "exclude": "n3", "comment": "ticket 4711",
 }  # fmt: skip
+
+
+@cache
+def recipes(scale: Scale) -> dict[str, Recipe]:
+    """The shipped recipes."""
+    return load_recipes([shipped("recipes")], scale)
 
 
 def request(recipe: str, *, hold: bool = False, system: System | None = None, **given: Any) -> JobRequest:
@@ -40,7 +47,7 @@ def request(recipe: str, *, hold: bool = False, system: System | None = None, **
             **given,
         }
     )
-    run = RunSpec(key=recipe, recipe=load_recipes([shipped("recipes")], settings.scale)[recipe])
+    run = RunSpec(key=recipe, recipe=recipes(settings.scale)[recipe])
     return holder_request([run], settings, SESSION) if hold else run_request(run, settings, SESSION)
 
 
