@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings
+
+_SLACK_MIN = 5
 
 
 def holder_request(runs: Sequence[RunSpec], settings: Settings, session: Session) -> JobRequest:
@@ -59,13 +62,14 @@ def _rank_command(interpreter: str, folder: str, setup: tuple[str, ...]) -> list
 
 
 def _session_minutes(runs: Sequence[RunSpec], settings: Settings) -> int:
-    """`--time`, or the runs' own limits added up over the runs that cannot share the nodes."""
+    """`--time`, or as long as the runs take at worst, in their order on as many lanes as there are."""
     if settings.time_min is not None:
         return settings.time_min
-    at_once = _runs_at_once(settings)
-    limits = sorted((run.recipe.time_limit for run in runs), reverse=True)
-    # Greedy on equal lanes: the longest run of each round bounds the round.
-    return sum(limits[::at_once])
+    lanes = [0] * _runs_at_once(settings)
+    for run in runs:
+        heapq.heappush(lanes, heapq.heappop(lanes) + run.recipe.time_limit)
+    # So that a run that is too slow is ended by its own limit, which can say so, not by the job's.
+    return max(lanes) + _SLACK_MIN
 
 
 def _runs_at_once(settings: Settings) -> int:

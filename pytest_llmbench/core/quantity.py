@@ -91,8 +91,9 @@ class Quantity:
         Raises:
             UnitError: `unit` is unknown or of another dimension.
         """
-        other = Quantity(0.0, unit)
-        self._check(other)
+        dimension = Quantity(0.0, unit).dimension
+        if dimension != self.dimension:
+            raise UnitError(f"{self} is a {self.dimension}; {unit} is for a {dimension}")
         return self if unit == self.unit else Quantity(self.base / UNITS[unit][1], unit)
 
     def difference_percent(self, threshold: Quantity) -> float | None:

@@ -77,7 +77,8 @@ class Bench:
         settings = Settings(
             system=system,
             cluster=cluster or system.cluster,
-            allocation=options.value(config, "allocation") or self._default_allocation(nodes),
+            allocation=options.value(config, "allocation")
+            or self._default_allocation(cluster or system.cluster, nodes),
             run_dir=self.run_dir,
             nodes=nodes,
             nodes_per_run=options.value(config, "nodes-per-run"),
@@ -125,9 +126,9 @@ class Bench:
         self.runs = tuple(RunSpec(key=name, recipe=self.recipes[name]) for name in dict.fromkeys(names))
 
     @staticmethod
-    def _default_allocation(nodes: int | None) -> cluster_settings.AllocationMode:
-        inside = cluster_settings.existing_allocation() is not None
-        return "session" if nodes is not None or inside else "run"
+    def _default_allocation(cluster: str, nodes: int | None) -> cluster_settings.AllocationMode:
+        held = cluster != "slurm" or nodes is not None or cluster_settings.existing_allocation() is not None
+        return "session" if held else "run"
 
 
 def bench_of(config: pytest.Config) -> Bench:

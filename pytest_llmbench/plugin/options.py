@@ -132,9 +132,14 @@ def value(config: pytest.Config, option: str) -> Any:
     if text is None or text == "":
         return None
     try:
-        return next(o for o in OPTIONS if o.name == option).parse(str(text))
+        parsed = next(o for o in OPTIONS if o.name == option).parse(str(text))
     except ConfigError as error:
         raise ConfigError(f"ini option {key}: {error}") from error
+    # A path in an ini file means the same from whichever folder pytest is started.
+    beside = (config.inipath.parent if config.inipath else config.rootpath) / str(text)
+    if isinstance(parsed, Path) or (option == "system" and beside.is_file()):
+        return type(parsed)(beside)
+    return parsed
 
 
 def given_on_command_line(config: pytest.Config) -> bool:

@@ -26,4 +26,4 @@ def register(config: pytest.Config) -> None:
     manager.register(SafeReports(supervisor, progress), "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
     if distributed:
-        manager.register(xdist.Controller(bench, supervisor, progress), "llmbench-controller")
+        manager.register(xdist.Controller(config, bench, supervisor, progress), "llmbench-controller")

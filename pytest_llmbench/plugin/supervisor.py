@@ -59,9 +59,10 @@ class Supervisor:
         """Plan the runs that the collected tests need."""
         self._bench.plan(recipe_names(session.items))
 
-    def pytest_report_collectionfinish(self) -> list[str]:
+    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""
-        return terminal.header(self._bench) if self._bench.runs else []
+        in_earnest = not (config.option.collectonly or options.plan_only(config))
+        return terminal.header(self._bench, in_earnest=in_earnest) if self._bench.runs else []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:

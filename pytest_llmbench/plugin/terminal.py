@@ -17,15 +17,16 @@ _MARKUP = {
 }
 
 
-def header(bench: Bench) -> list[str]:
-    """Say what will run, on what, and where it is written."""
+def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
+    """Say what will run, on what, and, where it runs in earnest, where it is written."""
     settings = bench.settings
     nodes = f"{settings.nodes} nodes" if settings.nodes else "nodes as each recipe says"
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
+    reports = f", reports in {bench.session.folder}" if in_earnest else ""
     name, what = settings.system.name, settings.system.description or "no description"
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
-        f"llmbench: {len(bench.runs)} run{'s' if len(bench.runs) > 1 else ''}, reports in {bench.session.folder}",
+        f"llmbench: {len(bench.runs)} run{'s' if len(bench.runs) > 1 else ''}{reports}",
     ]
 
 

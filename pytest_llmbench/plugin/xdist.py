@@ -60,7 +60,8 @@ class Worker:
 class Controller:
     """In the controller: tell workers the session, start the runs when their plan is there, show progress."""
 
-    def __init__(self, bench: Bench, supervisor: Supervisor, progress: Progress) -> None:
+    def __init__(self, config: pytest.Config, bench: Bench, supervisor: Supervisor, progress: Progress) -> None:
+        self._config = config
         self._bench = bench
         self._supervisor = supervisor
         self._progress = progress
@@ -86,6 +87,12 @@ class Controller:
         if self._thread.is_alive():
             self._thread.join()
 
+    def _give_up(self, why: str) -> None:
+        """End the session: no record will ever come, and the workers would wait for one."""
+        session = self._config.pluginmanager.get_plugin("dsession")
+        if session is not None:
+            session.shouldstop = why
+
     def _follow(self) -> None:
         path = self._bench.session.folder / "plan.json"
         while not path.exists():
@@ -97,8 +104,8 @@ class Controller:
         try:
             self._supervisor.start_runs()
         except ConfigError as error:
-            # The workers notice that the session never showed a sign of life.
             self._progress.note(str(error))
+            self._give_up(str(error))
             return
         runner = self._supervisor.runner
         while runner is not None and not self._over.wait(_LOOK_S):

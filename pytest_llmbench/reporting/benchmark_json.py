@@ -26,7 +26,7 @@ def add_rounds(benchmarks: list[Any], record: RunRecord) -> None:
     fixture = SimpleNamespace(
         name=record.key,
         fullname=f"llmbench::{record.key}",
-        group=f"{record.system}, {record.nodes} nodes, scale {record.recipe.scale}",
+        group=f"{record.system}, nodes {record.nodes}, scale {record.recipe.scale}",
         param=record.key,
         params={"recipe": record.recipe.name},
         extra_info={name: f"{metric.quantity}" for name, metric in record.metrics.items()}
