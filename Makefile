@@ -3,6 +3,8 @@ PYTHON ?= python3
 PIP_ARGS ?=
 # Further arguments for pytest, such as PYTEST_ARGS="-k opt350m".
 PYTEST_ARGS ?=
+# Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
+TEST_WORKERS ?= 4
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt $(PIP_ARGS)
 
@@ -25,10 +27,10 @@ test: $(VENV)/.dev lint
 	else \
 	    echo "no root or no apt: the tests that need a real Slurm will be skipped"; \
 	fi
-	$(VENV)/bin/pytest tests -n 2 $(PYTEST_ARGS)
+	$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 fast: $(VENV)/.dev lint
-	$(VENV)/bin/pytest tests -n 2 -m "not slurm" $(PYTEST_ARGS)
+	$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal -m "not slurm" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check -q .

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from statistics import median
 
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Problem
-from pytest_llmbench.engines._progress import Progress, laggards, last_step
+from pytest_llmbench.engines.base import Progress, get_engine
+
+# The folder is on a file server that many runs share.
+_LOOK_S = 0.5
+_REMEMBERED_STEPS = 100
 
 
 class Watch:
@@ -22,16 +27,21 @@ class Watch:
     def __init__(self, recipe: Recipe, folder: Path, time_limit_min: int) -> None:
         self.progress: Progress | None = None
         self._recipe = recipe
+        self._engine = get_engine(recipe.engine)
         self._folder = folder
         self._limit_s = 60.0 * time_limit_min
         self._limit = format_minutes(time_limit_min)
         self._started = self._moved = time.monotonic()
-        self._durations: list[float] = []
+        self._looked = 0.0
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
 
     def look(self) -> Problem | None:
         """Take one look; return why the run has to be ended, or None."""
         now = time.monotonic()
-        seen = last_step(self._folder)
+        if now - self._looked < _LOOK_S:
+            return None
+        self._looked = now
+        seen = self._engine.progress(self._folder)
         if seen is not None and seen != self.progress:
             self.progress, self._moved = seen, now
             self._durations.append(seen.seconds)
@@ -55,7 +65,7 @@ class Watch:
             return Problem(
                 kind="no_start",
                 message=f"no first step within {deadlines.startup_s:g} s (recipe: deadlines.startup_s): "
-                f"{laggards(self._folder)}",
+                f"{self._engine.laggards(self._folder)}",
             )
         allowed = max(deadlines.hang_floor_s, deadlines.hang_factor * median(self._durations))
         if quiet <= allowed:
@@ -63,13 +73,14 @@ class Watch:
         if self.progress.step >= self._recipe.steps:
             return Problem(
                 kind="no_end",
-                message=f"the ranks did not end within {quiet:.0f} s of the last step: {laggards(self._folder)}",
+                message=f"the ranks did not end within {quiet:.0f} s of the last step: "
+                f"{self._engine.laggards(self._folder)}",
             )
         return Problem(
             kind="hang",
             message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "
             f"{median(self._durations):.3g} s (recipe: deadlines.hang_factor {deadlines.hang_factor:g}, "
-            f"hang_floor_s {deadlines.hang_floor_s:g}): {laggards(self._folder)}",
+            f"hang_floor_s {deadlines.hang_floor_s:g}): {self._engine.laggards(self._folder)}",
         )
 
     @property

@@ -10,24 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_llmbench.core.step_events import PHASES, StepEvent, parse_event
+from pytest_llmbench.engines.base import Progress
 
 # More than the longest event, a failure's text, so that the step before it is found.
 _TAIL_BYTES = 16384
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """The last step that rank 0 logged.
-
-    Attributes:
-        step: its number.
-        seconds: how long it took.
-        tokens: its tokens on rank 0.
-    """
-
-    step: int
-    seconds: float
-    tokens: int
 
 
 def last_step(folder: Path) -> Progress | None:
@@ -44,7 +30,7 @@ def last_step(folder: Path) -> Progress | None:
         except ValidationError:
             continue
         if isinstance(event, StepEvent):
-            return Progress(step=event.step, seconds=event.seconds, tokens=event.tokens)
+            return Progress(step=event.step, seconds=event.seconds)
     return None
 
 

@@ -32,6 +32,19 @@ class RankTask:
     config: Mapping[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """The last step that a run has logged so far, as quickly as it can be had: to look on, not to judge.
+
+    Attributes:
+        step: its number.
+        seconds: how long it took.
+    """
+
+    step: int
+    seconds: float
+
+
 class Engine(Protocol):
     """The framework that trains. A module of this package provides one as `ENGINE`."""
 
@@ -48,6 +61,12 @@ class Engine(Protocol):
 
     def read(self, folder: Path) -> StepSeries:
         """Read what the ranks logged so far under a run's folder."""
+
+    def progress(self, folder: Path) -> Progress | None:
+        """Return the last step logged, at constant cost; None before the first."""
+
+    def laggards(self, folder: Path) -> str:
+        """Say, as well as the logs allow, which ranks are behind the others and where each stands."""
 
 
 def engine_names() -> list[str]:

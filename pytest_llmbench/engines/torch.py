@@ -9,8 +9,9 @@ from pathlib import Path
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines._progress import laggards, last_step
 from pytest_llmbench.engines._step_log import read_steps
-from pytest_llmbench.engines.base import RankTask
+from pytest_llmbench.engines.base import Progress, RankTask
 
 _ENTRY = "pytest_llmbench.workloads.train:train"
 _MOST_RANKS_LISTED = 1024
@@ -48,6 +49,14 @@ class TorchEngine:
     def read(self, folder: Path) -> StepSeries:
         """Read what the ranks logged so far."""
         return read_steps(folder)
+
+    def progress(self, folder: Path) -> Progress | None:
+        """Read the end of rank 0's log."""
+        return last_step(folder)
+
+    def laggards(self, folder: Path) -> str:
+        """Compare what the ranks say they are doing."""
+        return laggards(folder)
 
 
 def _fitting(recipe: Recipe) -> str:

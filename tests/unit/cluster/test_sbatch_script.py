@@ -159,3 +159,24 @@ def test_the_plan_shows_what_submitit_submits(srun_on_path: None, asked: JobRequ
     executor.update_parameters(**asked.parameters)
     text = executor._make_submission_file_text(executor._submitit_command_str, "some-uid")
     assert sbatch_script(asked) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "minutes"),
+    [
+        ({"nodes": 2}, 6 + 5 + 4 + 3 + 5),
+        ({"nodes": 2, "nodes_per_run": 1}, max(6 + 3, 5 + 4) + 5),
+        ({"nodes": 4, "nodes_per_run": 1, "max_runs": 1}, 6 + 5 + 4 + 3 + 5),
+        ({"nodes": 4, "nodes_per_run": 1}, 6 + 5),
+        ({"nodes": 2, "time_min": 7}, 7),
+    ],
+)
+def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> None:
+    """It is long enough for the runs in their order on the lanes there are, and a little more; or as --time says."""
+    settings = Settings(
+        system=System(name="any", cluster="slurm"), cluster="slurm", allocation="session",
+        run_dir=SESSION.folder.parent, **options,
+    )  # fmt: skip
+    recipe = recipes("smoke")["opt125m"]
+    runs = [RunSpec(key=str(limit), recipe=recipe.model_copy(update={"time_limit": limit})) for limit in (6, 5, 4, 3)]
+    assert holder_request(runs, settings, SESSION).time_min == minutes

@@ -1,0 +1,124 @@
+"""A run is ended when it makes no progress, by a clock of our own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster import watch as module
+from pytest_llmbench.cluster.watch import Watch
+from pytest_llmbench.core.recipes import Recipe
+from tests.conftest import TINY
+
+
+class Clock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        """The time it shows."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the watch looks at."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def watched(folder: Path, limit_min: int = 60) -> Watch:
+    """The watch of a tiny run of 8 steps."""
+    deadlines = {"startup_s": 30, "hang_factor": 10, "hang_floor_s": 5}
+    recipe = Recipe.model_validate({**TINY, "name": "tiny", "deadlines": deadlines})
+    return Watch(recipe, folder, limit_min)
+
+
+def log_step(folder: Path, number: int, seconds: float) -> None:
+    """Log one step of rank 0."""
+    path = folder / "steps" / "rank-00000.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    event = {
+        "event": "step", "step": number, "seconds": seconds, "tokens": 1, "samples": 1, "loss": 1.0, "grad_norm": 1.0,
+        "peak_memory_bytes": None, "time": 1.0,
+    }  # fmt: skip
+    with path.open("a") as log:
+        log.write(json.dumps(event) + "\n")
+
+
+def stand(folder: Path, **ranks: str) -> None:
+    """Write down what ranks say they are doing."""
+    (folder / "phase").mkdir(exist_ok=True)
+    for rank, where in ranks.items():
+        (folder / "phase" / f"rank-{int(rank[1:]):05d}").write_text(where)
+
+
+def test_progress_keeps_a_run_alive(tmp_path: Path, clock: Clock) -> None:
+    """Steps that come within the allowance are no reason to end anything."""
+    watch = watched(tmp_path)
+    for number in range(1, 9):
+        log_step(tmp_path, number, seconds=2.0)
+        clock.now += 19.0
+        assert watch.look() is None
+    assert watch.progress is not None
+    assert watch.progress.step == 8
+
+
+def test_no_first_step(tmp_path: Path, clock: Clock) -> None:
+    """Without a first step, the run is ended after the time for its start, and the ranks' places are named."""
+    watch = watched(tmp_path)
+    stand(tmp_path, r0="0 matmul 0", r1="0 start 0")
+    clock.now += 29.0
+    assert watch.look() is None
+    clock.now += 2.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "no_start"
+    assert "rank 1 stands in start" in problem.message
+
+
+def test_a_hang_is_many_times_a_step(tmp_path: Path, clock: Clock) -> None:
+    """No step for `hang_factor` times the median step is a hang, but never before `hang_floor_s`."""
+    watch = watched(tmp_path)
+    log_step(tmp_path, 1, seconds=0.1)
+    assert watch.look() is None
+    clock.now += 4.9
+    assert watch.look() is None
+    clock.now += 0.6
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "hang"
+    assert "after step 1 of 8" in problem.message
+
+
+def test_ranks_that_do_not_end(tmp_path: Path, clock: Clock) -> None:
+    """After the last step the ranks have to go."""
+    watch = watched(tmp_path)
+    log_step(tmp_path, 8, seconds=0.1)
+    stand(tmp_path, r0="8 done 0", r1="8 optimizer 0")
+    assert watch.look() is None
+    clock.now += 6.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "no_end"
+    assert "rank 1 stands in optimizer of step 8" in problem.message
+
+
+def test_the_time_limit(tmp_path: Path, clock: Clock) -> None:
+    """A run that goes on well is ended at its limit all the same, and told what to change."""
+    watch = watched(tmp_path, limit_min=1)
+    for number in range(1, 4):
+        log_step(tmp_path, number, seconds=20.0)
+        clock.now += 19.0
+        assert watch.look() is None
+    clock.now += 4.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "time_limit"
+    assert "00:01:00" in problem.message
+    assert "step 3 of 8" in problem.message
