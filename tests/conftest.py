@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -204,3 +205,16 @@ class Watch:
 
     steps = staticmethod(steps_logged)
     pid = staticmethod(pid_of_rank)
+
+
+def require_slurm() -> None:
+    """Skip without a Slurm that answers; fail where it has to be there."""
+    answers = False
+    if shutil.which("scontrol"):
+        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
+        answers = " is UP" in ping.stdout
+    if answers:
+        return
+    if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
+        pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
+    pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")

@@ -178,6 +178,9 @@ class _Family(Strict):
 def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
     family = validate(_Family, read_yaml(path), str(path))
     recipes = {}
+    for block in (family.defaults, family.smoke, *family.recipes.values()):
+        for key in sorted({"name", "scale"} & set(block)):
+            raise ConfigError(f"{path}: {key}: not for a file to say: it comes from the mapping or from --scale")
     for name, own in family.recipes.items():
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
         full: Mapping[str, Any] = merge(merge(family.defaults, own), {"name": name})

@@ -19,10 +19,10 @@ class Measured(Quantity):
         statistic: the rule's name.
         metric: the number with its rule.
         record: the run it is of.
-        compared: the last quantity it was compared with, None so far.
+        threshold: the last comparison it was in, such as `>= 200000 words/s`; None so far.
     """
 
-    __slots__ = ("compared", "metric", "record", "statistic")
+    __slots__ = ("metric", "record", "statistic", "threshold")
 
     def __init__(self, statistic: str, metric: Metric, record: RunRecord) -> None:
         super().__init__(metric.value, metric.unit)
@@ -30,19 +30,31 @@ class Measured(Quantity):
             ("statistic", statistic),
             ("metric", metric),
             ("record", record),
-            ("compared", None),
+            ("threshold", None),
         ):
             object.__setattr__(self, name, value)
 
     statistic: str
     metric: Metric
     record: RunRecord
-    compared: Quantity | None
+    threshold: str | None
 
-    def _check(self, other: object) -> float:
-        difference = super()._check(other)
-        object.__setattr__(self, "compared", other)
-        return difference
+    # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
+    def __ge__(self, other: object) -> bool:
+        return self._judged(">=", other, super().__ge__(other))
+
+    def __gt__(self, other: object) -> bool:
+        return self._judged(">", other, super().__gt__(other))
+
+    def __le__(self, other: object) -> bool:
+        return self._judged("<=", other, super().__le__(other))
+
+    def __lt__(self, other: object) -> bool:
+        return self._judged("<", other, super().__lt__(other))
+
+    def _judged(self, op: str, other: object, holds: bool) -> bool:
+        object.__setattr__(self, "threshold", f"{op} {other}")
+        return holds
 
     __hash__ = Quantity.__hash__
 

@@ -41,11 +41,11 @@ def note_reference(item: pytest.Item, reference: Reference) -> None:
 
 def note_measured(item: pytest.Item, run: Run) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
-    compared = [measured for measured in run.used if measured.compared is not None]
+    compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
         _add(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
-        if "threshold" not in dict(item.user_properties) and measured.compared is not None:
-            _add(item, threshold=str(measured.compared))
+        if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
+            _add(item, threshold=measured.threshold)
 
 
 def broken(record: RunRecord) -> str:

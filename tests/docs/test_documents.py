@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import require_slurm
 from tests.docs.documents import CHECKOUT, DOCUMENTS, Reader, check_marks, needs_slurm, read_blocks
 
 BLOCKS = {name: read_blocks(name, (CHECKOUT / name).read_text(encoding="utf-8")) for name in DOCUMENTS}
@@ -22,19 +20,6 @@ def _parts() -> Iterator[object]:
         yield pytest.param(name, False, id=name)
         if needs_slurm(blocks):
             yield pytest.param(name, True, id=f"{name}-slurm", marks=pytest.mark.slurm)
-
-
-def require_slurm() -> None:
-    """Skip without a Slurm that answers; fail where it has to be there."""
-    answers = False
-    if shutil.which("scontrol"):
-        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
-        answers = " is UP" in ping.stdout
-    if answers:
-        return
-    if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
-        pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
-    pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
 
 
 @pytest.mark.parametrize(("name", "slurm"), list(_parts()))

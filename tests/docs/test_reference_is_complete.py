@@ -19,6 +19,7 @@ from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, UNITS
 from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
 from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.engines.base import Engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin import options, outcome, parametrize
 from pytest_llmbench.plugin.measured import Run
@@ -195,6 +196,13 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
     facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", SimpleNamespace(_bench=bench)))
     assert set(of_suite) == set(facts)
+
+
+def test_the_guide_to_engines_names_every_method() -> None:
+    """Those of the Protocol, and no other."""
+    guide = (CHECKOUT / "docs" / "how-to.md").read_text(encoding="utf-8").partition("## Add an engine")[2]
+    methods = {name for name, member in vars(Engine).items() if callable(member) and not name.startswith("_")}
+    assert set(re.findall(r"^- `(\w+)\(", guide, re.MULTILINE)) == methods
 
 
 def test_every_exit_code_is_there() -> None:

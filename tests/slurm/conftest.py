@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster.slurm import clean_environment
+from tests.conftest import require_slurm
 
 HERE = Path(__file__).parent
 
@@ -31,15 +30,7 @@ def run_slurm(*command: str) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def slurm_is_up() -> None:
     """Skip without a Slurm that answers; in CI, where it must be there, fail."""
-    answers = False
-    if shutil.which("scontrol"):
-        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
-        answers = " is UP" in ping.stdout
-    if answers:
-        return
-    if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
-        pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
-    pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
+    require_slurm()
 
 
 class Queue:

@@ -183,3 +183,16 @@ def test_one_name_in_two_files_is_refused(load: Load, tmp_path: Path) -> None:
         load()
     for name in ("tiny.yaml", "other.yaml"):
         assert str(tmp_path / name) in str(error.value)
+
+
+@pytest.mark.parametrize("block", ["defaults", "smoke", "own"])
+@pytest.mark.parametrize("key", ["name", "scale"])
+def test_a_file_does_not_name_or_scale_its_recipes(tmp_path: Path, block: str, key: str) -> None:
+    """A recipe's name is its key and its scale is asked for: a file that says either is refused, not overruled."""
+    blocks: dict[str, dict[str, str]] = {"defaults": {}, "smoke": {}, "own": {}}
+    blocks[block] = {key: "smoke"}
+    (tmp_path / "mine.yaml").write_text(
+        f"family: mine\ndefaults: {blocks['defaults']}\nsmoke: {blocks['smoke']}\nrecipes: {{one: {blocks['own']}}}\n"
+    )
+    with pytest.raises(ConfigError, match=f"mine.yaml: {key}: not for a file to say"):
+        load_recipes([tmp_path])
