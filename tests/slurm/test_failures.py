@@ -62,7 +62,7 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: typ
     message = error_of(user.finish(process))
     assert "rank_died" in message
     assert f"(pid {pid})" in message
-    assert queue.jobs_of(session) == []
+    queue.wait_until_empty(session, 30)
 
 
 def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
@@ -139,7 +139,7 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue
     user.test()
     result = user.run(*SLURM)
     assert result.returncode == 0, result.text
-    assert queue.jobs_of(result.session) == []
+    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.parametrize(

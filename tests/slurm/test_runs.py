@@ -28,7 +28,7 @@ def test_a_run_uses_the_nodes_asked_for(user: UserFolder, queue: type[Queue], no
     assert f"--jobid={record['job_id']}" in record["command"]
     assert (result.session / "allocation" / f"{record['job_id']}_submission.sh").is_file()
     assert json.loads((result.session / "runs" / "tiny" / "job.json").read_text())["allocation"] == record["job_id"]
-    assert queue.jobs_of(result.session) == []
+    queue.wait_until_empty(result.session, 30)
 
 
 def test_two_recipes_share_the_nodes_without_overlap(user: UserFolder, queue: type[Queue]) -> None:
@@ -42,7 +42,7 @@ def test_two_recipes_share_the_nodes_without_overlap(user: UserFolder, queue: ty
     assert set(one["hosts"]).isdisjoint(two["hosts"])
     assert one["timings"]["submitted"] < two["timings"]["ended"]
     assert two["timings"]["submitted"] < one["timings"]["ended"]
-    assert queue.jobs_of(result.session) == []
+    queue.wait_until_empty(result.session, 30)
 
 
 def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder, queue: type[Queue]) -> None:
@@ -58,7 +58,7 @@ def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder, queue: ty
     script = (result.session / "runs" / "wide" / "logs" / f"{wide['job_id']}_submission.sh").read_text()
     assert "#SBATCH --nodes=2" in script
     assert "#SBATCH --exclusive" in script
-    assert queue.jobs_of(result.session) == []
+    queue.wait_until_empty(result.session, 30)
 
 
 def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue: type[Queue]) -> None:
@@ -74,7 +74,7 @@ def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue:
     assert len(records) == 2
     assert set(records[0]["hosts"]).isdisjoint(records[1]["hosts"])
     for session in (user.path / "reports").glob("*/*"):
-        assert queue.jobs_of(session) == []
+        queue.wait_until_empty(session, 30)
 
 
 def test_an_allocation_we_are_inside_is_used_and_left_alone(user: UserFolder, queue: type[Queue]) -> None:
@@ -91,7 +91,7 @@ def test_an_allocation_we_are_inside_is_used_and_left_alone(user: UserFolder, qu
         record = result.record()
         assert (record["cluster"], record["job_id"], len(record["hosts"])) == ("slurm", job_id, 2)
         assert queue.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T").strip() == "RUNNING"
-        assert queue.jobs_of(result.session) == []
+        queue.wait_until_empty(result.session, 30)
 
         too_many = user.run("--nodes", "4", "-k", "tiny")
         assert too_many.case.outcome == "error"
@@ -109,7 +109,7 @@ def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert user.session is not None
-    assert queue.jobs_of(user.session) == []
+    queue.wait_until_empty(user.session, 30)
 
 
 def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> None:
