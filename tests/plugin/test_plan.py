@@ -36,7 +36,7 @@ def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: 
     assert "srun --jobid=JOB --overlap" in text
     assert "# sbatch script of llmbench-hold" in text
     assert "#SBATCH --nodes=8" in text
-    assert "1 job holds the nodes, each run is a step in it: at most 32 node-hours" in text
+    assert "1 job holds the nodes, each run is a step in it: at most 32.6667 node-hours" in text
     assert "workers" not in text
     assert list(tmp_path.iterdir()) == []
 
