@@ -102,7 +102,10 @@ class HeldJob:
         status = self._slurm.status(job_id)
         if status.state is JobState.RUNNING and status.nodelist:
             if not self._hosts:
-                self._hosts = self._slurm.hosts(status.nodelist)
+                try:
+                    self._hosts = self._slurm.hosts(status.nodelist)
+                except ClusterError as error:  # a command that fails once succeeds on the next look
+                    return Waiting(reason=str(error))
             return self._hosts
         if status.alive:
             reason = status.reason.split(",")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -121,7 +122,8 @@ class SlurmJob:
         """Slurm's word on it; the hosts are filled in as soon as it runs."""
         status = self._slurm.status(self.job_id or "")
         if status.nodelist and not self.hosts:
-            self.hosts = self._slurm.hosts(status.nodelist)
+            with contextlib.suppress(ClusterError):  # a command that fails once succeeds on the next look
+                self.hosts = self._slurm.hosts(status.nodelist)
         return status
 
     def cancel(self) -> None:

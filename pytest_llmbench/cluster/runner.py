@@ -226,7 +226,10 @@ class Runner:
 
     def _cancel(self, active: Active, problem: Problem) -> None:
         active.cancelled = problem
-        active.job.cancel()
+        try:
+            active.job.cancel()
+        except ClusterError as error:
+            self.notes.append(f"run {active.run.key} could not be cancelled: {error}")
 
     def _finish(self, active: Active, status: JobStatus) -> None:
         recipe = active.run.recipe

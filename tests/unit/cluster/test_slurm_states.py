@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.cluster import slurm as module
+from pytest_llmbench.cluster.allocation import HeldJob, Waiting
+from pytest_llmbench.cluster.executors import JobRequest
+from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.slurm import JobState, Slurm, clean_environment, parse_state, run, slurm_words
 from pytest_llmbench.core.errors import ClusterError
 
@@ -130,3 +133,21 @@ def test_the_environment_of_a_job_does_not_leak(monkeypatch: pytest.MonkeyPatch)
     environment = clean_environment({"EXTRA": "1"})
     assert "SLURM_NTASKS" not in environment
     assert {"SLURM_CONF", "SBATCH_ACCOUNT", "EXTRA"} <= set(environment)
+
+
+def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, tmp_path: Path) -> None:
+    """One command that fails does not end a session whose nodes are there: the next look finds them."""
+    slurm = Slurm()
+    request = JobRequest(
+        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(tmp_path), slurm)
+    held.job_id = "7"
+    slurm.watch("7")
+    commands.answer("squeue", "7|RUNNING|None|n[1-2]\n")
+    commands.answer("scontrol", code=1, stderr="slurm_load_node error: Socket timed out")
+    waiting = held.hosts()
+    assert isinstance(waiting, Waiting)
+    assert "Socket timed out" in waiting.reason
+    commands.answer("scontrol", "n1\nn2\n")
+    assert held.hosts() == ("n1", "n2")
