@@ -97,6 +97,16 @@ class Submitted:
     job: submitit.Job[Any]
 
 
+def load() -> None:
+    """Import submitit now, in the caller's thread.
+
+    Left to the first submission, it would be imported by the runner's thread while pytest's own thread
+    walks over `sys.modules`, which then fails with "dictionary changed size during iteration".
+    """
+    import submitit.core.utils  # noqa: PLC0415
+    import submitit.slurm.slurm  # noqa: F401, PLC0415
+
+
 def sbatch_script(request: JobRequest) -> str:
     """The submission script of a request, exactly as submitit will hand it to sbatch."""
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.active import Active, RunView, view_of
 from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, ThisHost, Waiting
 from pytest_llmbench.cluster.conclude import Outcome, findings
@@ -70,6 +71,7 @@ class Runner:
 
     def start(self, runs: Sequence[RunSpec]) -> None:
         """Take on the runs. In the debug cluster they happen here and now, in this thread."""
+        executors.load()
         self._session.folder.mkdir(parents=True, exist_ok=True)
         self._heartbeat.start()
         for run in runs:
