@@ -100,8 +100,9 @@ class Submitted:
 def load() -> None:
     """Import submitit now, in the caller's thread.
 
-    Left to the first submission, it would be imported by the runner's thread while pytest's own thread
-    walks over `sys.modules`, which then fails with "dictionary changed size during iteration".
+    Left to the first submission, it would be imported by the runner's thread, and the loggers it makes
+    could meet pytest walking over all loggers at the start of a test ("dictionary changed size during
+    iteration").
     """
     import submitit.core.utils  # noqa: PLC0415
     import submitit.slurm.slurm  # noqa: F401, PLC0415
