@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ TINY: Mapping[str, Any] = {
         }
     ],
 }
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # This test suite runs in the background of a shell: what it starts must not inherit that, as tests send SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Variables of whoever runs this test suite. With CI set, pytest does not shorten its summary: it prints messages twice.
+NOT_THE_USERS = ("PYTEST_", "COV_", "LLMBENCH_", "CI", "BUILD_NUMBER", "GITHUB_", "GITLAB_")
 
 TEST_REFERENCES = """
 def test_reference(run, reference):
@@ -115,6 +123,7 @@ class UserFolder:
     pytester: pytest.Pytester
     path: Path
     env: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def recipe(self, name: str = "tiny", **changes: Any) -> None:
         """Write a recipe of its own file: the tiny one with changes."""
@@ -133,24 +142,26 @@ class UserFolder:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest and return at once."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command(*args), cwd=self.path, env=self.environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self.started.append(process)
+        return process
 
-    def run(self, *args: str, timeout_s: float = 300.0) -> Result:
+    def run(self, *args: str, timeout_s: float = 600.0) -> Result:
         """Run pytest to its end."""
         return self.finish(self.start(*args), timeout_s)
 
-    def finish(self, process: subprocess.Popen[str], timeout_s: float = 300.0) -> Result:
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 600.0) -> Result:
         """Wait for a started pytest."""
         text, _ = process.communicate(timeout=timeout_s)
         return Result(process.returncode, text, self.session)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of pytest: nothing of the test session that runs us."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_"))}
+        """The environment of pytest: nothing of the test session that runs us, nor of a CI."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(NOT_THE_USERS)}
         # A lock of its own, so that two tests of this suite may measure at once.
         return {**clean, "TMPDIR": str(self.path), "PYTHONWARNINGS": "", **self.env}
 
@@ -160,8 +171,8 @@ class UserFolder:
         folders = sorted((self.path / "reports").glob("*-*"))
         return folders[-1] if folders else None
 
-    def wait_for(self, ready: Callable[[Path], object], timeout_s: float = 90.0) -> Any:
-        """Wait until `ready(session folder)` is true, and return it."""
+    def wait_for(self, ready: Callable[[Path], object], timeout_s: float = 300.0) -> Any:
+        """Wait until `ready(session folder)` is true, and return it. On Slurm, other tests may have the nodes first."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             session = self.session
@@ -173,13 +184,18 @@ class UserFolder:
 
 
 @pytest.fixture
-def user(pytester: pytest.Pytester) -> UserFolder:
+def user(pytester: pytest.Pytester) -> Iterator[UserFolder]:
     """An empty user's folder whose own recipes are the only ones of interest."""
     (pytester.path / "recipes").mkdir()
     (pytester.path / "pytest.ini").write_text(
         "[pytest]\nstrict = true\nfilterwarnings = error\nllmbench_recipes = recipes\nllmbench_gpus_per_node = 0\n"
     )
-    return UserFolder(pytester=pytester, path=pytester.path)
+    folder = UserFolder(pytester=pytester, path=pytester.path)
+    yield folder
+    for process in folder.started:  # of a test that failed: its ranks would keep the machine busy for all others
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
 
 
 def steps_logged(session: Path, run: str = "tiny", rank: int = 0) -> int:
@@ -218,3 +234,9 @@ def require_slurm() -> None:
     if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
         pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
     pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
+
+
+def known(value: float | None) -> float:
+    """A number that a step of our own log always has."""
+    assert value is not None
+    return value

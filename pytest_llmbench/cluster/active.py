@@ -17,15 +17,15 @@ class RunView:
     """How one run stands, for a live line.
 
     Attributes:
-        state: `waiting`, `pending`, `starting`, `running`.
+        state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
         detail: why it waits, if it does.
         step, steps: how far it is.
-        words_per_s: of the last step; None before the first.
-        eta_s: seconds to its last step at that rate; None before the first step.
+        words_per_s: of the last step; None before the first, and where its duration is not known.
+        eta_s: seconds to its last step at that rate; None where there is none.
     """
 
     key: str
-    state: Literal["waiting", "pending", "starting", "running"]
+    state: Literal["waiting", "checking", "pending", "starting", "running"]
     detail: str = ""
     step: int = 0
     steps: int = 0
@@ -61,6 +61,6 @@ def view_of(active: Active) -> RunView:
         state="running",
         step=seen.step,
         steps=recipe.steps,
-        words_per_s=recipe.tokens_per_step / seen.seconds,
-        eta_s=(recipe.steps - seen.step) * seen.seconds,
+        words_per_s=recipe.tokens_per_step / seen.seconds if seen.seconds else None,
+        eta_s=(recipe.steps - seen.step) * seen.seconds if seen.seconds else None,
     )

@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, Slurm
 from pytest_llmbench.core.errors import ClusterError
@@ -111,7 +112,9 @@ class HeldJob:
             reason = status.reason.split(",")[0]
             if reason in HOPELESS_REASONS:
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
-            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({status.reason or 'no reason given'})")
+            gone = self._slurm.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
+            told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
+            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})")
         raise ClusterError(ended(job_id, status.word or status.state, status.reason, status.nodelist), job_id=job_id)
 
     def release(self) -> None:
@@ -133,12 +136,16 @@ class ExistingJob:
         """Look up the job's nodes."""
         self._slurm.watch(self.job_id or "")
         self._slurm.refresh()
-        hosts = self._slurm.hosts(self._slurm.status(self.job_id or "").nodelist)
+        path = self._settings.quarantine
+        barred = read_quarantine(path) if path is not None else {}
+        every = self._slurm.hosts(self._slurm.status(self.job_id or "").nodelist)
+        hosts = tuple(host for host in every if host not in barred)
         asked = self._settings.nodes or len(hosts)
         if asked > len(hosts):
+            left_out = f", without {', '.join(set(every) - set(hosts))}, in quarantine ({path})" if barred else ""
             raise ClusterError(
-                f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)}): "
-                f"give --nodes {len(hosts)} or less, or a larger allocation",
+                f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)})"
+                f"{left_out}: give --nodes {len(hosts)} or less, or a larger allocation",
                 job_id=self.job_id,
             )
         self._hosts = hosts[:asked]
@@ -176,8 +183,9 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> str:
     asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
     asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
     asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
-    there = slurm.partitions()
-    return f"Slurm refuses {' '.join(asked)}: {error}" + (f". Partitions here: {there}" if there else "")
+    there, gone = slurm.partitions(), slurm.unavailable()
+    told = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
+    return f"Slurm refuses {' '.join(asked)}: {error}{told}"
 
 
 def ended(job_id: str, state: str, reason: str, nodelist: str) -> str:

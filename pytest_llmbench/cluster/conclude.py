@@ -2,180 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.cluster.allocation import ended
-from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.causes import Outcome, cause
+from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import JobState, JobStatus
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.driver import DriverReport
 from pytest_llmbench.core.records import Metric, Problem
-from pytest_llmbench.core.series import RankInfo, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 
-# Ends that are about the job and not about the program in it.
-_JOB_ENDS = {
-    JobState.CANCELLED,
-    JobState.TIMEOUT,
-    JobState.NODE_FAIL,
-    JobState.PREEMPTED,
-    JobState.OUT_OF_MEMORY,
-    JobState.LOST,
-}
-# What a healthy rank says when another one is gone; never the cause.
-_AFTERSHOCKS = (
-    "connection",
-    "peer",
-    "socket",
-    "broken pipe",
-    "nccl",
-    "timed out",
-    "ownergone",
-    "keyboardinterrupt",
-)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What a finished run left behind.
-
-    Attributes:
-        ended_by_us: why the watch ended it, if it did.
-        wall_s: from launch to end by our clock, seconds.
-    """
-
-    recipe: Recipe
-    topology: Topology
-    folder: Path
-    job: Job
-    status: JobStatus
-    series: StepSeries
-    ended_by_us: Problem | None
-    wall_s: float
+def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: Session) -> dict[str, Any]:
+    """What a run's record says of it whatever came of it."""
+    return {
+        "session": session.id,
+        "key": run.key,
+        "token": session.token,
+        "recipe": run.recipe,
+        "system": settings.system.name,
+        "cluster": settings.cluster,
+        "allocation": settings.allocation,
+        "nodes": topology.nodes,
+        "ranks": topology.world_size,
+        "gpus": topology.gpus,
+        "folder": str(session.run_folder(run.key)),
+    }
 
 
 def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
     """What a run's record says of its outcome: ranks, steps, versions, and metrics or the problem."""
-    metrics, problem = conclude(outcome, settings)
-    ranks = outcome.series.ranks
-    return {
+    evidence = _evidence(outcome, settings)
+    problem = cause(outcome) or first_problem(evidence)
+    ranks, driver = outcome.series.ranks, outcome.driver
+    found = judged(evidence, settings.system, problem)
+    return found | {
+        "hosts": driver.hosts if driver else outcome.job.hosts,
+        "device": driver.device if driver else (ranks[0].device if ranks else None),
         "versions": ranks[0].versions if ranks else {},
+        "provenance": _provenance(driver),
         "rank_info": ranks,
-        "steps": outcome.series.steps,
-        "metrics": metrics,
+        "cut_off": outcome.cut_off,
+    }
+
+
+def _provenance(driver: DriverReport | None) -> dict[str, str]:
+    if driver is None:
+        return {}
+    code = {} if driver.exit_code is None else {"exit_code": str(driver.exit_code)}
+    return {**driver.provenance, **code}
+
+
+def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
+    """What a record says of a log: its steps, and its metrics, as a verdict's ground or as evidence alone."""
+    metrics = _measure(evidence, system)
+    problem = problem or implausible(metrics)
+    series = evidence.series
+    return {
+        "steps": series.steps,
+        "totals": series.totals,
+        "unreadable": series.unreadable,
+        "metrics": {} if problem else metrics,
+        # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
+        "unjudged": metrics if problem and evidence.kind == "command" else {},
         "problem": problem,
     }
 
 
-def conclude(outcome: Outcome, settings: Settings) -> tuple[Mapping[str, Metric], Problem | None]:
-    """Return the metrics of a sane run, or none of them and the problem."""
-    problem = outcome.ended_by_us or _job_problem(outcome) or _rank_problem(outcome) or _insane(outcome, settings)
-    if problem is not None:
-        return {}, problem
-    metrics = measure(_measurement(outcome, settings))
-    problem = implausible(metrics)
-    return ({}, problem) if problem else (metrics, None)
-
-
-def _job_problem(outcome: Outcome) -> Problem | None:
-    status, job = outcome.status, outcome.job
-    if status.state not in _JOB_ENDS:
-        return None
-    # Slurm may stop answering for a job that did all its work: then the ranks' own word counts.
-    if status.state is JobState.LOST and len(_finished(outcome.series)) == outcome.topology.world_size:
-        return None
-    nodes = status.nodelist or ",".join(job.hosts)
-    return Problem(
-        kind=f"job_{status.state.lower()}",
-        message=ended(job.job_id or "", status.word or status.state, status.reason, nodes),
-        log=str(outcome.folder / "logs"),
-    )
-
-
-def _rank_problem(outcome: Outcome) -> Problem | None:
-    """Name the rank that ended the run, and keep apart those that only followed it."""
-    failed = sorted((info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0)
-    silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
-    causes = [info for info in failed if not _is_aftershock(info.failure or "")]
-    if causes:
-        return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
-    if silent:
-        words = outcome.job.last_words()
-        said = f"; the launcher says: {' / '.join(words.splitlines()[:3])}" if words else ""
-        names = ", ".join(_rank(info) for info in silent[:4])
-        return _told(outcome, silent[0], f"{names} died without a word (killed, or out of memory?){said}")
-    if failed:
-        return _told(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
-    if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
-        # A rank that failed before it could introduce itself has said so in its step log.
-        told = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
-        return Problem(
-            kind="launch_failed",
-            message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
-            f"({outcome.status.reason or outcome.status.word}): {told[0]}",
-            log=str(rank_log(outcome.folder / "logs", 0) or outcome.folder / "logs"),
-        )
-    return None
-
-
-def _insane(outcome: Outcome, settings: Settings) -> Problem | None:
-    gpu = settings.system.gpu
-    evidence = Evidence(
+def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
+    gpu, engine = settings.system.gpu, get_engine(outcome.recipe.engine)
+    return Evidence(
         recipe=outcome.recipe,
         topology=outcome.topology,
         series=outcome.series,
         hosts=outcome.job.hosts,
         wall_s=outcome.wall_s,
         gpu=gpu.model if gpu else None,
+        kind=engine.kind,
+        device=outcome.driver.device if outcome.driver else None,
+        proof=engine.proof,
+        cut_off=outcome.cut_off,
+        doubts=tuple(engine.doubts(outcome.recipe, outcome.topology, outcome.series)),
     )
-    return first_problem(evidence)
 
 
-def _measurement(outcome: Outcome, settings: Settings) -> Measurement:
-    recipe, topology, series = outcome.recipe, outcome.topology, outcome.series
-    gpu = settings.system.gpu
-    peak = gpu.peak_tflops.get(recipe.precision) if gpu and topology.gpus else None
+def _measure(evidence: Evidence, system: System) -> dict[str, Metric]:
+    """Compute what the log allows; nothing where it has no judged step."""
+    recipe, topology, series = evidence.recipe, evidence.topology, evidence.series
+    engine = get_engine(recipe.engine)
+    peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
     rates = [info.matmul_flops_per_s for info in series.ranks]
-    return Measurement(
+    measurement = Measurement(
         recipe=recipe,
         steps=series.steps,
         judged=judged_steps(recipe, series.steps),
         gpus=topology.gpus,
-        matmul_flops_per_s=sum(rate for rate in rates if rate) if all(rates) else None,
+        totals=series.totals,
+        counts_flops=engine.counts_flops(recipe),
+        matmul_flops_per_s=sum(rate for rate in rates if rate) if rates and all(rates) else None,
         peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,
     )
-
-
-def _finished(series: StepSeries) -> list[RankInfo]:
-    return [info for info in series.ranks if info.ended]
-
-
-def _is_aftershock(failure: str) -> bool:
-    return any(word in failure.lower() for word in _AFTERSHOCKS)
-
-
-def _rank(info: RankInfo) -> str:
-    return f"rank {info.rank} on {info.host} (pid {info.pid})"
-
-
-def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
-    step = max((step.step for step in outcome.series.steps), default=0)
-    log = rank_log(outcome.folder / "logs", info.rank)
-    return Problem(
-        kind="rank_died",
-        message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
-        log=str(log or outcome.folder / "logs"),
-    )
-
-
-def rank_log(logs: Path, rank: int) -> Path | None:
-    """The file with what one rank printed, as srun steps or submitit name it."""
-    for pattern in (f"rank-{rank}.log", f"*_{rank}_log.err"):
-        for path in sorted(logs.glob(pattern)):
-            return path
-    return None
+    return measure(measurement, statistics_of(engine))

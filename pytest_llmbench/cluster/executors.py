@@ -35,6 +35,7 @@ class JobRequest:
         srun_args: further arguments of srun.
         use_srun: whether every task is started by srun; a holder is one process on the first node.
         python: the interpreter on the nodes; by default this one.
+        outlives_nodes: whether the job goes on when one of its nodes fails.
     """
 
     name: str
@@ -49,6 +50,7 @@ class JobRequest:
     srun_args: tuple[str, ...] = ()
     use_srun: bool = True
     python: str | None = None
+    outlives_nodes: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -57,6 +59,7 @@ class JobRequest:
         # would die of it; CONT, one second before, is harmless and leaves the whole limit to the run.
         extra: dict[str, Any] = {"signal": "CONT@1", "no-requeue": True, "mem": "0"}
         extra |= {name: value for name, value in self.slurm.items() if name == "reservation"}
+        extra |= {"no-kill": True} if self.outlives_nodes else {}
         return {
             "job_name": self.name,
             "nodes": self.nodes,

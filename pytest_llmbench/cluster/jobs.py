@@ -14,7 +14,8 @@ from pytest_llmbench.cluster.executors import Submitted
 from pytest_llmbench.cluster.slurm import JobState, JobStatus, Slurm
 from pytest_llmbench.core.errors import ClusterError
 
-_TERMINATE_GRACE_S = 10.0
+# The driver of a command gives what it started twice 10 s to end.
+_TERMINATE_GRACE_S = 25.0
 # Long enough for one more answer of squeue after a step failed.
 _HINDSIGHT_S = 3.0
 
@@ -138,11 +139,12 @@ class SlurmJob:
 class LocalJob:
     """Processes on this machine, started through submitit."""
 
-    def __init__(self, submitted: Submitted, host: str, command: str) -> None:
+    def __init__(self, submitted: Submitted, host: str, command: str, *, driven: bool = False) -> None:
         self.job_id: str | None = submitted.job_id
         self.hosts: tuple[str, ...] = (host,)
         self.command = command
         self._job = submitted.job
+        self._driven = driven
 
     def status(self) -> JobStatus:
         """RUNNING while the controller lives. Its exit code says nothing about the ranks: they have to."""
@@ -151,8 +153,17 @@ class LocalJob:
         return JobStatus(state=JobState.COMPLETED)
 
     def cancel(self) -> None:
-        """Interrupt the controller, which interrupts and then kills the ranks, and wait for it."""
+        """End it, and wait for it: submitit's controller interrupts the ranks, and kills them a second later.
+
+        A driver has to end more than itself. The controller hands SIGTERM on, and then waits without a limit.
+        """
+        if self._driven and not self._job.done():
+            os.kill(int(self._job.job_id), signal.SIGTERM)
+            self._wait()
         self._job.cancel()
+        self._wait()
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + _TERMINATE_GRACE_S
         while not self._job.done() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -10,13 +10,17 @@ from pytest_llmbench.cluster.executors import run_here, submit_local, submit_slu
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
 from pytest_llmbench.cluster.lease import Lease
-from pytest_llmbench.cluster.requests import run_request, step_command
+from pytest_llmbench.cluster.preparing import opened, preparations, setup_of
+from pytest_llmbench.cluster.requests import is_command, place_of, run_request, run_script, step_command
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Slurm, clean_environment
+from pytest_llmbench.core.driver import SCRIPT_FILE, TASK_FILE, CommandTask
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.records import write_model
-from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.engines.base import Script, get_engine
+from pytest_llmbench.workloads.command import run_command
 from pytest_llmbench.workloads.context import Owner, Task
 from pytest_llmbench.workloads.rank import run_rank
 
@@ -38,7 +42,7 @@ class Launcher:
         Raises:
             ClusterError: the cluster refuses it.
         """
-        self._write_task(run)
+        self._write_task(run, lease)
         if self._settings.cluster == "local":
             return self._local(run)
         if self._settings.cluster == "debug":
@@ -47,36 +51,66 @@ class Launcher:
             return self._job(run)
         return self._step(run, lease, allocation)
 
-    def _write_task(self, run: RunSpec) -> None:
+    def _write_task(self, run: RunSpec, lease: Lease | None) -> None:
         topology = self._settings.topology(run.recipe)
-        task = get_engine(run.recipe.engine).task(run.recipe, topology)
-        write_model(
-            self._session.run_folder(run.key) / "task.json",
-            Task(
-                entry=task.entry,
-                config=task.config,
+        place = place_of(run, self._settings, self._session)
+        work = get_engine(run.recipe.engine).work(run.recipe, topology, place)
+        if isinstance(work, Script):
+            self._write_script(run, lease)
+        else:
+            owner = None if self._settings.cluster == "debug" else Owner(path=self._heartbeat.path, ttl_s=TTL_S)
+            task = Task(
+                entry=work.entry,
+                config=work.config,
                 nodes=topology.nodes,
                 ranks_per_node=topology.ranks_per_node,
                 device=topology.device,
                 env=self._settings.system.env,
-                owner=None if self._settings.cluster == "debug" else Owner(path=self._heartbeat.path, ttl_s=TTL_S),
-            ),
+                owner=owner,
+            )
+            write_model(place.folder / "task.json", task)
+
+    def _write_script(self, run: RunSpec, lease: Lease | None) -> None:
+        topology = self._settings.topology(run.recipe)
+        place = place_of(run, self._settings, self._session)
+        environment, container = place.environment, place.environment.container
+        env = {**self._settings.system.env, **environment.env}
+        task = CommandTask(
+            nodes=topology.nodes,
+            ranks_per_node=topology.ranks_per_node,
+            device=topology.device,
+            # Locally, the name of this host is what the driver finds for itself.
+            hosts=lease.hosts if lease is not None and place.slurm else (),
+            prepare=preparations(run.recipe, place),
+            setup=setup_of(environment),
+            python=environment.python,
+            root=environment.root,
+            env=env,
+            secrets=environment.secrets,
+            image=container.image if container else None,
+            mounts=(f"{place.folder}:{place.folder}", *container.mounts) if container else (),
+            inside=opened(container, place, {*env, *environment.secrets}) if container else "",
+            owner=None if self._settings.cluster == "debug" else self._heartbeat.path,
+            ttl_s=TTL_S,
         )
+        write_model(place.folder / TASK_FILE, task)
+        write_text(place.folder / SCRIPT_FILE, run_script(run, self._settings, self._session) or "")
 
     def _local(self, run: RunSpec) -> Job:
-        folder = str(self._session.run_folder(run.key))
-        submitted = submit_local(run_request(run, self._settings, self._session), run_rank, folder)
-        return LocalJob(submitted, socket.gethostname(), f"submitit local: run_rank({folder!r})")
+        function, folder = _function_of(run), str(self._session.run_folder(run.key))
+        submitted = submit_local(run_request(run, self._settings, self._session), function, folder)
+        command = f"submitit local: {function.__name__}({folder!r})"
+        return LocalJob(submitted, socket.gethostname(), command, driven=is_command(run))
 
     def _here(self, run: RunSpec) -> Job:
-        folder = str(self._session.run_folder(run.key))
-        error = run_here(run_request(run, self._settings, self._session), run_rank, folder)
-        return FinishedJob(socket.gethostname(), f"in this process: run_rank({folder!r})", error)
+        function, folder = _function_of(run), str(self._session.run_folder(run.key))
+        error = run_here(run_request(run, self._settings, self._session), function, folder)
+        return FinishedJob(socket.gethostname(), f"in this process: {function.__name__}({folder!r})", error)
 
     def _job(self, run: RunSpec) -> Job:
         request = run_request(run, self._settings, self._session)
         try:
-            submitted = submit_slurm(request, run_rank, str(self._session.run_folder(run.key)))
+            submitted = submit_slurm(request, _function_of(run), str(self._session.run_folder(run.key)))
         except ClusterError as error:
             raise ClusterError(refusal(error, request, self._slurm), command=error.command) from error
         return SlurmJob(submitted, self._slurm)
@@ -88,3 +122,7 @@ class Launcher:
         env = clean_environment(self._settings.system.env)
         log = request.folder / "srun.log"
         return StepJob(command, job_id=job_id, hosts=lease.hosts, slurm=self._slurm, env=env, log=log)
+
+
+def _function_of(run: RunSpec) -> Callable[[str], None]:
+    return run_command if is_command(run) else run_rank

@@ -5,29 +5,33 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
+from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.active import Active, RunView, view_of
 from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, ThisHost, Waiting
-from pytest_llmbench.cluster.conclude import Outcome, findings
+from pytest_llmbench.cluster.causes import Outcome
+from pytest_llmbench.cluster.conclude import findings, identity_of
+from pytest_llmbench.cluster.gate import gate
 from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.launch import Launcher
 from pytest_llmbench.cluster.lease import Lease, LeasePool
 from pytest_llmbench.cluster.planning import preflight
+from pytest_llmbench.cluster.probes import ProbeLauncher
+from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.requests import holder_request
-from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.validation import Validator, health_record
 from pytest_llmbench.cluster.watch import Watch
+from pytest_llmbench.core.driver import read_report
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.core.records import JobTraces, Judgement, Problem, RunRecord, Timings, write_model
+from pytest_llmbench.core.health import Report
+from pytest_llmbench.core.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.engines.base import get_engine
 
 _TICK_S = 0.2
@@ -38,30 +42,24 @@ _STOP_WAIT_S = 60.0
 class _State:
     """What the thread works on; the views are replaced whole, so that readers need no lock."""
 
+    plan: Plan = field(default_factory=lambda: Plan(runs=()))
     waiting: list[RunSpec] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
+    first_run_over: bool = False
     views: tuple[RunView, ...] = ()
     allocation_note: str = ""
+    checking: str = ""
 
 
-class Runner:
-    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow.
-
-    Attributes:
-        records: finished runs by key; a record is here as soon as it is final.
-        notes: lines for people, oldest first; whoever shows them takes them away.
-        unwritten: files of evidence that could not be written.
-    """
+class Runner(Keeper):
+    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow."""
 
     def __init__(self, settings: Settings, session: Session) -> None:
-        self.records: dict[str, RunRecord] = {}
-        self.notes: deque[str] = deque()
-        self.unwritten: list[Path] = []
+        super().__init__()
         self._settings = settings
         self._session = session
         self._state = _State()
         self._stopping = threading.Event()
-        self._changed = threading.Condition()
         self._slurm = Slurm()
         self._heartbeat = Heartbeat(session.folder)
         self._launcher = Launcher(settings, session, self._heartbeat, self._slurm)
@@ -69,12 +67,13 @@ class Runner:
         self._allocation: Allocation = JobPerRun()
         self._thread: threading.Thread | None = None
 
-    def start(self, runs: Sequence[RunSpec]) -> None:
-        """Take on the runs. In the debug cluster they happen here and now, in this thread."""
+    def start(self, plan: Plan) -> None:
+        """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
         executors.load()
         self._session.folder.mkdir(parents=True, exist_ok=True)
         self._heartbeat.start()
-        for run in runs:
+        self._state.plan = plan
+        for run in plan.runs:
             problem = preflight(run.recipe, self._settings)
             if problem is None:
                 self._state.waiting.append(run)
@@ -93,19 +92,6 @@ class Runner:
             self._thread.join(_STOP_WAIT_S)
         self._heartbeat.stop()
 
-    def wait(self, key: str, timeout_s: float) -> RunRecord | None:
-        """Wait for a run's record; None when it is not there within `timeout_s`."""
-        with self._changed:
-            self._changed.wait_for(lambda: key in self.records, timeout_s)
-            return self.records.get(key)
-
-    def add_judgements(self, judgements: Mapping[str, Sequence[Judgement]]) -> None:
-        """Write the verdicts of a run's tests into its record."""
-        for key, verdicts in judgements.items():
-            record = self.records[key].model_copy(update={"judgements": tuple(verdicts)})
-            self.records[key] = record
-            self._write(record.path, record)
-
     @property
     def views(self) -> tuple[RunView, ...]:
         """How every unfinished run stands."""
@@ -118,9 +104,9 @@ class Runner:
 
     def _work(self) -> None:
         try:
-            if self._state.waiting:
+            if self._busy:
                 self._allocate()
-            while (self._state.waiting or self._state.active) and not self._stopping.is_set():
+            while self._busy and not self._stopping.is_set():
                 self._tick()
                 self._stopping.wait(_TICK_S)
             self._give_up(Problem(kind="session_ended", message="the session ended before this run did"))
@@ -130,6 +116,15 @@ class Runner:
             self._give_up(Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}"))
         finally:
             self._release()
+
+    @property
+    def _busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self._state.waiting or self._state.active or self._unchecked)
+
+    @property
+    def _unchecked(self) -> list[str]:
+        return [name for name in self._state.plan.checks if name not in self.checks]
 
     def _allocate(self) -> None:
         self._allocation = self._choose_allocation()
@@ -144,7 +139,8 @@ class Runner:
             return ExistingJob(self._settings, self._slurm)
         if self._settings.allocation == "run":
             return JobPerRun()
-        request = holder_request(self._state.waiting, self._settings, self._session)
+        plan = self._state.plan.model_copy(update={"runs": tuple(self._state.waiting)})
+        request = holder_request(plan, self._settings, self._session)
         return HeldJob(request, self._heartbeat, self._slurm)
 
     def _tick(self) -> None:
@@ -155,32 +151,85 @@ class Runner:
             self._state.allocation_note = hosts.reason
         else:
             if hosts is not None and self._pool is None:
-                self._pool = LeasePool(hosts)
-                self._state.allocation_note = ""
-                job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
-                self.notes.append(f"{job}{', '.join(hosts)}")
+                self._pool = self._take_over(hosts)
             self._launch_what_fits()
         for active in list(self._state.active):
             self._look_after(active)
         self._state.views = self._look()
 
+    def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
+        """Validate the nodes that are there now, and make leases of those that may train."""
+        self._state.allocation_note = ""
+        refuse_quarantined(hosts, self._settings)
+        job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
+        self.notes.append(f"{job}{', '.join(hosts)}")
+        fit = self._validate(hosts) if self._state.plan.checks else hosts
+        pool = LeasePool(fit, out=[host for host in hosts if host not in fit])
+        if self._settings.left_over:
+            self.left_over = pool.beyond_groups(self._settings.nodes_per_run or 1)
+        if self.left_over:
+            left = ", ".join(self.left_over)
+            self.notes.append(f"NOT TESTED, too few for a group of {self._settings.nodes_per_run}: {left}")
+        return pool
+
+    def _validate(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """Run every check; return the nodes that runs may have."""
+        plan, probes = self._state.plan, ProbeLauncher(self._settings, self._session, self._heartbeat, self._slurm)
+        validator = Validator(
+            self._settings,
+            self._session,
+            gate=plan.gate,
+            start=lambda probe, folder, on: probes.start(probe, folder, on, self._allocation.job_id),
+            look=self._look_while_checking,
+            keep=self.keep_check,
+            say=self._say_check,
+        )
+        validator.run(plan.checks, hosts, self._allocation.job_id)
+        self._state.checking = ""
+        self.unfit = validator.out
+        self.notes.extend(remove_bad(validator.bad, hosts, self._settings, self._session))
+        if not plan.gate:
+            return hosts
+        opened = gate(self._state.waiting, validator, hosts, self._settings)
+        for run, why in opened.stopped:
+            self._state.waiting.remove(run)
+            self._publish(run, problem=Problem(kind="gated", message=why))
+        self.notes.extend([opened.note] if opened.note else [])
+        return opened.fit
+
+    def _look_while_checking(self) -> None:
+        if self._stopping.is_set():
+            raise ClusterError("the session ended before this check did")
+        self._allocation.hosts()
+
+    def _say_check(self, text: str) -> None:
+        self._state.checking = text
+        self._state.views = self._look()
+
     def _launch_what_fits(self) -> None:
-        limit = self._settings.max_runs
         for run in list(self._state.waiting):
-            if limit is not None and len(self._state.active) >= limit:
+            if self._settings.max_runs is not None and len(self._state.active) >= self._settings.max_runs:
+                return
+            if self._settings.first_run_alone and self._state.active and not self._state.first_run_over:
                 return
             lease = None
             if self._pool is not None:
                 try:
-                    lease = self._pool.acquire(self._settings.topology(run.recipe).nodes)
+                    lease = self._lease(run, self._pool)
                 except ClusterError as error:
                     self._state.waiting.remove(run)
                     self._publish(run, problem=Problem(kind="allocation", message=str(error)))
                     continue
-                if lease is None:
+                if lease is None and run.group is None:
                     return  # in order: a later, smaller run must not starve this one
+                if lease is None:
+                    continue  # another group's nodes may be free
             self._state.waiting.remove(run)
             self._launch(run, lease)
+
+    def _lease(self, run: RunSpec, pool: LeasePool) -> Lease | None:
+        nodes = self._settings.topology(run.recipe).nodes
+        return pool.acquire(nodes) if run.group is None else pool.acquire_group(run.group, nodes)
 
     def _launch(self, run: RunSpec, lease: Lease | None) -> None:
         submitted, launched = time.time(), time.monotonic()
@@ -193,7 +242,7 @@ class Runner:
             return
         active = Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched)
         self._state.active.append(active)
-        self._write(self._session.run_folder(run.key) / "job.json", self._traces(active))
+        self.write(self._session.run_folder(run.key) / "job.json", self._traces(active))
 
     def _traces(self, active: Active) -> JobTraces:
         """What it takes to find this run again from another process."""
@@ -242,11 +291,13 @@ class Runner:
             folder=folder,
             job=active.job,
             status=status,
-            series=get_engine(recipe.engine).read(folder),
+            series=get_engine(recipe.engine).read(folder, recipe),
+            driver=read_report(folder),
             ended_by_us=active.cancelled,
             wall_s=time.monotonic() - active.launched,
         )
         self._forget(active)
+        self._state.first_run_over = True
         self._publish(active.run, active=active, outcome=outcome)
 
     def _forget(self, active: Active) -> None:
@@ -265,6 +316,11 @@ class Runner:
             self._publish(active.run, active=active, problem=problem)
         while self._state.waiting:
             self._publish(self._state.waiting.pop(0), problem=problem)
+        for name in self._unchecked:
+            report = Report(problem=f"{problem.kind}: {problem.message}")
+            check = get_check(name)
+            job_id = self._allocation.job_id
+            self.keep_check(health_record(check, self._settings, self._session, report=report, hosts=(), job_id=job_id))
         self._state.views = ()
 
     def _release(self) -> None:
@@ -284,44 +340,17 @@ class Runner:
         problem: Problem | None = None,
     ) -> None:
         """Make a run's record final: judged by its outcome, or broken by a problem."""
-        record = RunRecord(
-            **self._identity(run),
-            **_traces_of(active),
-            **(findings(outcome, self._settings) if outcome else {"problem": problem}),
-        )
-        self._write(record.path, record)
-        with self._changed:
-            self.records[run.key] = record
-            self._changed.notify_all()
-
-    def _identity(self, run: RunSpec) -> dict[str, Any]:
-        settings, session = self._settings, self._session
-        topology = settings.topology(run.recipe)
-        return {
-            "session": session.id,
-            "key": run.key,
-            "token": session.token,
-            "recipe": run.recipe,
-            "system": settings.system.name,
-            "cluster": settings.cluster,
-            "allocation": settings.allocation,
-            "nodes": topology.nodes,
-            "ranks": topology.world_size,
-            "gpus": topology.gpus,
-            "folder": str(session.run_folder(run.key)),
-        }
-
-    def _write(self, path: Path, model: BaseModel) -> None:
-        """Write evidence. A full disk costs the file, is said, and costs no verdict."""
-        try:
-            write_model(path, model)
-        except OSError as error:
-            self.unwritten.append(path)
-            self.notes.append(f"{path} could not be written: {error}")
+        told = findings(outcome, self._settings) if outcome else {"problem": problem}
+        identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
+        self.keep(RunRecord(**{**identity, **_traces_of(active), **told}))
 
     def _look(self) -> tuple[RunView, ...]:
         note = self._state.allocation_note
+        checks = [RunView(key="checks", state="checking", detail=self._state.checking)] if self._state.checking else []
+        if self._unchecked and note:
+            checks = [RunView(key="checks", state="waiting", detail=note)]
         return (
+            *checks,
             *(view_of(active) for active in self._state.active),
             *(RunView(key=run.key, state="waiting", detail=note) for run in self._state.waiting),
         )

@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
 from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.topology import Topology
+
+
+class Replayed(Strict):
+    """Logs that were made elsewhere, and what they cannot say of themselves.
+
+    Attributes:
+        logs: the folder or the one file they are in.
+        nodes, gpus_per_node, ranks_per_node: the shape of the run.
+        hosts: its nodes, where they are known.
+        gpu: the GPU model it ran on, as whoever hands the logs in declares, or as its run record says.
+        cut_off: how a run that is meant to be cut off at its time limit was, as declared or recorded.
+        wall_s: time from launch to end, seconds, where it is known.
+        problem: what its own run record says went wrong: a replay never takes that back.
+        provenance: what its own run record says of what ran.
+    """
+
+    logs: Path
+    nodes: PositiveInt
+    gpus_per_node: NonNegativeInt
+    ranks_per_node: PositiveInt
+    hosts: tuple[str, ...] = ()
+    gpu: str | None = None
+    cut_off: str | None = None
+    wall_s: PositiveFloat | None = None
+    problem: Problem | None = None
+    provenance: Mapping[str, str] = {}
+
+    @property
+    def topology(self) -> Topology:
+        """The shape of the run."""
+        return Topology(nodes=self.nodes, gpus_per_node=self.gpus_per_node, cpu_ranks_per_node=self.ranks_per_node)
 
 
 class RunSpec(Strict):
@@ -17,10 +53,14 @@ class RunSpec(Strict):
     Attributes:
         key: its name within the session, and that of its folder.
         recipe: what runs.
+        group: which of the session's groups of nodes it runs on, from 1; None where the nodes are not split.
+        replayed: where its logs are, if it ran elsewhere.
     """
 
     key: str
     recipe: Recipe
+    group: PositiveInt | None = None
+    replayed: Replayed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +84,27 @@ class Session:
         """Where a run keeps everything it has."""
         return self.folder / "runs" / key
 
+    def check_folder(self, name: str) -> Path:
+        """Where a check keeps everything it has."""
+        return self.folder / "checks" / name
+
 
 class Plan(Strict):
-    """Every run a session's tests wait for, handed from a worker to the controller."""
+    """Everything a session's tests wait for, handed from a worker to the controller.
+
+    Attributes:
+        checks: names of the checks that the nodes are validated with, in the order they run.
+        gate: whether runs stay away from nodes that a check found unfit.
+    """
 
     runs: tuple[RunSpec, ...]
+    checks: tuple[str, ...] = ()
+    gate: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether no test waits for anything of ours."""
+        return not self.runs and not self.checks
 
 
 def new_session(run_dir: Path) -> Session:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pytest_llmbench.cluster.system import LOCAL, SLURM, System
+from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Recipe, Scale
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.topology import Device, Topology
 
-ClusterName = Literal["slurm", "local", "debug"]
+ClusterName = Literal["slurm", "local", "debug", "replay"]
 CLUSTERS = ("auto", "slurm", "local", "debug")
 AllocationMode = Literal["session", "run"]
 ALLOCATIONS: tuple[AllocationMode, ...] = ("session", "run")
@@ -33,13 +33,19 @@ class Settings:
         cluster: how jobs get there.
         allocation: `session` holds `nodes` for all runs; `run` makes a Slurm job per run.
         nodes: nodes in all; None leaves each run the number its recipe was published for.
-        nodes_per_run: nodes of one run when the session's are split between runs.
+        nodes_per_run: nodes of one run; every recipe then runs on each group of so many of the session's nodes.
         gpus_per_node: overrides the system's; 0 trains on the CPU.
         time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
         max_runs: runs at once; None for as many as there are nodes.
+        first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
         scale: `full` or `smoke`.
         slurm: options handed to sbatch.
         run_dir: where `reports/<session>/` goes; on a cluster, on a file system all nodes share.
+        replay: a folder of logs to judge in place of running anything.
+        gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
+        nccl: whether links are measured although a node failed another check.
+        quarantine: the list of unfit nodes, honoured and added to.
+        drain: whether the commands that drain unfit nodes are printed, or run as well.
     """
 
     system: System
@@ -51,8 +57,24 @@ class Settings:
     gpus_per_node: int | None = None
     time_min: int | None = None
     max_runs: int | None = None
+    first_run_alone: bool = False
     scale: Scale = "full"
     slurm: Mapping[str, str] = field(default_factory=dict)
+    replay: Path | None = None
+    gate: Literal["auto", "on", "off"] = "auto"
+    nccl: bool = False
+    quarantine: Path | None = None
+    drain: Literal["print", "yes"] | None = None
+
+    @property
+    def gpus_of_a_node(self) -> int | None:
+        """GPUs of a node as the user or the system's file says; None where neither does."""
+        return self.gpus_per_node if self.gpus_per_node is not None else self.system.gpus_per_node
+
+    @property
+    def site_device(self) -> Device:
+        """What the nodes compute on."""
+        return "cuda" if self.gpus_of_a_node else "cpu"
 
     def topology(self, recipe: Recipe) -> Topology:
         """The shape a recipe runs in under these settings."""
@@ -60,12 +82,24 @@ class Settings:
         gpus = next(count for count in chosen if count is not None)
         if self.cluster == "debug":  # one rank, in this process
             return Topology(nodes=1, gpus_per_node=min(gpus, 1))
-        published = recipe.nodes if recipe.scale == "full" and self.cluster == "slurm" else 1
+        published = recipe.nodes if recipe.scale == "full" and self.cluster in {"slurm", "replay"} else 1
         return Topology(
             nodes=self.nodes_per_run or self.nodes or published,
             gpus_per_node=gpus,
             cpu_ranks_per_node=self.system.cpu_ranks_per_node,
         )
+
+    @property
+    def groups(self) -> int:
+        """Into how many groups the session's nodes are split."""
+        if self.cluster != "slurm" or self.nodes is None or self.nodes_per_run is None:
+            return 1
+        return self.nodes // self.nodes_per_run
+
+    @property
+    def left_over(self) -> int:
+        """How many of the session's nodes are in no group, because they are too few for one."""
+        return (self.nodes or 0) % self.nodes_per_run if self.nodes_per_run and self.cluster == "slurm" else 0
 
     def time_limit_min(self, recipe: Recipe) -> int:
         """Minutes one run of this recipe may take."""
@@ -83,12 +117,14 @@ def existing_nodes() -> int | None:
     return int(text) if existing_allocation() is not None and text.isdecimal() else None
 
 
-def resolve_cluster(asked: str, system: str | None) -> tuple[str, ClusterName | None]:
-    """Turn `--cluster` and `--system` into the system's name and how jobs get there.
+def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) -> tuple[str, ClusterName | None]:
+    """Turn `--cluster`, `--system` and `--replay` into the system's name and how jobs get there.
 
     `auto` means what the system file says (None here), and without one Slurm when this process is
     inside a Slurm job or `sbatch` is on PATH, else this machine.
     """
+    if replay is not None:
+        return system or ELSEWHERE, "replay"
     if asked == "slurm":
         return system or SLURM, "slurm"
     if asked == "local":

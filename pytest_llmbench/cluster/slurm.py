@@ -51,6 +51,8 @@ class JobState(StrEnum):
     LOST = "LOST"
 
 
+# States of a node, as sinfo begins them.
+_UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
 _ALIVE = {JobState.PENDING, JobState.RUNNING}
 _STATE_WORDS: Mapping[str, JobState] = {
     **{state.value: state for state in JobState},
@@ -155,6 +157,15 @@ class Slurm:
         except ClusterError:
             return ""
         return ", ".join(line.strip() for line in lines)
+
+    def unavailable(self) -> str:
+        """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
+        try:
+            lines = run(["sinfo", "--noheader", "--Node", "--format=%N %T (%E)"]).splitlines()
+        except ClusterError:
+            return ""
+        bad = (line.strip() for line in lines if line.split()[1].startswith(_UNAVAILABLE))
+        return ", ".join(dict.fromkeys(bad))
 
     def cancel(self, job_id: str) -> None:
         """Cancel one job by its id; one that is gone already is no error."""

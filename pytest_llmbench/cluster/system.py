@@ -1,7 +1,7 @@
 """Systems: one cluster each, described by a YAML file.
 
-Two need no file: `local` is this machine, probed, and `slurm` is a Slurm nothing is known of, whose
-GPU counts come from the options or the recipes and whose peak is unknown.
+Three need no file: `local` is this machine, probed; `slurm` is a Slurm nothing is known of, whose GPU counts come
+from the options or the recipes and whose peak is unknown; `elsewhere` is the same for logs that are replayed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from pytest_llmbench.checks.base import CheckSettings
+from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
@@ -23,6 +25,7 @@ from pytest_llmbench.judging.references import same_gpu
 
 LOCAL = "local"
 SLURM = "slurm"
+ELSEWHERE = "elsewhere"
 
 
 class Gpu(Strict):
@@ -54,7 +57,9 @@ class System(Strict):
         setup: shell lines run on the first node before the ranks of a Slurm job start.
         srun_args: further arguments of srun.
         python: the Python that runs the ranks; by default the one that runs pytest.
+        environments: where the frameworks live that are commands of their own, by engine.
         references: this site's own thresholds, by recipe.
+        validation: what checks are to do here, and the bounds of what they measure, by check.
     """
 
     name: Name
@@ -73,7 +78,9 @@ class System(Strict):
     setup: tuple[str, ...] = ()
     srun_args: tuple[str, ...] = ()
     python: str | None = None
+    environments: Mapping[str, Environment] = {}
     references: Mapping[str, tuple[Reference, ...]] = {}
+    validation: Mapping[str, CheckSettings] = {}
 
 
 def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
@@ -87,12 +94,14 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
         return probe_local(known.values())
     if name_or_file == SLURM:
         return System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
+    if name_or_file == ELSEWHERE:
+        return System(name=ELSEWHERE, description="a cluster that nothing is known of", cluster="slurm")
     if name_or_file in known:
         return known[name_or_file]
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    raise ConfigError(unknown("system", name_or_file, [LOCAL, SLURM, *known]) + "; or give a YAML file")
+    raise ConfigError(unknown("system", name_or_file, [LOCAL, SLURM, ELSEWHERE, *known]) + "; or give a YAML file")
 
 
 def probe_local(known: Iterable[System] = ()) -> System:
@@ -126,7 +135,7 @@ def _known(folders: Iterable[Path]) -> dict[str, System]:
     for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
             system = _read(path)
-            if system.name in systems or system.name in {LOCAL, SLURM}:
+            if system.name in systems or system.name in {LOCAL, SLURM, ELSEWHERE}:
                 raise ConfigError(f"{path}: a system named {system.name!r} exists already; rename this one")
             systems[system.name] = system
     return systems

@@ -10,7 +10,8 @@ from statistics import median
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Problem
-from pytest_llmbench.engines.base import Progress, get_engine
+from pytest_llmbench.core.series import Progress
+from pytest_llmbench.engines.base import get_engine
 
 # The folder is on a file server that many runs share.
 _LOOK_S = 0.5
@@ -43,8 +44,10 @@ class Watch:
         self._looked = now
         seen = self._engine.progress(self._folder)
         if seen is not None and seen != self.progress:
+            # A framework may log every tenth step only, or not say how long a step takes.
+            since = now - self._moved if self.progress is not None else 0.0
+            self._durations.append(max(since, seen.seconds or 0.0))
             self.progress, self._moved = seen, now
-            self._durations.append(seen.seconds)
         return self._out_of_time(now) or self._stuck(now)
 
     def _out_of_time(self, now: float) -> Problem | None:
@@ -60,7 +63,7 @@ class Watch:
         deadlines = self._recipe.deadlines
         quiet = now - self._moved
         if self.progress is None:
-            if quiet <= deadlines.startup_s:
+            if deadlines.startup_s is None or quiet <= deadlines.startup_s:
                 return None
             return Problem(
                 kind="no_start",

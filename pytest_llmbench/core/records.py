@@ -114,8 +114,15 @@ class RunRecord(Strict):
         job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
             named `llmbench-<key>`.
         hosts: the nodes it ran on.
+        device: what the ranks trained on: `cpu`, or the GPU model as the driver names it.
         command: what was started on each of them.
+        provenance: what ran: versions, commits, digests, environment.
+        totals: what the framework said of the whole run, by name.
+        unreadable: `file:line: why` of lines that look like steps and could not be read, and were left out.
+        cut_off: how a run that is meant to be cut off at its time limit was.
+        replayed: where the logs are, of a run that was made elsewhere.
         metrics: every statistic that has a meaning for this run, by name.
+        unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
         problem: why it cannot be judged; None for a sane run.
     """
 
@@ -133,12 +140,19 @@ class RunRecord(Strict):
     folder: str
     job_id: str | None = None
     hosts: tuple[str, ...] = ()
+    device: str | None = None
     command: str | None = None
     versions: Mapping[str, str] = {}
+    provenance: Mapping[str, str] = {}
     timings: Timings = Timings()
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
+    totals: Mapping[str, float] = {}
+    unreadable: tuple[str, ...] = ()
+    cut_off: str | None = None
+    replayed: str | None = None
     metrics: Mapping[str, Metric] = {}
+    unjudged: Mapping[str, Metric] = {}
     problem: Problem | None = None
     judgements: tuple[Judgement, ...] = ()
 
@@ -150,7 +164,7 @@ class RunRecord(Strict):
     @property
     def logs(self) -> Path:
         """The folder of what the ranks printed."""
-        return Path(self.folder) / "logs"
+        return Path(self.replayed) if self.replayed is not None else Path(self.folder) / "logs"
 
 
 def write_model(path: Path, model: BaseModel) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.schema import Name, QuantityField, Strict
+from pytest_llmbench.core.topology import Topology
 
 
 class AppliesTo(Strict):
@@ -52,6 +53,7 @@ class Reference(Strict):
         statistic: one of `judging.statistics.STATISTICS`.
         at_least: lower bound, inclusive.
         at_most: upper bound, inclusive.
+        per_node: whether the bounds, and `applies_to.gpus`, are for each node of a run; `on` multiplies them.
         why: what the number means to whoever set it.
         source: where it is written down.
         date: when it was set.
@@ -63,6 +65,7 @@ class Reference(Strict):
     statistic: str
     at_least: QuantityField | None = None
     at_most: QuantityField | None = None
+    per_node: bool = False
     why: str
     source: str
     date: dt.date
@@ -80,6 +83,21 @@ class Reference(Strict):
                 f"a bound in {bounds[0][1].unit} belongs to a machine: add applies_to with gpu and gpus, or system"
             )
         return self
+
+    def on(self, topology: Topology) -> Reference:
+        """The reference with its bounds for this many nodes, where they depend on that."""
+        if not self.per_node:
+            return self
+        bounds = {"at_least": self.at_least, "at_most": self.at_most}
+        scaled = {
+            name: Quantity(bound.value * topology.nodes, bound.unit)
+            for name, bound in bounds.items()
+            if bound is not None
+        }
+        machine = self.applies_to
+        if machine is not None and machine.gpus is not None:
+            machine = machine.model_copy(update={"gpus": machine.gpus * topology.nodes})
+        return self.model_copy(update={**scaled, "applies_to": machine, "per_node": False})
 
     @property
     def bounds(self) -> list[tuple[Literal[">=", "<="], Quantity]]:

@@ -33,27 +33,33 @@ class RankInfo(Strict):
 
 
 class Step(Strict):
-    """One optimizer step of the whole run.
+    """One optimizer step of the whole run, or the mean of several where the framework logs only every so often.
 
     Attributes:
-        step: 1-based number.
-        seconds: duration, the longest of all ranks.
-        tokens: tokens of all ranks (a word is a token).
-        samples: sequences of all ranks.
+        step: 1-based number; the last one's, of several.
+        interval: how many steps it is the mean of.
+        seconds: duration of one step, the longest of all ranks.
+        tokens: tokens of one step over all ranks (a word is a token).
+        samples: sequences of one step over all ranks.
         loss: mean over ranks, nat per token; may be NaN or infinite.
         grad_norm: L2 norm of the gradient before clipping; may be NaN or infinite.
-        peak_memory_bytes: highest of all ranks since the start, None where it is not measured.
-        ranks: how many ranks logged it.
+        peak_memory_bytes: highest of all ranks since the start.
+        ranks: how many ranks logged it; None where one rank speaks for all.
+        reported: what else the framework says of it, by the framework's own words, such as `wps`.
+
+    What was not logged is None.
     """
 
     step: int
-    seconds: float
-    tokens: int
-    samples: int
-    loss: float
-    grad_norm: float
-    peak_memory_bytes: int | None
-    ranks: int
+    interval: int = 1
+    seconds: float | None = None
+    tokens: int | None = None
+    samples: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    peak_memory_bytes: int | None = None
+    ranks: int | None = None
+    reported: Mapping[str, float] = {}
 
 
 class StepSeries(Strict):
@@ -62,9 +68,36 @@ class StepSeries(Strict):
     Attributes:
         ranks: by rank, those that introduced themselves.
         steps: in order; a step some rank did not log is here with `ranks` below the world size.
-        unreadable: `file:line: why` for every line that should have been a step and could not be read.
+        unreadable: `file:line: why` for the lines that should have been a step and could not be read; of very
+            many, the first.
+        unread: how many lines could not be read.
+        totals: what the framework says of the whole run, by name.
+        world_size: how many ranks the framework says it has.
+        completed: the line with which the framework says that it did all its work.
+        failure: the line with which it says that it failed: the first of those that are nearest to the cause.
+        cut_off: the line with which Slurm says that it ended the run at its time limit.
+        restarted: `file:line: why` of the first sign of a second run in the same log.
     """
 
     ranks: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     unreadable: tuple[str, ...] = ()
+    unread: int = 0
+    totals: Mapping[str, float] = {}
+    world_size: int | None = None
+    completed: str | None = None
+    failure: str | None = None
+    cut_off: str | None = None
+    restarted: str | None = None
+
+
+class Progress(Strict):
+    """The last step that a run has logged so far, as quickly as it can be had: to look on, not to judge.
+
+    Attributes:
+        step: its number.
+        seconds: how long it took; None where the framework does not say.
+    """
+
+    step: int
+    seconds: float | None

@@ -1,4 +1,4 @@
-"""The lines of a rank's step log: `workloads.steplog` writes them, `engines._step_log` reads them."""
+"""The lines of a rank's step log: `workloads.steplog` writes them, `readers.step_log` reads them."""
 
 from __future__ import annotations
 
@@ -49,13 +49,17 @@ class MatmulEvent(_Event):
 
 
 class StepEvent(_Event):
-    """One optimizer step of one rank; `time` is the Unix time of its end."""
+    """One optimizer step of one rank; `time` is the Unix time of its end.
+
+    Where several ranks hold one copy of the model together, one of them counts its tokens and samples, and the
+    others count none.
+    """
 
     event: Literal["step"] = "step"
     step: _PositiveCount
     seconds: PositiveFloat
-    tokens: _PositiveCount
-    samples: _PositiveCount
+    tokens: _Count
+    samples: _Count
     loss: _AnyNumber
     grad_norm: _AnyNumber
     peak_memory_bytes: _Count | None

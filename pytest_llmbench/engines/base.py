@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from pytest_llmbench import engines
+from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.series import Progress, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.judging.statistics import STATISTICS, Statistic
 
 _NOT_ENGINES = {"base"}
+
+Options = TypeVar("Options", bound=Strict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,22 +38,100 @@ class RankTask:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """The last step that a run has logged so far, as quickly as it can be had: to look on, not to judge.
+class Command:
+    """A program of the framework's own environment, and how it is started on the nodes of a run.
 
     Attributes:
-        step: its number.
-        seconds: how long it took.
+        launcher: `once` on the first node (it starts the rest itself), `node` once on each, `srun` once per rank,
+            `torchrun` once on each node as torchrun, which starts the ranks, `deepspeed` on the first node with a
+            hostfile of all.
+        argv: the program and its arguments; for `torchrun` and `deepspeed` the script they start and its arguments.
+            A word may use the shell variables of a run's script (`$LLMBENCH_HOSTS` and the like); nothing else in it
+            is the shell's.
+        launcher_args: arguments of torchrun or deepspeed themselves.
+        env: environment variables of this command alone.
+        folder: where it starts; by default the run's folder.
+        bare: outside the container, where the environment has one.
+        shell: `argv` is one word: lines for bash.
     """
 
-    step: int
-    seconds: float
+    launcher: Literal["once", "node", "srun", "torchrun", "deepspeed"]
+    argv: tuple[str, ...]
+    launcher_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    bare: bool = False
+    shell: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """The commands of one run, one after the other; the first that fails ends it.
+
+    Attributes:
+        commands: what runs.
+        notes: what the recipe's source says and why this does otherwise, for the head of the script.
+    """
+
+    commands: tuple[Command, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a command will run.
+
+    Attributes:
+        folder: the run's folder, on a file system that all nodes share.
+        environment: the framework's own, from the system's file.
+        slurm: whether srun is there.
+        time_limit_min: wall clock of the run, minutes.
+    """
+
+    folder: Path
+    environment: Environment
+    slurm: bool
+    time_limit_min: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchLog:
+    """One run of a batch.
+
+    Attributes:
+        path: its log, which need not be there.
+        hosts: the nodes it had, where that is known.
+    """
+
+    path: Path
+    hosts: tuple[str, ...]
+
+
+# The source's result file for the runs of a batch, in order, and a threshold in the unit of the statistic of record.
+Evaluate = Callable[[Sequence[BatchLog], float], bytes]
 
 
 class Engine(Protocol):
-    """The framework that trains. A module of this package provides one as `ENGINE`."""
+    """The framework that trains. A module of this package provides one as `ENGINE`.
+
+    Attributes:
+        name: the module's.
+        kind: `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is
+            a command that is known by its log alone.
+        options: the model of a recipe's `options`.
+        statistics: rules of this engine alone, by name.
+        proof: what proves that a run did all its work, in words.
+        log_per_run: whether, of logs made elsewhere, each file in a folder is a run of its own.
+        evaluate: the source's own evaluator of a batch, one run on each group of nodes; None where it has none.
+    """
 
     name: str
+    kind: Literal["ranks", "command"]
+    options: type[Strict]
+    statistics: Mapping[str, Statistic]
+    proof: str
+    log_per_run: bool
+    evaluate: Evaluate | None
 
     def missing(self) -> str | None:
         """Say what is not installed and how to get it, or None when the engine can run."""
@@ -56,17 +139,27 @@ class Engine(Protocol):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""
 
-    def task(self, recipe: Recipe, topology: Topology) -> RankTask:
-        """Build what each rank runs."""
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Whether a step trains the whole decoder on every token, so that `judging.flops` says what it computes."""
 
-    def read(self, folder: Path) -> StepSeries:
-        """Read what the ranks logged so far under a run's folder."""
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
+        """Build what runs: a task for every rank of an engine of kind `ranks`, else a script."""
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read what was logged so far under a run's folder."""
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        """Yield what in a finished log contradicts itself or the recipe, beyond what every log is asked."""
 
     def progress(self, folder: Path) -> Progress | None:
         """Return the last step logged, at constant cost; None before the first."""
 
     def laggards(self, folder: Path) -> str:
         """Say, as well as the logs allow, which ranks are behind the others and where each stands."""
+
+
+class NoOptions(Strict):
+    """The options of an engine that has none."""
 
 
 def engine_names() -> list[str]:
@@ -87,3 +180,17 @@ def get_engine(name: str) -> Engine:
         raise ConfigError(unknown("engine", name, engine_names()))
     engine: Engine = importlib.import_module(f"{engines.__name__}.{name}").ENGINE
     return engine
+
+
+def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
+    """Every rule that a run of this engine can be judged by."""
+    return {**STATISTICS, **engine.statistics}
+
+
+def options_of(recipe: Recipe, model: type[Options]) -> Options:
+    """The recipe's own block for its engine, as the engine's model.
+
+    Raises:
+        ConfigError: a key is unknown or a value is not legal.
+    """
+    return validate(model, recipe.options, f"recipe {recipe.name}: options")

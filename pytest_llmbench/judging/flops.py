@@ -6,13 +6,13 @@ from pytest_llmbench.core.recipes import ModelShape
 
 
 def parameters(model: ModelShape, sequence_length: int) -> int:
-    """Count the trainable parameters of the decoder: tied token embedding, learned positions, layers.
+    """Count the trainable parameters of the decoder: tied token embedding, learned positions if any, layers.
 
     Per layer 12 h² weights (4 h² attention, 8 h² feed-forward), 9 h biases of these and 4 h of the two
     layer norms; then the final layer norm.
     """
     h = model.hidden_size
-    return (model.vocab_size + sequence_length) * h + model.layers * (12 * h * h + 13 * h) + 2 * h
+    return model.vocab_size * h + _positions(model, sequence_length) + model.layers * (12 * h * h + 13 * h) + 2 * h
 
 
 def flops_per_token(model: ModelShape, sequence_length: int) -> float:
@@ -24,5 +24,9 @@ def flops_per_token(model: ModelShape, sequence_length: int) -> float:
     embeddings' table look-ups only where they are not also the output layer; here it is tied, and the
     learned positions, which are only looked up, are left out.
     """
-    n = parameters(model, sequence_length) - sequence_length * model.hidden_size
+    n = parameters(model, sequence_length) - _positions(model, sequence_length)
     return 6.0 * n + 12.0 * model.layers * model.hidden_size * sequence_length
+
+
+def _positions(model: ModelShape, sequence_length: int) -> int:
+    return sequence_length * model.hidden_size if model.positions == "learned" else 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics as stats
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric
@@ -17,6 +18,17 @@ from pytest_llmbench.core.series import Step
 from pytest_llmbench.judging.flops import flops_per_token
 
 TOKENS_OF_RECORD = 20_000_000
+
+# What a number says about the speed of a run, over all ranks unless it says otherwise.
+Speed = Literal[
+    "tokens_per_s",
+    "samples_per_s",
+    "seconds_per_step",
+    "seconds_for_20m_tokens",
+    "tokens_per_s_per_gpu",
+    "model_flops_per_s_per_gpu",
+    "share_of_peak",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +40,10 @@ class Measurement:
         steps: every step of the run, in order.
         judged: those left by the recipe's warm-up rule.
         gpus: GPUs in all; 0 on the CPU.
+        totals: what the framework says of the whole run, by name.
         matmul_flops_per_s: measured matrix-product rate of all ranks together, FLOP/s.
         peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
+        counts_flops: whether a step trains the whole decoder on every token, as the formula of its FLOPs has it.
     """
 
     recipe: Recipe
@@ -38,16 +52,23 @@ class Measurement:
     gpus: int
     matmul_flops_per_s: float | None
     peak_flops_per_s: float | None
+    totals: Mapping[str, float] = field(default_factory=dict)
+    counts_flops: bool = True
 
     @property
-    def seconds(self) -> float:
-        """Wall clock of the judged steps."""
-        return math.fsum(step.seconds for step in self.judged)
+    def seconds(self) -> float | None:
+        """Wall clock of the judged steps; None where one of them has none."""
+        return _sum((step.seconds, step.interval) for step in self.judged)
 
     @property
-    def tokens_per_s(self) -> float:
-        """Tokens of the judged steps by their wall clock."""
-        return sum(step.tokens for step in self.judged) / self.seconds
+    def tokens_per_s(self) -> float | None:
+        """Tokens of the judged steps by their wall clock; None where one of them lacks either."""
+        return ratio(_sum((step.tokens, step.interval) for step in self.judged), self.seconds)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Sequences of the judged steps by their wall clock; None where one of them lacks either."""
+        return ratio(_sum((step.samples, step.interval) for step in self.judged), self.seconds)
 
     @property
     def starves_gpu(self) -> bool:
@@ -55,20 +76,34 @@ class Measurement:
         return self.gpus > 0 and self.recipe.scale == "smoke"
 
     @property
-    def model_flops_per_s(self) -> float:
-        """Model FLOPs of the judged steps by their wall clock."""
+    def model_flops_per_s(self) -> float | None:
+        """Model FLOPs of the judged steps by their wall clock; None where that is not known, or they are not."""
+        if self.tokens_per_s is None or not self.counts_flops:
+            return None
         return self.tokens_per_s * flops_per_token(self.recipe.model, self.recipe.sequence_length)
 
 
+def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
+    """Sum value × count; None where there is nothing to sum or a value is missing: a part is no measurement."""
+    products = [None if value is None else value * count for value, count in terms]
+    return math.fsum(each for each in products if each is not None) if products and None not in products else None
+
+
+def ratio(amount: float | None, by: float | None) -> float | None:
+    """Divide, where there is something to divide."""
+    return None if amount is None or not by else amount / by
+
+
 def judged_steps(recipe: Recipe, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Apply the recipe's warm-up rule: `skip_first` leaves every step numbered above `warm_up.steps`."""
-    return tuple(step for step in steps if step.step > recipe.warm_up.steps)
+    """Apply the recipe's warm-up rule: `skip_first` leaves what is about steps above `warm_up.steps` alone."""
+    return tuple(step for step in steps if step.step - step.interval >= recipe.warm_up.steps)
 
 
 def window(recipe: Recipe) -> str:
     """Name the judged steps and the rule that chose them."""
     rule = recipe.warm_up
-    return f"steps {rule.steps + 1} to {recipe.steps} (warm-up rule {rule.rule} {rule.steps})"
+    last = f"to {recipe.steps}" if recipe.end == "steps" else "to the last"
+    return f"steps {rule.steps + 1} {last} (warm-up rule {rule.rule} {rule.steps})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,27 +114,31 @@ class Statistic:
         unit: unit of its value.
         rule: what it is, in words, for reports.
         compute: the value, or None where it has no meaning.
+        speed: what it says about the speed of the run, so that a bound on it can be held against the published
+            peak of the GPUs; None where it says nothing, or counts more than the model's FLOPs.
     """
 
     unit: str
     rule: str
     compute: Callable[[Measurement], float | None]
+    speed: Speed | None = None
 
 
-def _per_gpu(m: Measurement) -> float | None:
-    return m.model_flops_per_s / 1e12 / m.gpus if m.gpus else None
+def _tflops_per_gpu(m: Measurement) -> float | None:
+    return ratio(m.model_flops_per_s, 1e12 * m.gpus)
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    share = ratio(part, whole)
+    return None if share is None else 100 * share
 
 
 def _mfu(m: Measurement) -> float | None:
-    if m.peak_flops_per_s is None or m.starves_gpu:
-        return None
-    return 100 * m.model_flops_per_s / m.peak_flops_per_s
+    return None if m.starves_gpu else _percent(m.model_flops_per_s, m.peak_flops_per_s)
 
 
 def _matmul_fraction(m: Measurement) -> float | None:
-    if m.matmul_flops_per_s is None or m.starves_gpu:
-        return None
-    return 100 * m.model_flops_per_s / m.matmul_flops_per_s
+    return None if m.starves_gpu else _percent(m.model_flops_per_s, m.matmul_flops_per_s)
 
 
 def _peak_memory(m: Measurement) -> float | None:
@@ -107,9 +146,17 @@ def _peak_memory(m: Measurement) -> float | None:
     return max(measured) / 2**30 if measured else None
 
 
-def _loss_drop(m: Measurement) -> float:
-    tail = max(1, len(m.judged) // 4)
-    return m.steps[0].loss - stats.fmean(step.loss for step in m.judged[-tail:])
+def _loss_drop(m: Measurement) -> float | None:
+    losses = [step.loss for step in m.steps[:1]] + [step.loss for step in m.judged]
+    known = [loss for loss in losses if loss is not None]
+    if len(known) < len(losses) or len(known) < 2:
+        return None
+    return known[0] - stats.fmean(known[-max(1, len(m.judged) // 4) :])
+
+
+def _step_time(m: Measurement) -> float | None:
+    seconds = [step.seconds for step in m.judged if step.seconds is not None]
+    return stats.median(seconds) if seconds and len(seconds) == len(m.judged) else None
 
 
 STATISTICS: Mapping[str, Statistic] = {
@@ -117,36 +164,43 @@ STATISTICS: Mapping[str, Statistic] = {
         unit="words/s",
         rule="tokens of all ranks / wall clock of the judged steps; a word is a token",
         compute=lambda m: m.tokens_per_s,
+        speed="tokens_per_s",
     ),
     "samples_per_s": Statistic(
         unit="samples/s",
         rule="sequences of all ranks / wall clock of the judged steps",
-        compute=lambda m: sum(step.samples for step in m.judged) / m.seconds,
+        compute=lambda m: m.samples_per_s,
+        speed="samples_per_s",
     ),
     "tokens_per_s_per_gpu": Statistic(
         unit="tokens/s/gpu",
         rule="throughput / GPUs",
-        compute=lambda m: m.tokens_per_s / m.gpus if m.gpus else None,
+        compute=lambda m: ratio(m.tokens_per_s, m.gpus),
+        speed="tokens_per_s_per_gpu",
     ),
     "time_for_20m_tokens": Statistic(
         unit="s",
         rule="20,000,000 tokens / throughput",
-        compute=lambda m: TOKENS_OF_RECORD / m.tokens_per_s,
+        compute=lambda m: ratio(TOKENS_OF_RECORD, m.tokens_per_s),
+        speed="seconds_for_20m_tokens",
     ),
     "step_time": Statistic(
         unit="s",
         rule="median duration of the judged steps",
-        compute=lambda m: stats.median(step.seconds for step in m.judged),
+        compute=_step_time,
+        speed="seconds_per_step",
     ),
     "tflops_per_gpu": Statistic(
         unit="TFLOP/s/gpu",
         rule="model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
-        compute=_per_gpu,
+        compute=_tflops_per_gpu,
+        speed="model_flops_per_s_per_gpu",
     ),
     "mfu": Statistic(
         unit="%",
         rule="model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
         compute=_mfu,
+        speed="share_of_peak",
     ),
     "matmul_fraction": Statistic(
         unit="%",
@@ -166,11 +220,11 @@ STATISTICS: Mapping[str, Statistic] = {
 }
 
 
-def measure(m: Measurement) -> dict[str, Metric]:
+def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) -> dict[str, Metric]:
     """Compute every statistic that has a meaning for this run. The run must have passed the sanity gate."""
     metrics = {}
-    for name, statistic in STATISTICS.items():
+    for name, statistic in statistics.items():
         value = statistic.compute(m)
-        if value is not None:
+        if value is not None and math.isfinite(value):
             metrics[name] = Metric(value=value, unit=statistic.unit, rule=statistic.rule)
     return metrics

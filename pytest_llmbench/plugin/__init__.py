@@ -7,11 +7,12 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.plugin import bench, explain, options, outcome, parametrize, register, xdist
-from pytest_llmbench.plugin.fixtures import reference, run
+from pytest_llmbench.plugin import bench, explain, feasible, options, outcome, parametrize, register, selection, xdist
+from pytest_llmbench.plugin import health as checking
+from pytest_llmbench.plugin.fixtures import health, reference, run
 from pytest_llmbench.plugin.usage import usage_errors
 
-__all__ = ["reference", "run"]
+__all__ = ["health", "reference", "run"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,9 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker and the objects that hold a session's state."""
     config.addinivalue_line("markers", parametrize.MARKER)
+    config.addinivalue_line("markers", checking.MARKER)
     if options.plan_only(config) and hasattr(config.option, "dist"):
         config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
     register.register(config)
+    config.pluginmanager.register(feasible, "llmbench-feasibility")
+    config.pluginmanager.register(selection, "llmbench-selection")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -36,9 +40,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
+    if parametrize.is_ours(metafunc, "health"):
+        try:
+            checking.parametrize(metafunc, bench.bench_of(metafunc.config).nodes_to_check)
+        except ConfigError as error:
+            raise pytest.Collector.CollectError(str(error)) from error
     if parametrize.is_ours(metafunc, "run") or parametrize.is_ours(metafunc, "reference"):
         try:
-            parametrize.parametrize(metafunc, bench.bench_of(metafunc.config).recipes)
+            state = bench.bench_of(metafunc.config)
+            parametrize.parametrize(metafunc, state.choices, state.recipes)
         except ConfigError as error:
             raise pytest.Collector.CollectError(str(error)) from error
 
@@ -49,7 +59,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give every test of ours its verdict."""
     report = yield
-    if parametrize.recipe_of(item) is not None:
+    if parametrize.run_key_of(item) is not None or checking.check_key_of(item) is not None:
         outcome.judge(item, call, report)
     return report
 

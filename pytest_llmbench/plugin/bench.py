@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from pytest_llmbench.cluster import settings as cluster_settings
-from pytest_llmbench.cluster.runs import RunSpec, Session, new_session
+from pytest_llmbench.cluster.quarantine import read_quarantine
+from pytest_llmbench.cluster.replay import find_replays
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session, new_session
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.engines.base import engine_names
-from pytest_llmbench.judging.statistics import STATISTICS
+from pytest_llmbench.engines.base import engine_names, get_engine, options_of, statistics_of
 from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.health import refuse_unknown
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.health import HealthRecord
     from pytest_llmbench.core.records import RunRecord
 
 KEY = pytest.StashKey["Bench"]()
@@ -33,20 +36,23 @@ class Board(Protocol):
     def wait(self, key: str) -> RunRecord:
         """Block until the run of that key has a record."""
 
+    def wait_check(self, name: str) -> HealthRecord:
+        """Block until the check of that name has a record."""
+
 
 class Bench:
     """Resolved lazily: a session without our tests reads no recipe and probes no machine.
 
     Attributes:
         session: id and folder; the folder is made when the first run starts.
-        runs: planned runs, in the order of the tests.
+        planned: what the collected tests wait for: runs in the order of the tests, checks in their own.
         board: set once the runs are under way.
     """
 
     def __init__(self, config: pytest.Config, session: Session | None = None) -> None:
         self._config = config
         self._given_session = session
-        self.runs: tuple[RunSpec, ...] = ()
+        self.planned = Plan(runs=())
         self.board: Board | None = None
 
     @cached_property
@@ -57,8 +63,10 @@ class Bench:
     @cached_property
     def run_dir(self) -> Path:
         """Where sessions leave their folders."""
-        given = options.value(self._config, "run-dir") or Path("reports")
-        return Path(self._config.invocation_params.dir, Path(given).expanduser())
+        return self._from_here(options.value(self._config, "run-dir") or Path("reports"))
+
+    def _from_here(self, path: Path) -> Path:
+        return Path(self._config.invocation_params.dir, path.expanduser())
 
     @cached_property
     def settings(self) -> Settings:
@@ -68,8 +76,9 @@ class Bench:
             ConfigError: it cannot be meant.
         """
         config = self._config
+        replay = options.value(config, "replay")
         asked = options.value(config, "cluster") or "auto"
-        system_name, cluster = cluster_settings.resolve_cluster(asked, options.value(config, "system"))
+        system_name, cluster = cluster_settings.resolve_cluster(asked, options.value(config, "system"), replay)
         system = load_system(system_name, options.folders(config, "systems"))
         nodes = options.value(config, "nodes")
         if nodes is None and (cluster or system.cluster) == "slurm":
@@ -85,14 +94,44 @@ class Bench:
             gpus_per_node=options.value(config, "gpus-per-node"),
             time_min=options.value(config, "time"),
             max_runs=options.value(config, "max-runs"),
+            first_run_alone=options.flag(config, "first_run_alone"),
+            replay=None if replay is None else self._from_here(replay),
             scale=options.value(config, "scale") or "full",
-            slurm={name: text for name in SLURM_OPTIONS if (text := options.value(config, name)) is not None},
+            slurm=self._slurm_options,
+            gate=options.value(config, "gate") or "auto",
+            nccl=options.flag(config, "nccl"),
+            quarantine=self._quarantine,
+            drain=options.value(config, "drain"),
         )
         cluster_settings.check(settings)
         return settings
 
+    @property
+    def _quarantine(self) -> Path | None:
+        path = options.value(self._config, "quarantine")
+        return None if path is None else self._from_here(path)
+
+    @property
+    def _slurm_options(self) -> dict[str, str]:
+        """What sbatch is told; nodes in quarantine are excluded beside those that the user excludes."""
+        config = self._config
+        told = {name: text for name in SLURM_OPTIONS if (text := options.value(config, name)) is not None}
+        barred = [*read_quarantine(self._quarantine)] if self._quarantine is not None else []
+        if barred:
+            told["exclude"] = ",".join([*([told["exclude"]] if "exclude" in told else []), *barred])
+        return told
+
     @cached_property
     def recipes(self) -> dict[str, Recipe]:
+        """Every recipe by name, in the shape that the settings give it.
+
+        Raises:
+            ConfigError: as for `_published`.
+        """
+        return {name: recipe.on(self.settings.topology(recipe)) for name, recipe in self._published.items()}
+
+    @cached_property
+    def _published(self) -> dict[str, Recipe]:
         """Every recipe by name, at the scale asked for, with this site's own references added.
 
         Raises:
@@ -116,14 +155,67 @@ class Bench:
         Raises:
             ConfigError: something cannot be meant, or the run directory cannot be written.
         """
-        _ = self.recipes
+        _ = self.choices
         there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             raise ConfigError(f"--run-dir {self.run_dir}: {there} cannot be written; give another --run-dir")
 
-    def plan(self, names: Sequence[str]) -> None:
-        """Set the runs that the collected tests need, each once."""
-        self.runs = tuple(RunSpec(key=name, recipe=self.recipes[name]) for name in dict.fromkeys(names))
+    @cached_property
+    def choices(self) -> dict[str, RunSpec]:
+        """Every run there could be, by key: each recipe once, or once on each group of nodes.
+
+        Raises:
+            ConfigError: as for `recipes`; or there is nothing to replay.
+        """
+        settings = self.settings
+        if settings.replay is not None:
+            return find_replays(settings.replay, self._published, settings)
+        if settings.groups == 1:
+            return {name: RunSpec(key=name, recipe=recipe) for name, recipe in self.recipes.items()}
+        specs = [
+            RunSpec(key=f"{name}-group{group}", recipe=recipe, group=group)
+            for name, recipe in self.recipes.items()
+            for group in range(1, settings.groups + 1)
+        ]
+        return {spec.key: spec for spec in specs}
+
+    @cached_property
+    def nodes_to_check(self) -> int:
+        """How many nodes checks are to look at.
+
+        Raises:
+            ConfigError: what the system's file says of a check is wrong.
+        """
+        settings = self.settings
+        refuse_unknown(settings.system.name, {**settings.system.validation})
+        return settings.nodes or 1
+
+    def check_nodes_are_held(self) -> None:
+        """See that checks have nodes to look at, and know what is to be there.
+
+        Raises:
+            ConfigError: nobody says how many nodes, or what GPUs they have.
+        """
+        settings = self.settings
+        if not self.planned.checks:
+            return
+        if settings.cluster == "slurm" and settings.nodes is None:
+            raise ConfigError("checks look at nodes that are held for the session: say how many with --nodes")
+        if settings.cluster == "slurm" and settings.allocation == "run":
+            raise ConfigError(
+                "--allocation run makes a Slurm job per run, and no node is held that could be checked: leave it out"
+            )
+        if settings.cluster == "slurm" and settings.gpus_of_a_node is None:
+            raise ConfigError(
+                f"system {settings.system.name} does not say how many GPUs a node has: give --gpus-per-node (0 for "
+                "none), or a --system that says so"
+            )
+
+    def plan(self, keys: Sequence[str], checks: Sequence[str]) -> None:
+        """Set what the collected tests need, each run and check once."""
+        runs = tuple(self.choices[key] for key in dict.fromkeys(keys))
+        gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
+        self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate)
 
     @staticmethod
     def _default_allocation(cluster: str, nodes: int | None) -> cluster_settings.AllocationMode:
@@ -145,11 +237,17 @@ def _with_references(recipe: Recipe, own: Sequence[Reference]) -> Recipe:
 def _check(recipe: Recipe) -> None:
     if recipe.engine not in engine_names():
         raise ConfigError(f"recipe {recipe.name}: {unknown('engine', recipe.engine, engine_names())}")
+    engine = get_engine(recipe.engine)
+    options_of(recipe, engine.options)
+    statistics = statistics_of(engine)
+    if recipe.statistic_of_record not in statistics:
+        known = unknown("statistic", recipe.statistic_of_record, statistics)
+        raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {known}")
     for reference in recipe.references:
         where = f"recipe {recipe.name}, reference {reference.name}"
-        statistic = STATISTICS.get(reference.statistic)
+        statistic = statistics.get(reference.statistic)
         if statistic is None:
-            raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, STATISTICS)}")
+            raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, statistics)}")
         for _, bound in reference.bounds:
             try:
                 bound.to(statistic.unit)

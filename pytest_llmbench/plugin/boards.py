@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import TTL_S
-from pytest_llmbench.cluster.runner import Runner
+from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.health import HealthRecord, read_health
 from pytest_llmbench.core.records import RunRecord, read_record
 from pytest_llmbench.plugin.progress import Progress
 
@@ -19,7 +21,7 @@ _LOOK_S = 0.2
 class RunnerBoard:
     """Waits on the runner of this process, and shows how the runs stand meanwhile."""
 
-    def __init__(self, runner: Runner, progress: Progress) -> None:
+    def __init__(self, runner: Keeper, progress: Progress) -> None:
         self._runner = runner
         self._progress = progress
 
@@ -27,6 +29,16 @@ class RunnerBoard:
         """Block until the run has a record; the runner gives every run one, whatever happens."""
         while True:
             record = self._runner.wait(key, _LOOK_S)
+            self._progress.take(self._runner.notes)
+            if record is not None:
+                self._progress.clear()
+                return record
+            self._progress.show(self._runner.views)
+
+    def wait_check(self, name: str) -> HealthRecord:
+        """Block until the check has a record; every check gets one, whatever happens."""
+        while True:
+            record = self._runner.wait_check(name, _LOOK_S)
             self._progress.take(self._runner.notes)
             if record is not None:
                 self._progress.clear()
@@ -41,11 +53,25 @@ class FileBoard:
         self._session = session
 
     def wait(self, key: str) -> RunRecord:
-        """Block until the record is on disk.
-
-        The controller's sign of life stops when it dies; then no record will ever come.
-        """
+        """Block until the record is on disk."""
         path = self._session.run_folder(key) / "record.json"
+        self._wait_for(path, f"run {key}")
+        try:
+            return read_record(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def wait_check(self, name: str) -> HealthRecord:
+        """Block until the record is on disk."""
+        path = self._session.check_folder(name) / "record.json"
+        self._wait_for(path, f"check {name}")
+        try:
+            return read_health(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def _wait_for(self, path: Path, what: str) -> None:
+        """Block until a file is there. The controller's sign of life stops when it dies; then it will never be."""
         seen, moved = "", time.monotonic()
         while not path.exists():
             time.sleep(_LOOK_S)
@@ -54,13 +80,9 @@ class FileBoard:
                 seen, moved = sign, time.monotonic()
             elif time.monotonic() - moved > 2 * TTL_S:
                 pytest.fail(
-                    f"run {key}: the controller gave no sign of life for {2 * TTL_S:g} s and left no record in "
+                    f"{what}: the controller gave no sign of life for {2 * TTL_S:g} s and left no record in "
                     f"{self._session.folder}: it died, or the disk is full", pytrace=False,
                 )  # fmt: skip
-        try:
-            return read_record(path)
-        except ConfigError as error:
-            pytest.fail(str(error), pytrace=False)
 
     def _sign(self) -> str:
         try:

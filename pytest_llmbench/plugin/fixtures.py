@@ -1,4 +1,4 @@
-"""The two fixtures a benchmark test asks for."""
+"""The fixtures that a test asks for: `run` and `reference` of a benchmark, `health` of the nodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_llmbench.core.records import Verdict
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin import outcome
 from pytest_llmbench.plugin.bench import bench_of
+from pytest_llmbench.plugin.health import CheckKey, Health
 from pytest_llmbench.plugin.measured import Run
 
 
@@ -28,6 +30,8 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         )
     record = board.wait(request.param)
     outcome.note_record(request.node, record)
+    if record.problem is not None and record.problem.kind == "gated":
+        pytest.skip(record.problem.message)
     if record.problem is not None:
         pytest.fail(outcome.broken(record), pytrace=False)
     run = Run(record)
@@ -49,3 +53,30 @@ def reference(request: pytest.FixtureRequest, run: Run) -> Reference:
         pytest.skip(f"{reference.statistic} has no meaning for the tiny variant on this machine: {run.machine}")
     run.measured(reference.statistic)
     return reference
+
+
+@pytest.fixture
+def health(request: pytest.FixtureRequest) -> Health:
+    """What a check found out about this test's node, or about all nodes together.
+
+    A check runs once for all nodes, however many tests ask for it. A node that was not checked is skipped with the
+    reason, and one that gave no answer is an error.
+    """
+    board = bench_of(request.config).board
+    if board is None or not hasattr(request, "param"):
+        pytest.fail(
+            "the fixture `health` needs to know its check at collection: name it among the arguments of the test or "
+            "of a fixture, not in getfixturevalue",
+            pytrace=False,
+        )
+    key: CheckKey = request.param
+    record = board.wait_check(key.check)
+    outcome.note_health(request.node, record, key.slot)
+    verdict, told = record.state(key.slot)
+    if verdict is Verdict.SKIP:
+        pytest.skip(told)
+    if verdict is Verdict.ERROR:
+        pytest.fail(f"cannot be judged: {told}\nhealth record: {record.path}", pytrace=False)
+    health = Health(record, key.slot)
+    outcome.note_properties(request.node, health.properties())
+    return health

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.cluster.conclude import rank_log
+from pytest_llmbench.cluster.causes import rank_log
 from pytest_llmbench.core.errors import RunError, unknown
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.records import Metric, RunRecord
+from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import STATISTICS, window
 
@@ -63,7 +64,7 @@ class Run:
     """A run that finished, is sane and was measured.
 
     Every statistic is an attribute: `run.throughput`, `run.step_time`, `run.mfu`, ... (see
-    `judging.statistics.STATISTICS`).
+    `judging.statistics.STATISTICS`, and `statistics` of the engine for its own).
 
     Attributes:
         record: the whole evidence.
@@ -73,6 +74,7 @@ class Run:
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.used: list[Measured] = []
+        self._statistics = statistics_of(get_engine(record.recipe.engine))
 
     def measured(self, statistic: str) -> Measured:
         """Return one statistic of this run.
@@ -80,13 +82,13 @@ class Run:
         Raises:
             RunError: there is no such statistic, or it has no meaning for this run.
         """
-        if statistic not in STATISTICS:
-            raise RunError("unknown_statistic", unknown("statistic", statistic, STATISTICS))
+        if statistic not in self._statistics:
+            raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
         metric = self.record.metrics.get(statistic)
         if metric is None:
             raise RunError(
                 "no_measurement",
-                f"{statistic} ({STATISTICS[statistic].rule}) has no meaning for this run on {self.machine}: "
+                f"{statistic} ({self._statistics[statistic].rule}) has no meaning for this run on {self.machine}: "
                 f"it has {', '.join(self.record.metrics)}",
             )
         quantity = Measured(statistic, metric, self.record)
@@ -94,8 +96,8 @@ class Run:
         return quantity
 
     def __getattr__(self, name: str) -> Measured:
-        if name.startswith("_") or name not in STATISTICS:
-            raise AttributeError(unknown("attribute of a run", name, ["record", "machine", *STATISTICS]))
+        if name.startswith("_") or name not in self._statistics:
+            raise AttributeError(unknown("attribute of a run", name, ["record", "machine", *self._statistics]))
         return self.measured(name)
 
     @property
@@ -104,7 +106,7 @@ class Run:
         record = self.record
         return Machine(
             system=record.system,
-            device=record.rank_info[0].device,
+            device=record.device or "unknown",
             gpus=record.gpus,
             nodes=record.nodes,
             scale=record.recipe.scale,
@@ -127,13 +129,17 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     distance = f"{abs(percent):.3g} % " if percent is not None else ""
     record = measured.record
     log = rank_log(record.logs, 0) or record.logs
+    where = f" on {', '.join(record.hosts)}" if record.hosts else ""
+    job = f" (job {record.job_id})" if record.job_id else ""
+    # An engine's own rule says itself which lines it is about.
+    judged = f"; {window(record.recipe)}" if measured.statistic in STATISTICS else ""
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
         f"measured {shown} is {distance}{side} the threshold {bound}",
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
-        f"run: {record.key} on {', '.join(record.hosts)} (job {record.job_id})",
-        f"statistic: {measured.statistic} = {measured.metric.rule}; {window(record.recipe)}",
+        f"run: {record.key}{where}{job}",
+        f"statistic: {measured.statistic} = {measured.metric.rule}{judged}",
     ]
 
 

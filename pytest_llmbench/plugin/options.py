@@ -24,12 +24,14 @@ class Option:
     Attributes:
         parse: turns its text into a value, or raises ConfigError with what is legal.
         help: starts with a capital; no full stop after a single phrase.
+        bare: what it means on the command line without a value; None where it needs one.
     """
 
     name: str
     parse: Callable[[str], Any]
     metavar: str
     help: str
+    bare: str | None = None
 
     @property
     def key(self) -> str:
@@ -65,7 +67,7 @@ def one_of(what: str, *legal: str) -> Callable[[str], str]:
 OPTIONS = (
     Option(name="nodes", parse=positive, metavar="N", help="Nodes in all; on Slurm they are held for the session"),
     Option(name="gpus-per-node", parse=non_negative, metavar="N", help="GPUs used on each node; 0 trains on the CPU"),
-    Option(name="nodes-per-run", parse=positive, metavar="N", help="Nodes of one run; several runs then share --nodes"),
+    Option(name="nodes-per-run", parse=positive, metavar="N", help="Nodes of one run: each recipe runs on every group"),
     Option(
         name="cluster", parse=one_of("cluster", "auto", "slurm", "local", "debug"), metavar="auto|slurm|local|debug",
         help="How runs start: Slurm jobs, processes of this machine, or inside this process (default: auto)",
@@ -93,6 +95,17 @@ OPTIONS = (
     ),
     Option(name="max-runs", parse=positive, metavar="N", help="Runs at once (default: as many as the nodes allow)"),
     Option(name="run-dir", parse=Path, metavar="DIR", help="Where records, scripts and logs go (default: reports)"),
+    Option(
+        name="gate", parse=one_of("gate", "auto", "on", "off"), metavar="auto|on|off",
+        help="Whether nodes that fail a check are kept from what comes later: links are not measured beside them, "
+        "runs go to others or are skipped (default: auto, on when checks and runs are selected)",
+    ),
+    Option(name="quarantine", parse=Path, metavar="FILE", help="A list of unfit nodes: not used, and added to"),
+    Option(
+        name="drain", parse=one_of("drain", "print", "yes"), metavar="print|yes", bare="print",
+        help="Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well",
+    ),
+    Option(name="replay", parse=Path, metavar="DIR", help="Judge the logs in DIR in place of running anything"),
 )  # fmt: skip
 
 
@@ -103,11 +116,20 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(
             f"--{option.name}", dest=_INI_PREFIX + option.key, type=_for_argparse(option.parse), default=None,
             metavar=option.metavar, help=option.help,
+            **({"nargs": "?", "const": option.bare} if option.bare is not None else {}),
         )  # fmt: skip
         parser.addini(_INI_PREFIX + option.key, f"{option.help} (as --{option.name})", default=None)
     group.addoption(
         "--plan", dest="llmbench_plan", action="store_true",
         help="Print what would run, the scripts and the node-hours, and submit nothing",
+    )  # fmt: skip
+    group.addoption(
+        "--nccl", dest="llmbench_nccl", action="store_true",
+        help="With the gate on, measure collectives and links although a node failed another check",
+    )  # fmt: skip
+    group.addoption(
+        "--first-run-alone", dest="llmbench_first_run_alone", action="store_true",
+        help="Run nothing beside the first run, which fills the caches (compiled kernels) that all would fill at once",
     )  # fmt: skip
     for kind in ("recipes", "systems"):
         parser.addini(
@@ -144,12 +166,22 @@ def value(config: pytest.Config, option: str) -> Any:
 
 def given_on_command_line(config: pytest.Config) -> bool:
     """Whether any of our options was."""
-    return plan_only(config) or any(config.getoption(_INI_PREFIX + o.key) is not None for o in OPTIONS)
+    return (
+        plan_only(config)
+        or flag(config, "first_run_alone")
+        or flag(config, "nccl")
+        or any(config.getoption(_INI_PREFIX + o.key) is not None for o in OPTIONS)
+    )
 
 
 def plan_only(config: pytest.Config) -> bool:
     """Whether `--plan` was given."""
     return bool(config.getoption("llmbench_plan"))
+
+
+def flag(config: pytest.Config, name: str) -> bool:
+    """Whether an option without a value was given, such as `first_run_alone`."""
+    return bool(config.getoption(_INI_PREFIX + name))
 
 
 def folders(config: pytest.Config, kind: str) -> list[Path]:

@@ -5,12 +5,13 @@ Properties are plain text and numbers: they cross xdist and become JUnit `<prope
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.core.errors import LLMBenchError
+from pytest_llmbench.core.health import HealthRecord
 from pytest_llmbench.core.records import RunRecord, Verdict
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.plugin.measured import Run
@@ -20,6 +21,7 @@ def note_record(item: pytest.Item, record: RunRecord) -> None:
     """Write down which run a test is about, before anything is judged."""
     _add(
         item,
+        run=record.key,
         recipe=record.recipe.name,
         scale=record.recipe.scale,
         system=record.system,
@@ -32,6 +34,29 @@ def note_record(item: pytest.Item, record: RunRecord) -> None:
         run_record=str(record.path),
         log=str(record.logs),
     )
+
+
+def note_health(item: pytest.Item, record: HealthRecord, slot: int | None) -> None:
+    """Write down which check and node a test is about, before anything is judged."""
+    host = record.host(slot)
+    _add(
+        item,
+        check=record.check,
+        family=record.family,
+        slot="" if slot is None else slot,
+        host=host or "",
+        hosts=host or ",".join(record.hosts),
+        system=record.system,
+        cluster=record.cluster,
+        nodes=1 if slot is not None else len(record.hosts),
+        job_id=record.job_id or "",
+        health_record=str(record.path),
+    )
+
+
+def note_properties(item: pytest.Item, properties: Iterable[tuple[str, str]]) -> None:
+    """Write down whatever else there is to say."""
+    _add(item, **dict(properties))
 
 
 def note_reference(item: pytest.Item, reference: Reference) -> None:
@@ -54,8 +79,10 @@ def broken(record: RunRecord) -> str:
     if problem is None:
         return ""
     lines = [f"run {record.key} cannot be judged ({problem.kind}): {problem.message}"]
+    if told := record.unjudged.get(record.recipe.statistic_of_record):
+        lines.append(f"its log gives {record.recipe.statistic_of_record} {told.quantity}, which is no verdict")
     if record.hosts:
-        lines.append(f"on: {', '.join(record.hosts)} (job {record.job_id})")
+        lines.append(f"on: {', '.join(record.hosts)}" + (f" (job {record.job_id})" if record.job_id else ""))
     lines.append(f"run record: {record.path}")
     if problem.log:
         lines.append(f"log: {problem.log}")

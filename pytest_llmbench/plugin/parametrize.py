@@ -1,13 +1,13 @@
-"""Recipes and references become test cases."""
+"""Runs of recipes, and their references, become test cases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
+from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.plugin import fixtures
 
 MARKER = (
@@ -16,14 +16,19 @@ MARKER = (
 )
 
 
-class RecipeName(str):
-    """The parameter of our `run`: a parameter of somebody else's fixture of that name is no recipe."""
+class RunKey(str):
+    """The parameter of our `run`: a parameter of somebody else's fixture of that name is no run."""
 
     __slots__ = ()
 
 
-def parametrize(metafunc: pytest.Metafunc, recipes: Mapping[str, Recipe]) -> None:
-    """Give a test that asks for `run` one case per recipe, and with `reference` one per reference of it.
+def parametrize(metafunc: pytest.Metafunc, choices: Mapping[str, RunSpec], recipes: Collection[str]) -> None:
+    """Give a test that asks for `run` one case per run there could be, and with `reference` one per reference of it.
+
+    Args:
+        metafunc: the test.
+        choices: every run there could be, by key.
+        recipes: the names of all recipes, also of those without a run, as of a recipe without logs to replay.
 
     Raises:
         ConfigError: the marker names an unknown recipe, or `reference` is asked for where `run` is another fixture.
@@ -33,18 +38,19 @@ def parametrize(metafunc: pytest.Metafunc, recipes: Mapping[str, Recipe]) -> Non
             f"{metafunc.function.__name__}: the fixture `reference` of pytest-llmbench needs its `run`, and here "
             "another fixture has that name: rename that one"
         )
-    chosen = [recipes[name] for name in _names(metafunc, recipes)]
+    names = _names(metafunc, dict.fromkeys(spec.recipe.name for spec in choices.values()), recipes)
+    chosen = [spec for name in names for spec in choices.values() if spec.recipe.name == name]
     if is_ours(metafunc, "reference"):
-        pairs = [(recipe, reference) for recipe in chosen for reference in recipe.references]
+        pairs = [(spec.key, reference) for spec in chosen for reference in spec.recipe.references]
         metafunc.parametrize(
             ("run", "reference"),
-            [(RecipeName(recipe.name), reference) for recipe, reference in pairs],
+            [(RunKey(key), reference) for key, reference in pairs],
             indirect=True,
-            ids=[f"{recipe.name}-{reference.name}" for recipe, reference in pairs],
+            ids=[f"{key}-{reference.name}" for key, reference in pairs],
         )
     else:
-        names = [recipe.name for recipe in chosen]
-        metafunc.parametrize("run", [RecipeName(name) for name in names], indirect=True, ids=names)
+        keys = [spec.key for spec in chosen]
+        metafunc.parametrize("run", [RunKey(key) for key in keys], indirect=True, ids=keys)
 
 
 def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
@@ -63,21 +69,23 @@ def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
     return False
 
 
-def _names(metafunc: pytest.Metafunc, recipes: Mapping[str, Recipe]) -> list[str]:
+def _names(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collection[str]) -> list[str]:
     marked = [name for marker in metafunc.definition.iter_markers("recipe") for name in marker.args]
     for name in marked:
         if name not in recipes:
             raise ConfigError(f"{metafunc.function.__name__}: {unknown('recipe', name, recipes)}")
-    return list(dict.fromkeys(marked)) or list(recipes)
+        if name not in at_hand:
+            raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")
+    return list(dict.fromkeys(marked)) or list(at_hand)
 
 
-def recipe_names(items: list[pytest.Item]) -> list[str]:
-    """The recipes that collected tests wait for, in their order."""
-    return [name for item in items if (name := recipe_of(item)) is not None]
+def run_keys(items: list[pytest.Item]) -> list[str]:
+    """The runs that collected tests wait for, in their order."""
+    return [key for item in items if (key := run_key_of(item)) is not None]
 
 
-def recipe_of(item: pytest.Item) -> str | None:
-    """The recipe a test waits for, None for a test of another kind."""
+def run_key_of(item: pytest.Item) -> str | None:
+    """The run a test waits for, None for a test of another kind."""
     callspec = getattr(item, "callspec", None)
-    name = callspec.params.get("run") if callspec else None
-    return name if isinstance(name, RecipeName) else None
+    key = callspec.params.get("run") if callspec else None
+    return key if isinstance(key, RunKey) else None

@@ -98,4 +98,6 @@ def describe(view: RunView) -> str:
     """One run in one line."""
     if view.state != "running":
         return f"{view.key}: {view.state}{f' ({view.detail})' if view.detail else ''}"
-    return f"{view.key}: step {view.step}/{view.steps}, {view.words_per_s:,.0f} words/s, {view.eta_s:.0f} s to go"
+    speed = f", {view.words_per_s:,.0f} words/s" if view.words_per_s is not None else ""
+    left = f", {view.eta_s:.0f} s to go" if view.eta_s is not None else ""
+    return f"{view.key}: step {view.step}/{view.steps}{speed}{left}"

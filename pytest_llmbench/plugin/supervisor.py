@@ -6,23 +6,27 @@ import signal
 from collections import defaultdict
 from collections.abc import Generator, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from pytest_llmbench import __version__
+from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.planning import describe, preflight
+from pytest_llmbench.cluster.replayer import Replayer
 from pytest_llmbench.cluster.runner import Runner
-from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.records import Judgement, Verdict, write_model
 from pytest_llmbench.plugin import options, outcome, terminal
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.boards import RunnerBoard
+from pytest_llmbench.plugin.health import check_names
 from pytest_llmbench.plugin.junit import JUnit
-from pytest_llmbench.plugin.parametrize import recipe_names
+from pytest_llmbench.plugin.parametrize import run_keys
 from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.plugin.provenance import suite_properties
 from pytest_llmbench.plugin.usage import usage_errors
+from pytest_llmbench.reporting.batches import Batch, batches
 from pytest_llmbench.reporting.benchmark_json import add_rounds
 
 
@@ -30,39 +34,42 @@ class Supervisor:
     """Starts the runs once the tests are known, gathers their verdicts, and leaves nothing behind."""
 
     def __init__(self, config: pytest.Config, bench: Bench, progress: Progress) -> None:
-        self.runner: Runner | None = None
+        self.runner: Runner | Replayer | None = None
         self._config = config
         self._bench = bench
         self._progress = progress
         self._junit = JUnit(config, bench.session.folder / "junit.xml")
         self._rows: list[Mapping[str, Any]] = []
+        self._batches: list[Batch] = []
         self._old_sigterm: Any = None
 
     def start_runs(self) -> None:
         """Start every planned run; tests wait on the board.
 
         Raises:
-            ConfigError: nothing can be written where the reports should go.
+            ConfigError: nothing can be written where the reports should go, or no node is held for the checks.
         """
+        self._bench.check_nodes_are_held()
         folder = self._bench.session.folder
-        self.runner = Runner(self._bench.settings, self._bench.session)
+        runs_elsewhere = self._bench.settings.replay is not None
+        self.runner = (Replayer if runs_elsewhere else Runner)(self._bench.settings, self._bench.session)
         self._bench.board = RunnerBoard(self.runner, self._progress)
         try:
-            write_model(folder / "session.json", Plan(runs=self._bench.runs))
-            self.runner.start(self._bench.runs)
+            write_model(folder / "session.json", self._bench.planned)
+            self.runner.start(self._bench.planned)
         except OSError as error:
             self.runner = None  # it never began
             raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Plan the runs that the collected tests need."""
-        self._bench.plan(recipe_names(session.items))
+        """Plan the runs and checks that the collected tests need."""
+        self._bench.plan(run_keys(session.items), check_names(session.items))
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""
         in_earnest = not (config.option.collectonly or options.plan_only(config))
-        return terminal.header(self._bench, in_earnest=in_earnest) if self._bench.runs else []
+        return [] if self._bench.planned.empty else terminal.header(self._bench, in_earnest=in_earnest)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
@@ -76,7 +83,9 @@ class Supervisor:
             if in_vain:
                 raise session.Interrupted("errors during collection")
             return self._print_plan(session)
-        if self._bench.runs and not (in_vain or option.collectonly or session.config.getoption("setupplan", False)):
+        if not self._bench.planned.empty and not (
+            in_vain or option.collectonly or session.config.getoption("setupplan", False)
+        ):
             self.end_in_order_on_sigterm()
             with usage_errors():
                 self.start_runs()
@@ -95,10 +104,11 @@ class Supervisor:
         if self.runner is None:
             self._junit.discard()
         else:
-            self.runner.add_judgements(_judgements(self._rows))
+            self.runner.add_judgements(_judgements(self._rows, "run"), _judgements(self._rows, "check"))
+            self._write_batches(self.runner)
             self._progress.take(self.runner.notes)
             self._add_benchmarks(self.runner)
-            self._junit.describe_session(self._facts())
+            self._junit.describe_session({**self._facts(), **suite_properties(self.runner.records)})
         result = yield
         if self.runner is not None and self.runner.unwritten:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
@@ -106,8 +116,14 @@ class Supervisor:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict table."""
-        if self._rows:
-            terminal.verdict_table(terminalreporter, self._rows, self._bench)
+        if checked := [row for row in self._rows if "check" in row]:
+            terminal.health_table(terminalreporter, checked, self._bench)
+        if trained := [row for row in self._rows if "check" not in row]:
+            terminal.verdict_table(terminalreporter, trained, self._bench)
+        if self._batches:
+            terminal.batch_table(terminalreporter, self._batches, self._bench)
+        if self.runner is not None and self._not_tested:
+            terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
 
     def pytest_unconfigure(self) -> None:
         """Stop even when the session broke down before it could finish."""
@@ -120,9 +136,9 @@ class Supervisor:
 
     def _print_plan(self, session: pytest.Session) -> bool:
         bench = self._bench
-        for line in describe(bench.runs, bench.settings, bench.session):
+        for line in describe(bench.planned, bench.settings, bench.session):
             self._progress.print(line)
-        if any(preflight(run.recipe, bench.settings) for run in bench.runs):
+        if any(preflight(run.recipe, bench.settings) for run in bench.planned.runs):
             session.testsfailed += 1
         return True
 
@@ -141,16 +157,41 @@ class Supervisor:
 
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._old_sigterm = signal.signal(signal.SIGTERM, interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # Started by `nohup pytest ... &`. What we start would inherit that, and submitit ends ranks by SIGINT. A
+            # handler is not inherited.
+            signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
-    def _add_benchmarks(self, runner: Runner) -> None:
+    def _add_benchmarks(self, runner: Keeper) -> None:
         session = getattr(self._config, "_benchmarksession", None)
         # Its table of step times is of no use to whoever did not ask pytest-benchmark for anything.
         if session is not None and any((session.json, session.save, session.autosave, session.compare)):
             for record in runner.records.values():
                 add_rounds(session.benchmarks, record)
 
+    def _write_batches(self, runner: Keeper) -> None:
+        """Write the files that the sources' own evaluators would; what keeps one from it costs no verdict."""
+        folder = self._bench.session.folder / "batches"
+        try:
+            self._batches = batches(self._bench.planned.runs, runner.records)
+            for batch in self._batches:
+                folder.mkdir(exist_ok=True)
+                (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
+        except (OSError, ConfigError) as error:
+            runner.unwritten.append(folder)
+            runner.notes.append(f"{folder} could not be written: {error}")
+
+    @property
+    def _not_tested(self) -> str:
+        """The nodes of the session that no run had, by name where every run had its own of them."""
+        if self.runner is not None and self.runner.checks:
+            return ""  # checks looked at every node
+        left, settings = self.runner.left_over if self.runner is not None else (), self._bench.settings
+        return ", ".join(left) or (f"{settings.left_over} of {settings.nodes}" if settings.left_over else "")
+
     def _facts(self) -> dict[str, str]:
         settings, session = self._bench.settings, self._bench.session
+        unfit = self.runner.unfit if self.runner is not None else {}
         return {
             "llmbench_version": __version__,
             "llmbench_session": session.id,
@@ -159,6 +200,8 @@ class Supervisor:
             "allocation": settings.allocation,
             "scale": settings.scale,
             "reports": str(session.folder),
+            **({"nodes_unfit": "; ".join(f"{h}: {why}" for h, why in unfit.items())} if unfit else {}),
+            **({"nodes_not_tested": self._not_tested} if self._not_tested else {}),
         }
 
 
@@ -182,18 +225,18 @@ class SafeReports:
         return result
 
 
-def _judgements(rows: list[Mapping[str, Any]]) -> dict[str, list[Judgement]]:
+def _judgements(rows: list[Mapping[str, Any]], about: Literal["run", "check"]) -> dict[str, list[Judgement]]:
     found: dict[str, list[Judgement]] = defaultdict(list)
     for row in rows:
-        if "recipe" not in row:
-            continue  # it never got as far as a run
+        if about not in row:
+            continue  # it is about something else, or never got as far as a run
         value = row.get("value")
-        found[str(row["recipe"])].append(
+        found[str(row[about])].append(
             Judgement(
                 test=str(row["test"]),
                 verdict=Verdict(str(row["verdict"])),
                 statistic=row.get("statistic"),
-                measured=None if value is None else f"{value!r} {row['unit']}",
+                measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
                 threshold=row.get("threshold"),
                 reference=row.get("reference"),
                 reason=row.get("reason"),

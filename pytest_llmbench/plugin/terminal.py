@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.reporting.batches import Batch
+from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
 
 _MARKUP = {
@@ -20,14 +22,30 @@ _MARKUP = {
 def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     """Say what will run, on what, and, where it runs in earnest, where it is written."""
     settings = bench.settings
-    nodes = f"{settings.nodes} nodes" if settings.nodes else "nodes as each recipe says"
+    nodes = (
+        f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}" if settings.nodes else "nodes as each recipe says"
+    )
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
+    if settings.replay is not None:
+        where = f"logs in {settings.replay}"
     reports = f", reports in {bench.session.folder}" if in_earnest else ""
     name, what = settings.system.name, settings.system.description or "no description"
+    runs, checks = len(bench.planned.runs), len(bench.planned.checks)
+    planned = [f"{checks} check{'s' if checks > 1 else ''}"] if checks else []
+    planned += [f"{runs} run{'s' if runs > 1 else ''}"] if runs or not checks else []
+    gate = ", gate on" if bench.planned.gate else ""
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
-        f"llmbench: {len(bench.runs)} run{'s' if len(bench.runs) > 1 else ''}{reports}",
+        f"llmbench: {', then '.join(planned)}{gate}{reports}",
     ]
+
+
+def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
+    """Print how each check ended, and every node that is not fit with what to do about it."""
+    reporter.section("llmbench health", sep="=")
+    for verdict, line in render_health(rows):
+        reporter.write_line(line, **_MARKUP.get(verdict, {}))
+    reporter.write_line(f"records and logs: {bench.session.folder / 'checks'}")
 
 
 def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
@@ -36,3 +54,12 @@ def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str,
     for verdict, line in render(rows):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
     reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
+
+
+def batch_table(reporter: pytest.TerminalReporter, batches: Sequence[Batch], bench: Bench) -> None:
+    """Print how the source's own evaluator ends each run of a batch, and how we do."""
+    reporter.section("llmbench batches", sep="=")
+    for batch in batches:
+        for verdict, line in batch.describe():
+            reporter.write_line(line, **_MARKUP.get(verdict, {}))
+    reporter.write_line(f"as the source's evaluator writes them: {bench.session.folder / 'batches'}")

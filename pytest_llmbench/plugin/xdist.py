@@ -18,7 +18,8 @@ from pytest_llmbench.core.records import write_model
 from pytest_llmbench.plugin import terminal
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.boards import FileBoard
-from pytest_llmbench.plugin.parametrize import recipe_names
+from pytest_llmbench.plugin.health import check_names
+from pytest_llmbench.plugin.parametrize import run_keys
 from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.supervisor import Supervisor
 
@@ -51,10 +52,10 @@ class Worker:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing."""
-        self._bench.plan(recipe_names(session.items))
+        self._bench.plan(run_keys(session.items), check_names(session.items))
         self._bench.board = FileBoard(self._bench.session)
-        if self._bench.runs:
-            write_model(self._bench.session.folder / "plan.json", Plan(runs=self._bench.runs))
+        if not self._bench.planned.empty:
+            write_model(self._bench.session.folder / "plan.json", self._bench.planned)
 
 
 class Controller:
@@ -98,7 +99,7 @@ class Controller:
         while not path.exists():
             if self._over.wait(_LOOK_S):
                 return
-        self._bench.runs = Plan.model_validate_json(path.read_bytes()).runs
+        self._bench.planned = Plan.model_validate_json(path.read_bytes())
         for line in terminal.header(self._bench):
             self._progress.print(line)
         try:

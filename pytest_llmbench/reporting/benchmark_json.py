@@ -36,5 +36,6 @@ def add_rounds(benchmarks: list[Any], record: RunRecord) -> None:
     )
     benchmark = Metadata(fixture, 1, {"min_rounds": record.recipe.steps - record.recipe.warm_up.steps})
     for step in judged_steps(record.recipe, record.steps):
-        benchmark.stats.update(step.seconds)
+        if step.seconds is not None:
+            benchmark.stats.update(step.seconds)
     benchmarks.append(benchmark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-_COLUMNS = ("recipe", "nodes", "statistic", "measured", "threshold", "verdict")
+_COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict")
 _REASON_WIDTH = 100
 
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.installed import installed
+
+_DRIVER = Path("/sys/module/nvidia/version")
+
+if TYPE_CHECKING:
+    import torch
 
 
 def gpu_index(local_rank: int) -> int:
@@ -45,8 +55,8 @@ def device_name(context: RankContext) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions by software, of what is installed."""
-    found = {"python": platform.python_version()}
+    """Versions by software, of what is installed and what this machine runs."""
+    found = {**of_node(), **installed()}
     if find_spec("torch") is not None:
         import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
 
@@ -55,7 +65,36 @@ def versions() -> dict[str, str]:
             found["cuda"] = torch.version.cuda
             nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
             found["nccl"] = ".".join(map(str, nccl))
+            cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+            if cudnn is not None:
+                found["cudnn"] = _cudnn(cudnn)
     return found
+
+
+def of_node() -> dict[str, str]:
+    """The system software of this machine: kernel, operating system, GPU driver."""
+    found = {"kernel": platform.release()}
+    with suppress(OSError):
+        found["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+    # As nvidia-smi has it, which takes seconds to start where no daemon keeps the driver loaded.
+    with suppress(OSError):
+        found["driver"] = _DRIVER.read_text(encoding="utf-8").strip()
+    return found
+
+
+def _cudnn(number: int) -> str:
+    """90100 is 9.1.0, and 8902, before version 9, is 8.9.2."""
+    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Highest memory in use since the start: allocated on the GPU, or resident for a CPU rank."""
+    if device.type == "cuda":
+        import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def cpu_threads(neighbours: int) -> int:

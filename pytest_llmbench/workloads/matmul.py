@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,8 @@ import torch.distributed as dist
 # Large enough for the device's full rate, small enough for any memory: 3 times 128 MiB, or 4 MiB.
 _SIDE = {"cuda": 8192, "cpu": 1024}
 _BLOCK_S = 0.05
+
+Work = Callable[[], object]
 
 
 def measure(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
@@ -33,28 +35,40 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> f
     generator = torch.Generator(device).manual_seed(0)
     left, right = (torch.randn(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
-    _block(left, right, out, products=2)
-    products = max(1, round(_BLOCK_S / (_block(left, right, out, products=2) / 2)))
-    dist.barrier()
-    times = list(_blocks(left, right, out, products=products, seconds=seconds))
-    return 2.0 * side**3 * products / statistics.median(times)
+    blocks = rates(lambda: torch.matmul(left, right, out=out), device, seconds=seconds, start=dist.barrier)
+    return 2.0 * side**3 * statistics.median(blocks)
 
 
-def _blocks(
-    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, *, products: int, seconds: float
+def rates(
+    work: Work, device: torch.device, *, seconds: float, start: Work, block_s: float = _BLOCK_S
 ) -> Iterator[float]:
+    """Do the same work again and again, in blocks between two synchronisations of the device.
+
+    Args:
+        work: what to do; it may return before the device is through.
+        device: where it is done.
+        seconds: for how long, after the warm-up; at least one block.
+        start: called once, after the warm-up: it returns when the others are warm, too.
+        block_s: how long one block takes, seconds.
+
+    Yields:
+        How often a second the work was done, block by block. What the caller does in between is not in it.
+    """
+    _block(work, device, products=2)
+    times = max(1, round(block_s / (_block(work, device, products=2) / 2)))
+    start()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        yield _block(left, right, out, products=products)
+        yield times / _block(work, device, products=times)
 
 
-def _block(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, *, products: int) -> float:
-    """Seconds that some products take, on the host's clock and up to the last of them."""
-    synchronize(left.device)
+def _block(work: Work, device: torch.device, *, products: int) -> float:
+    """Seconds that doing the work some times takes, on the host's clock and up to the last product of it."""
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(products):
-        torch.matmul(left, right, out=out)
-    synchronize(left.device)
+        work()
+    synchronize(device)
     return time.perf_counter() - start
 
 

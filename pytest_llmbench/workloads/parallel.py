@@ -28,7 +28,7 @@ def build_model(recipe: Recipe, device: torch.device, world_size: int, seed: int
         model = Decoder(
             recipe.model,
             recipe.sequence_length,
-            activation_checkpointing=recipe.parallelism.activation_checkpointing,
+            activation_checkpointing=recipe.parallelism.activation_checkpointing == "full",
         )
     if recipe.compile and device.type == "cuda":
         _compile(model)

@@ -1,11 +1,8 @@
-"""How the ranks of a run find each other without a fixed port, which another run could hold."""
+"""How the ranks of a run become one group."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,15 +10,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
-from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.files import write_text
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.machine import gpu_index
-from pytest_llmbench.workloads.shared_files import exists_now
-
-_LOOPBACK = "127.0.0.1"
+from pytest_llmbench.workloads.store import open_store
 
 
 @contextmanager
@@ -47,7 +39,7 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         "nccl" if context.device == "cuda" else "gloo",
-        store=_store(context, timeout),
+        store=open_store(context, timeout_s),
         rank=context.rank,
         world_size=context.world_size,
         timeout=timeout,
@@ -78,30 +70,3 @@ def _device(context: RankContext) -> torch.device:
     device = torch.device("cuda", gpu_index(context.local_rank))
     torch.cuda.set_device(device)
     return device
-
-
-def _store(context: RankContext, timeout: timedelta) -> TCPStore:
-    """Rank 0 serves a store on a port of the kernel's choice and publishes it in the run's folder."""
-    path = context.folder / "rendezvous.json"
-    if context.rank == 0:
-        host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
-        store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
-        write_text(path, json.dumps({"host": host, "port": store.port}))
-        return store
-    _wait_for(path, timeout.total_seconds())
-    address = json.loads(path.read_bytes())
-    return TCPStore(address["host"], address["port"], timeout=timeout, wait_for_workers=False)
-
-
-def _wait_for(path: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    pause_s = 0.02
-    while not exists_now(path):
-        if time.monotonic() > deadline:
-            raise RunError(
-                "no_rendezvous",
-                f"rank 0 did not publish {path} within {timeout_s:g} s: see its log, and check that every "
-                "node shares this folder",
-            )
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 1.0)  # thousands of ranks ask the same server

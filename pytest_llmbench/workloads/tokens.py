@@ -82,10 +82,10 @@ class FileTokens:
             raise ConfigError(f"token file {data.path}: cannot be read as {data.dtype}: {error}") from error
         # The last token of a sequence is the first of the next one, as a target here and an input there.
         self._sequences = (len(self._ids) - 1) // self._length
-        if self._sequences < recipe.global_batch_size:
+        if self._sequences < recipe.samples_per_step:
             raise ConfigError(
                 f"token file {data.path}: too short: it holds {len(self._ids)} tokens as {data.dtype}; one "
-                f"step of {recipe.global_batch_size} sequences needs {recipe.tokens_per_step + 1}"
+                f"step of {recipe.samples_per_step} sequences needs {recipe.tokens_per_step + 1}"
             )
 
     def sequence(self, number: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import dataclass
 
@@ -41,7 +40,7 @@ def train(context: RankContext, log: StepLog) -> None:
     """
     recipe = validate(Recipe, context.config, "recipe")
     # The longest wait for a rank that is only slow, not dead, is the one for its start.
-    with process_group(context, recipe.deadlines.startup_s) as device:
+    with process_group(context, recipe.deadlines.meeting_s) as device:
         neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
         torch.set_num_threads(machine.cpu_threads(neighbours))
         training = _prepare(recipe, context, device)
@@ -70,9 +69,9 @@ class _Training:
 
 
 def _prepare(recipe: Recipe, context: RankContext, device: torch.device) -> _Training:
-    if recipe.global_batch_size % (context.world_size * recipe.micro_batch_size):
+    if recipe.samples_per_step % (context.world_size * recipe.micro_batch_size):
         raise ConfigError(
-            f"a global batch of {recipe.global_batch_size} does not divide into micro batches of "
+            f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
             f"{recipe.micro_batch_size} on {context.world_size} ranks"
         )
     data = open_tokens(recipe)
@@ -82,7 +81,7 @@ def _prepare(recipe: Recipe, context: RankContext, device: torch.device) -> _Tra
         recipe=recipe,
         device=device,
         rank=context.rank,
-        rank_batch=recipe.global_batch_size // context.world_size,
+        rank_batch=recipe.samples_per_step // context.world_size,
         data=data,
         model=model,
         optimizer=torch.optim.AdamW(
@@ -111,7 +110,7 @@ def _loop(training: _Training, log: StepLog) -> None:
             samples=training.rank_batch,
             loss=loss_value,
             grad_norm=grad_norm_value,
-            peak_memory_bytes=_peak_memory_bytes(training.device),
+            peak_memory_bytes=machine.peak_memory_bytes(training.device),
         )
 
 
@@ -119,7 +118,7 @@ def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Ten
     """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
     recipe, size = training.recipe, training.recipe.micro_batch_size
     starts = range(0, training.rank_batch, size)
-    first = (step - 1) * recipe.global_batch_size + training.rank * training.rank_batch
+    first = (step - 1) * recipe.samples_per_step + training.rank * training.rank_batch
     total = torch.zeros((), device=training.device)
     for micro_batch, start in enumerate(starts, start=1):
         log.phase(step, "data", micro_batch)
@@ -151,10 +150,3 @@ def learning_rate(settings: Optimizer, step: int, steps: int) -> float:
         return settings.learning_rate * step / settings.warmup_steps
     done = (step - settings.warmup_steps) / (steps - settings.warmup_steps)
     return settings.learning_rate * (1.0 - 0.9 * done)
-
-
-def _peak_memory_bytes(device: torch.device) -> int:
-    """Highest memory in use since the start: allocated on the GPU, or resident for a CPU rank."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

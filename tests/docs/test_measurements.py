@@ -12,7 +12,7 @@ from pytest_llmbench.judging.flops import flops_per_token
 from tests.docs.documents import CHECKOUT
 
 TEXT = (CHECKOUT / "docs" / "measurements.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| `(\w+)`.*\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) % \|$", TEXT, re.MULTILINE)
+ROWS = re.findall(r"^\| `([\w.]+)`.*\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) % \|$", TEXT, re.MULTILINE)
 GPUS = 2
 PEAK_TFLOPS = 989.4
 

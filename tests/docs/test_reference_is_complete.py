@@ -2,59 +2,89 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, cast, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from pytest_llmbench.cluster import conclude
+from pytest_llmbench import plugin
+from pytest_llmbench.cluster import causes
+from pytest_llmbench.cluster.replay import Facts
 from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.driver import CommandTask
+from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, UNITS
 from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
 from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.engines.base import Engine
+from pytest_llmbench.engines.base import Engine, engine_names, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin import options, outcome, parametrize
+from pytest_llmbench.plugin.health import MARKER, Health
 from pytest_llmbench.plugin.measured import Run
 from pytest_llmbench.plugin.supervisor import Supervisor
+from pytest_llmbench.workloads import installed
+from pytest_llmbench.workloads.provenance import provenance
+from tests.conftest import UserFolder
 from tests.docs.documents import CHECKOUT
 
 TEXT = (CHECKOUT / "docs" / "reference.md").read_text(encoding="utf-8")
 PACKAGE = CHECKOUT / "pytest_llmbench"
 
 
-def tables(heading: str) -> list[dict[str, list[str]]]:
+Table = dict[str, list[str]]
+
+
+def tables(heading: str, text: str = TEXT) -> list[Table]:
     """The tables of a section: the cells of each row by its first one, without the code marks around it."""
-    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
-    found = []
-    for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return [table for _, table in _titled(heading, text)]
+
+
+def titled_tables(heading: str, text: str) -> dict[str, Table]:
+    """The tables of a section by the heading of their first column."""
+    return dict(_titled(heading, text))
+
+
+def _titled(heading: str, text: str) -> Iterator[tuple[str, Table]]:
+    for table in re.findall(r"(?:^\|.*\n)+", _section(heading, text), re.MULTILINE):
+        titles, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
         names = [row[0].strip("`") for row in rows]
         assert len(set(names)) == len(names), f"{heading}: a name is there twice"
-        found.append(dict(zip(names, rows, strict=True)))
-    return found
+        yield titles[0], dict(zip(names, rows, strict=True))
 
 
-def only_table(heading: str) -> dict[str, list[str]]:
+def _section(heading: str, text: str) -> str:
+    """What stands under a heading, up to the next one of the same rank."""
+    (found,) = re.findall(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^\1 |\Z)", text, re.MULTILINE | re.DOTALL)
+    return str(found[1])
+
+
+def only_table(heading: str) -> Table:
     """The only table of a section."""
     (table,) = tables(heading)
     return table
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every key of a model with its default as the document writes it; keys of models inside it are dotted."""
+    """Every key of a model with its default as the document writes it; keys of models inside it are dotted.
+
+    A `*` stands for the user's own names.
+    """
     for name, field in model.model_fields.items():
         inner = [part for part in _models(field.annotation) if part is not Reference]
         if inner:
+            named = "*." if get_origin(field.annotation) is Mapping else ""
             for part in inner:
-                yield from leaves(part, f"{prefix}{name}.")
+                yield from leaves(part, f"{prefix}{name}.{named}")
         else:
             yield f"{prefix}{name}", _default(field.default)
 
@@ -78,9 +108,8 @@ def _default(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def check_keys(heading: str, model: type[BaseModel]) -> None:
+def check_keys(table: Table, model: type[BaseModel]) -> None:
     """Compare a table of keys with a model: same names, same defaults."""
-    table = only_table(heading)
     keys: dict[str, str] = {}
     for key, default in leaves(model):
         keys.setdefault(key, default)  # the discriminator is in both models of a union
@@ -92,7 +121,8 @@ def check_keys(heading: str, model: type[BaseModel]) -> None:
 def test_every_option_is_there() -> None:
     """With its ini twin, the legal words and the default that its help names."""
     table = only_table("Options")
-    assert set(table) == {"--plan", *(f"--{option.name}" for option in options.OPTIONS)}
+    assert set(table) == declared()[0]
+    assert {name for name, row in table.items() if row[1] == "none"} == {"--plan", "--first-run-alone", "--nccl"}
     for option in options.OPTIONS:
         _, ini, value, default, meaning = table[f"--{option.name}"]
         assert ini == f"`llmbench_{option.key}`"
@@ -100,24 +130,34 @@ def test_every_option_is_there() -> None:
             assert value == ", ".join(f"`{word}`" for word in option.metavar.split("|"))
         stated = re.search(r"\(default: (.*)\)", option.help)
         if stated is not None and option.name not in {"time", "allocation"}:
-            assert default.strip("`") == stated[1]
+            assert default.strip("`") == stated[1].partition(",")[0]
         assert meaning
+
+
+def declared() -> tuple[set[str], set[str]]:
+    """The options and the ini keys that the plugin declares."""
+    flags: list[str] = []
+    keys: list[str] = []
+    group = SimpleNamespace(addoption=lambda name, **_: flags.append(name))
+    parser = SimpleNamespace(getgroup=lambda *_: group, addini=lambda name, *_, **__: keys.append(name))
+    options.add_options(cast("pytest.Parser", parser))
+    return set(flags), set(keys)
 
 
 def test_every_ini_key_is_there() -> None:
     """Those with an option and those without one are all that the plugin declares."""
-    declared: list[str] = []
-    group = SimpleNamespace(addoption=lambda *_, **__: None)
-    parser = SimpleNamespace(getgroup=lambda *_: group, addini=lambda name, *_, **__: declared.append(name))
-    options.add_options(cast("pytest.Parser", parser))
     twins = {row[1].strip("`") for row in only_table("Options").values()} - {"none"}
-    assert twins | set(only_table("Ini keys without an option")) == set(declared)
+    assert twins | set(only_table("Ini keys without an option")) == declared()[1]
 
 
 def test_the_marker_and_the_fixtures_are_there() -> None:
-    """The marker with its arguments; both fixtures."""
+    """Both markers with their arguments; all fixtures; what `health` offers, by its attributes."""
     table = only_table("Marker and fixtures")
-    assert set(table) == {parametrize.MARKER.partition(":")[0], "run", "reference"}
+    markers = {marker.partition(":")[0] for marker in (parametrize.MARKER, MARKER)}
+    assert set(table) == markers | set(plugin.__all__)
+    offered = set(re.findall(r"`health\.(\w+)`", _section("Marker and fixtures", TEXT)))
+    found = Health(checked(Path("x")), 0)
+    assert offered == {name for name in dir(found) if not name.startswith("_")} - {"properties"}
 
 
 def test_every_statistic_is_there() -> None:
@@ -126,6 +166,25 @@ def test_every_statistic_is_there() -> None:
     assert {name: (row[1].strip("`"), row[2]) for name, row in table.items()} == {
         name: (statistic.unit, statistic.rule) for name, statistic in STATISTICS.items()
     }
+
+
+def test_every_engine_is_there() -> None:
+    """With its kind and its proof, in the very words of reports, and a section of its own; the guide names it too."""
+    overview = titled_tables("Engines", TEXT)["Engine"]
+    engines = {name: get_engine(name) for name in engine_names()}
+    told = {name: (row[1].strip("`"), row[2]) for name, row in overview.items()}
+    assert told == {name: (engine.kind, engine.proof) for name, engine in engines.items()}
+    assert set(re.findall(r"^### (\w+)$", _section("Engines", TEXT), re.MULTILINE)) == set(engines)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_all_that_an_engine_knows_is_there(name: str) -> None:
+    """Its own statistics, with unit and rule; the keys of a recipe's `options`, with their defaults."""
+    engine, written = get_engine(name), titled_tables(name, _section("Engines", TEXT))
+    assert set(written) <= {"Statistic", "Option"}
+    statistics = {name: (row[1].strip("`"), row[2]) for name, row in written.get("Statistic", {}).items()}
+    assert statistics == {name: (each.unit, each.rule) for name, each in engine.statistics.items()}
+    check_keys(written.get("Option", {}), engine.options)
 
 
 def test_every_unit_is_there() -> None:
@@ -137,17 +196,17 @@ def test_every_unit_is_there() -> None:
 
 def test_every_recipe_key_is_there() -> None:
     """With its default."""
-    check_keys("Recipe keys", Recipe)
+    check_keys(only_table("Recipe keys"), Recipe)
 
 
 def test_every_reference_key_is_there() -> None:
     """With its default."""
-    check_keys("Reference keys", Reference)
+    check_keys(only_table("Reference keys"), Reference)
 
 
 def test_every_system_key_is_there() -> None:
     """With its default; and every shipped system."""
-    check_keys("System keys", System)
+    check_keys(only_table("System keys"), System)
     (line,) = re.findall(r"^Shipped systems: (.*)\.$", TEXT, re.MULTILINE)
     files = {re.sub(r"^name: ", "", path.read_text().splitlines()[0]) for path in shipped("systems").glob("*.yaml")}
     assert set(re.findall(r"`([^`]+)`", line)) == files
@@ -159,14 +218,35 @@ def test_every_verdict_is_there() -> None:
 
 
 def test_every_problem_kind_is_there() -> None:
-    """Those of records, and those that ranks and tests raise."""
-    source = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
-    kinds = set(re.findall(r'kind="([a-z_]+)"', source))
-    kinds |= {f"job_{state.lower()}" for state in conclude._JOB_ENDS}
+    """Those of records, and those that ranks, tests and checks raise. What checks find is on a page of its own."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    source = "".join(texts.values())
+    kinds = set(re.findall(r'kind="([a-z_]+)"', "".join(text for path, text in texts.items() if not _of_checks(path))))
+    kinds |= {f"job_{state.lower()}" for state in causes.JOB_ENDS}
     raised = set(re.findall(r'RunError\(\s*"([a-z_]+)"', source))
     of_records, of_errors = tables("Problem kinds")
     assert set(of_records) == kinds
     assert set(of_errors) == raised
+
+
+def _of_checks(path: Path) -> bool:
+    """Whether a module makes findings."""
+    return path.parent.name == "checks" or path == PACKAGE / "judging" / "bounds.py"
+
+
+def checked(tmp_path: Path) -> HealthRecord:
+    """A health record of one node that is unfit, with a hint and a number."""
+    finding = {"host": "n1", "kind": "k", "message": "m"}
+    return HealthRecord(
+        session="s", token="t", check="c", family="host", scope="node", system="local", cluster="local", hosts=("n1",),
+        folder=str(tmp_path),
+        report=Report(
+            findings=(
+                Finding(severity=Severity.REBOOT, action="a", **finding), Finding(severity=Severity.MONITOR, **finding)
+            ),
+            readings=(Reading(host="n1", statistic="step_time", value=1.0, unit="s"),),
+        ),
+    )  # fmt: skip
 
 
 def record(tmp_path: Path) -> RunRecord:
@@ -179,7 +259,7 @@ def record(tmp_path: Path) -> RunRecord:
 
 
 def test_every_junit_property_is_there(tmp_path: Path) -> None:
-    """Of a test case: what is noted of its record, reference, number and verdict. Of the suite: the session's facts."""
+    """Of a test case: what is noted of its record, number and verdict. Of the suite: the session's facts."""
     item: Any = SimpleNamespace(user_properties=[])
     made = record(tmp_path)
     run = Run(made)
@@ -189,12 +269,20 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report)
-    of_case, of_suite = tables("JUnit properties")
-    assert set(of_case) == {name for name, _ in item.user_properties}
+    of_run, of_check, of_suite = tables("JUnit properties")
+    assert set(of_run) == {name for name, _ in item.user_properties}
+
+    item.user_properties = []
+    outcome.note_health(item, checked(tmp_path), 0)
+    outcome.note_properties(item, Health(checked(tmp_path), 0).properties())
+    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report)
+    assert set(of_check) == {name for name, _ in item.user_properties}
 
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
     bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
-    facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", SimpleNamespace(_bench=bench)))
+    runner = SimpleNamespace(unfit={"n1": "limits: too low"})
+    supervisor = SimpleNamespace(_bench=bench, _not_tested="n9", runner=runner)
+    facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", supervisor))
     assert set(of_suite) == set(facts)
 
 
@@ -214,3 +302,69 @@ def test_every_key_of_a_run_record_is_there() -> None:
     """And the schema version that it is about."""
     assert set(only_table("Run record")) == set(RunRecord.model_fields)
     assert f"JSON, schema version {SCHEMA_VERSION}." in TEXT
+
+
+def test_every_key_of_a_replay_file_is_there() -> None:
+    """With its default."""
+    check_keys(only_table("Logs made elsewhere"), Facts)
+
+
+def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:
+    """What is found of this checkout, this Python and an image; and what takes its place where no Python answers."""
+    (tmp_path / "image.sqsh").write_bytes(b"image")
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"]
+    subprocess.run(commit, cwd=tmp_path, check=True)
+    env = {**os.environ, "NCCL_DEBUG": "INFO"}
+    shape: dict[str, Any] = {"nodes": 1, "ranks_per_node": 1, "device": "cpu"}
+    task = CommandTask(**shape, python=sys.executable, root=str(tmp_path))
+    image = CommandTask(**shape, python="no-python", image=str(tmp_path / "image.sqsh"))
+    digest = CommandTask(**shape, python="no-python", image=f"a/b@sha256:{64 * '0'}")
+    found = {name for each in (task, image, digest) for name in provenance(each, env)}
+    assert {"git_commit", "git_state", "image_file", "image_digest", "versions", "env.NCCL_DEBUG"} <= found
+    written = {name for cell in only_table("Provenance") for name in re.split(r"`?, `?", cell)}
+    stands_for = {"env.NAME" if name.startswith("env.") else name for name in found - set(installed.PACKAGES)}
+    assert stands_for <= written, "a fact that the document does not name"
+
+
+def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
+    """Of checks, of a run of our own ranks, and of one whose framework is a command: here one that is not there."""
+    user.recipe()
+    shape = {"gpus_per_node": 0, "steps": 8, "references": []}
+    user.recipe("command", engine="megatron_lm", **shape)
+    user.test(
+        "import pytest\n\ndef test_it_ran(run):\n    assert run.record.steps\n\n"
+        "@pytest.mark.check('limits', 'shared_folder')\ndef test_fit(health):\n    assert not health.faults\n"
+    )
+    system = "name: here\ncluster: local\ngpus_per_node: 0\nenvironments: {megatron_lm: {root: /, python: 'false'}}\n"
+    (user.path / "here.yaml").write_text(system)
+    result = user.run("--system", "here.yaml", "-k", "tiny or command or fit")
+    assert {name: case.outcome for name, case in result.cases.items()} == {
+        "test_it_ran[tiny]": "passed", "test_it_ran[command]": "error",
+        "test_fit[limits-slot0]": "passed", "test_fit[shared_folder-slot0]": "passed",
+    }, result.text  # fmt: skip
+    files = {path.relative_to(result.session).as_posix() for path in result.session.rglob("*") if path.is_file()}
+    wild = {"<run>": "[^/]+", "<recipe>": "[^/]+", "<check>": "[^/]+", "<step>": r"\d{3}-[^/]+", "00000": r"\d{5}"}
+    written = only_table("Session folder")
+    patterns = [re.sub("<[a-z]+>|00000", lambda match: wild[match[0]], name) for name in written]
+    patterns = [f"{pattern}.*" if pattern.endswith("/") else pattern for pattern in patterns]
+    assert {file for file in files if not any(re.fullmatch(pattern, file) for pattern in patterns)} == set()
+    # What a session on this machine does not have: of Slurm, of xdist, of a batch.
+    elsewhere = {"allocation/", "plan.json", "runs/<run>/bin/srun", "batches/<recipe>.csv"}
+    missing = {
+        name for name, pattern in zip(written, patterns, strict=True)
+        if not any(re.fullmatch(pattern, file) for file in files)
+    }  # fmt: skip
+    assert missing == elsewhere
+
+
+def test_every_environment_variable_is_there() -> None:
+    """Of the package's own, those that the package and its tools speak of, and those that its tests read."""
+    marks = {"LLMBENCH_FILES", "LLMBENCH_INSTALLED"}  # words in a program's output
+    own = [*PACKAGE.rglob("*.py"), *(CHECKOUT / "tools").rglob("*.sh")]
+    used = set(re.findall(r"\bLLMBENCH_[A-Z_]*[A-Z]\b", "".join(path.read_text("utf-8") for path in own))) - marks
+    tests = "".join(path.read_text("utf-8") for path in (CHECKOUT / "tests").rglob("*.py"))
+    used |= set(re.findall(r"environ(?:\.get\(|\[)[\"'](LLMBENCH_[A-Z_]*[A-Z])\b", tests))
+    systems = {f"LLMBENCH_{name.upper()}_SYSTEM" for name in engine_names()}
+    used = {"LLMBENCH_<ENGINE>_SYSTEM" if name in systems else name for name in used}
+    assert {name for name in only_table("Environment") if name.startswith("LLMBENCH_")} == used

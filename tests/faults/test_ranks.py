@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def test_a_run_that_never_starts_is_ended(user: UserFolder) -> None:
     user.recipe(deadlines={"startup_s": 0.5})
     user.test()
     assert "no first step within 0.5 s" in error_of(user.run(*LOCAL))
+
+
+def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -> None:
+    """`nohup pytest ... &` ignores SIGINT; ranks that inherited that could not be ended by it."""
+    user.recipe(**ENDLESS, deadlines={"startup_s": 0.5})
+    user.test()
+    background = ["bash", "-c", "trap '' INT; exec \"$@\"", "bash", *user.command(*LOCAL)]
+    done = subprocess.run(
+        background, cwd=user.path, env=user.environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert "no first step within 0.5 s" in done.stdout
 
 
 def test_nan_loss_is_an_error(user: UserFolder) -> None:

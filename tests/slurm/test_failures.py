@@ -121,7 +121,7 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     try:
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
         os.kill(watch.pid(session, "tiny", 1), signal.SIGKILL)
-        message = error_of(user.finish(process, timeout_s=150))
+        message = error_of(user.finish(process, timeout_s=400))
     finally:
         subprocess.run([str(UP)], check=True, capture_output=True)
     assert "n8" in message or "NODE_FAIL" in message
@@ -175,6 +175,6 @@ def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: t
     user.recipe("endless", **ENDLESS)
     user.test()
     result = user.run("--cluster", "slurm", "--nodes", "2", "--nodes-per-run", "1", "-x", "-k", "bad or endless")
-    assert result.cases["test_reference[bad-learns]"].outcome == "error"
-    assert result.record("endless")["problem"]["kind"] == "session_ended"
+    assert result.cases["test_reference[bad-group1-learns]"].outcome == "error"
+    assert result.record("endless-group1")["problem"]["kind"] == "session_ended"
     queue.wait_until_empty(result.session, 30)

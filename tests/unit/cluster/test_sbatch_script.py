@@ -14,9 +14,10 @@ import submitit
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.cluster.executors import JobRequest, sbatch_script
 from pytest_llmbench.cluster.requests import holder_request, run_request
-from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
@@ -48,7 +49,7 @@ def request(recipe: str, *, hold: bool = False, system: System | None = None, **
         }
     )
     run = RunSpec(key=recipe, recipe=recipes(settings.scale)[recipe])
-    return holder_request([run], settings, SESSION) if hold else run_request(run, settings, SESSION)
+    return holder_request(Plan(runs=(run,)), settings, SESSION) if hold else run_request(run, settings, SESSION)
 
 
 PREPARED = System(
@@ -178,5 +179,19 @@ def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> 
         run_dir=SESSION.folder.parent, **options,
     )  # fmt: skip
     recipe = recipes("smoke")["opt125m"]
-    runs = [RunSpec(key=str(limit), recipe=recipe.model_copy(update={"time_limit": limit})) for limit in (6, 5, 4, 3)]
-    assert holder_request(runs, settings, SESSION).time_min == minutes
+    runs = tuple(
+        RunSpec(key=str(limit), recipe=recipe.model_copy(update={"time_limit": limit})) for limit in (6, 5, 4, 3)
+    )
+    assert holder_request(Plan(runs=runs), settings, SESSION).time_min == minutes
+
+
+def test_a_held_job_has_time_for_its_checks() -> None:
+    """Once for each family, whose checks share a measurement; and it goes on without a node that a check finds dead."""
+    told = {"memory": CheckSettings(deadline_s=90.0), "storage": CheckSettings(deadline_s=300.0)}
+    settings = Settings(
+        system=System(name="any", cluster="slurm", gpus_per_node=0, validation=told), cluster="slurm",
+        allocation="session", run_dir=SESSION.folder.parent, nodes=2,
+    )  # fmt: skip
+    request = holder_request(Plan(runs=(), checks=("limits", "memory", "storage")), settings, SESSION)
+    assert request.time_min == 7 + 5  # 90 s and 300 s, and what every held job has besides
+    assert "#SBATCH --no-kill" in sbatch_script(request)

@@ -32,9 +32,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def watched(folder: Path, limit_min: int = 60) -> Watch:
+def watched(folder: Path, limit_min: int = 60, startup_s: float | None = 30.0) -> Watch:
     """The watch of a tiny run of 8 steps."""
-    deadlines = {"startup_s": 30, "hang_factor": 10, "hang_floor_s": 5}
+    deadlines = {"startup_s": startup_s, "hang_factor": 10, "hang_floor_s": 5}
     recipe = Recipe.model_validate({**TINY, "name": "tiny", "deadlines": deadlines})
     return Watch(recipe, folder, limit_min)
 
@@ -80,6 +80,25 @@ def test_no_first_step(tmp_path: Path, clock: Clock) -> None:
     assert problem is not None
     assert problem.kind == "no_start"
     assert "rank 1 stands in start" in problem.message
+
+
+def test_a_framework_that_logs_no_step_has_its_time_limit(tmp_path: Path, clock: Clock) -> None:
+    """Without a time for its start, silence ends a run at the limit alone; once it logs steps, a hang does again."""
+    watch = watched(tmp_path, limit_min=60, startup_s=None)
+    clock.now += 3600.0
+    assert watch.look() is None
+    clock.now += 1.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "time_limit"
+
+    watch = watched(tmp_path, startup_s=None)
+    log_step(tmp_path, 1, seconds=0.1)
+    assert watch.look() is None
+    clock.now += 6.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "hang"
 
 
 def test_a_hang_is_many_times_a_step(tmp_path: Path, clock: Clock) -> None:

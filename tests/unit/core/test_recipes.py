@@ -117,7 +117,10 @@ def references(**changes: Any) -> dict[str, Any]:
         ),
         (
             {"defaults": {"optimizer": {"lr": 3}}},
-            ["recipe small: optimizer.lr: unknown key 'lr'", "legal: betas, clip_grad_norm, eps, learning_rate, "],
+            [
+                "recipe small: optimizer.lr: unknown key 'lr'",
+                "legal: betas, clip_grad_norm, decay, eps, learning_rate, ",
+            ],
         ),
         (references(atleast="1 %"), ["references.0.atleast: unknown key 'atleast' (did you mean 'at_least'?)"]),
         (

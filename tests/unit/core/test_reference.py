@@ -12,6 +12,7 @@ from pytest_llmbench.core.errors import ConfigError, UnitError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.reference import AppliesTo, Reference
 from pytest_llmbench.core.schema import validate
+from pytest_llmbench.core.topology import Topology
 
 FINITE = st.floats(-1e12, 1e12)
 
@@ -113,3 +114,15 @@ def test_it_survives_json_to_the_last_digit() -> None:
     again = Reference.model_validate_json(precise.model_dump_json())
     assert again == precise
     assert Quantity("199999.9 words/s") not in again
+
+
+def test_bounds_per_node_grow_with_the_nodes() -> None:
+    """They and the GPUs are for one node; once scaled, nothing scales them again."""
+    plain = reference(at_least="900 samples/s", per_node=True, applies_to={"gpu": "H100 80GB HBM3", "gpus": 8})
+    three = plain.on(Topology(nodes=3, gpus_per_node=8))
+    assert three.bounds == [(">=", Quantity("2700 samples/s"))]
+    assert three.applies_to == AppliesTo(gpu="H100 80GB HBM3", gpus=24)
+    assert three.on(Topology(nodes=5, gpus_per_node=8)) == three
+    assert plain.on(Topology(nodes=1, gpus_per_node=8)).bounds == plain.bounds
+    fixed = reference()
+    assert fixed.on(Topology(nodes=3, gpus_per_node=8)) is fixed

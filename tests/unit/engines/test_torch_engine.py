@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines import torch as torch_engine
-from pytest_llmbench.engines.base import engine_names, get_engine
+from pytest_llmbench.engines import _in_process
+from pytest_llmbench.engines.base import Place, engine_names, get_engine
 from pytest_llmbench.engines.torch import ENGINE
 
 NODE = Topology(nodes=1, gpus_per_node=8)
@@ -41,7 +42,7 @@ def test_it_is_found_by_name_and_its_helpers_are_not() -> None:
     """The engine's name is `torch`; the reader beside it is no engine."""
     assert get_engine("torch") is ENGINE
     assert ENGINE.name == "torch"
-    assert "_step_log" not in engine_names()
+    assert not {"base", "_in_process", "_external"} & set(engine_names())
 
 
 def test_choosing_the_engine_does_not_import_pytorch() -> None:
@@ -57,7 +58,7 @@ def test_choosing_the_engine_does_not_import_pytorch() -> None:
 def test_missing_pytorch_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PyTorch the engine says how to install it; with it, nothing is missing."""
     assert ENGINE.missing() is None
-    monkeypatch.setattr(torch_engine, "find_spec", lambda _: None)
+    monkeypatch.setattr(_in_process, "find_spec", lambda _: None)
     assert ENGINE.missing() == "engine torch needs PyTorch: pip install 'pytest-llmbench[torch]'"
 
 
@@ -94,13 +95,30 @@ def test_bf16_without_gpus_points_to_the_smoke_scale() -> None:
 
 def test_the_task_carries_the_whole_recipe() -> None:
     """What the ranks get is an existing function and plain data that is the recipe again."""
-    task = ENGINE.task(recipe(data={"kind": "token_file", "path": "/data/tokens.bin"}), NODE)
+    place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
+    task = ENGINE.work(recipe(data={"kind": "token_file", "path": "/data/tokens.bin"}), NODE, place)
     module, function = task.entry.split(":")
     assert callable(getattr(import_module(module), function))
     assert validate(Recipe, task.config, "task").data.kind == "token_file"
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
+        ({"parallelism": {"sharding": "optimizer"}}, "shards none or full, not optimizer"),
+        ({"parallelism": {"activation_checkpointing": "selective"}}, "checkpoints none or full, not selective"),
+        ({"model": {"positions": "rope"}}, "has learned positions only"),
+        ({"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
+        ({"precision": "fp16"}, "precision fp16 is none of fp32, bf16"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
+    """A recipe never runs as something else than it says."""
+    assert any(words in problem for problem in ENGINE.problems(recipe(**changes), NODE))
+
+
 def test_a_run_that_logged_nothing_is_an_empty_series(tmp_path: Path) -> None:
     """Before the ranks start there is nothing to read, and that is no error."""
-    series = ENGINE.read(tmp_path / "not_yet")
+    series = ENGINE.read(tmp_path / "not_yet", recipe())
     assert (series.ranks, series.steps, series.unreadable) == ((), (), ())

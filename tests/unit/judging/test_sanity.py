@@ -15,6 +15,7 @@ from pytest_llmbench.core.records import Metric, Problem
 from pytest_llmbench.core.series import RankInfo, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
+from tests.conftest import known
 
 from .conftest import GPU, good_runs, small
 
@@ -99,7 +100,7 @@ def tokens_wrong(evidence: Evidence, at: int) -> Evidence:
 
 def samples_wrong(evidence: Evidence, at: int) -> Evidence:
     """A step counted its sequences twice."""
-    return change_step(evidence, at, samples=2 * evidence.recipe.global_batch_size)
+    return change_step(evidence, at, samples=2 * evidence.recipe.samples_per_step)
 
 
 def one_host_more(evidence: Evidence, at: int) -> Evidence:
@@ -119,7 +120,7 @@ def all_on_one_host(evidence: Evidence, at: int) -> Evidence:
 def loss_rising(evidence: Evidence, at: int) -> Evidence:
     """From some step on the loss is a nat above its start."""
     steps = evidence.series.steps
-    high = steps[0].loss + 1.0 + at % 100
+    high = known(steps[0].loss) + 1.0 + at % 100
     since = 1 + at % max(1, len(steps) - max(1, len(steps) // 4))
     bad = tuple(step if i < since else step.model_copy(update={"loss": high}) for i, step in enumerate(steps))
     return series(evidence, steps=bad)
@@ -137,7 +138,7 @@ def nan_seconds(evidence: Evidence, at: int) -> Evidence:
 
 def more_than_the_wall_clock(evidence: Evidence, at: int) -> Evidence:
     """A step lasted longer than the whole run."""
-    return change_step(evidence, at, seconds=evidence.wall_s + 10.0)
+    return change_step(evidence, at, seconds=known(evidence.wall_s) + 10.0)
 
 
 def line_unreadable(evidence: Evidence, at: int) -> Evidence:
@@ -247,10 +248,10 @@ def test_no_numbers_make_the_gate_raise(evidence: Evidence, losses: list[float],
         for step, loss, duration in zip(evidence.series.steps, losses, seconds, strict=False)
     )
     problem = first_problem(series(evidence, steps=steps))
-    if not all(math.isfinite(step.loss) for step in steps):
+    if not all(math.isfinite(known(step.loss)) for step in steps):
         assert problem is not None
         assert problem.kind == "not_finite"
-    if not all(step.seconds > 0 for step in steps):
+    if not all(known(step.seconds) > 0 for step in steps):
         assert problem is not None
 
 

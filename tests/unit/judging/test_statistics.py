@@ -12,6 +12,7 @@ from pytest_llmbench.core.quantity import UNITS
 from pytest_llmbench.core.series import Step
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, window
+from tests.conftest import known
 
 from .conftest import small, step_lists
 
@@ -39,7 +40,7 @@ def values(m: Measurement) -> dict[str, float]:
 
 def scaled(steps: tuple[Step, ...], factor: float) -> tuple[Step, ...]:
     """Make every step last `factor` times as long."""
-    return tuple(step.model_copy(update={"seconds": factor * step.seconds}) for step in steps)
+    return tuple(step.model_copy(update={"seconds": factor * known(step.seconds)}) for step in steps)
 
 
 STEPS = step_lists(RECIPE)

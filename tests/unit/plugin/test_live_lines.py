@@ -64,6 +64,7 @@ def config(pytester: pytest.Pytester) -> pytest.Config:
     ("view", "line"),
     [
         (RUNNING, "opt125m: step 12/50, 212,346 words/s, 42 s to go"),
+        (RunView(key="a", state="running", step=3, steps=8), "a: step 3/8"),  # its log says no times
         (WAITING, "opt350m: waiting (job 7 PENDING (Priority))"),
         (RunView(key="a", state="waiting"), "a: waiting"),
         (RunView(key="a", state="pending", detail="job 8 Resources"), "a: pending (job 8 Resources)"),

@@ -14,9 +14,11 @@ from pytest_llmbench.plugin.options import OPTIONS
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
-    "account", "allocation", "cluster", "comment", "constraint", "exclude", "gpus-per-node", "max-runs", "nodelist",
-    "nodes", "nodes-per-run", "partition", "qos", "reservation", "run-dir", "scale", "system", "time",
+    "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
+    "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay", "reservation",
+    "run-dir", "scale", "system", "time",
 ]  # fmt: skip
+FLAGS = ["first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
 
 # A legal text of each option, and another one.
@@ -31,6 +33,10 @@ TEXTS = {
     "scale": ("smoke", "full"),
     "max-runs": ("1", "3"),
     "run-dir": ("here", "there"),
+    "replay": ("logs", "others"),
+    "gate": ("on", "off"),
+    "quarantine": ("bad.txt", "worse.txt"),
+    "drain": ("print", "yes"),
     **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
 }
 
@@ -52,8 +58,8 @@ def field(settings: Settings, name: str) -> Any:
         return settings.slurm.get(name)
     if name == "system":
         return settings.system.name
-    if name == "run-dir":
-        return settings.run_dir.name
+    if name in {"run-dir", "replay", "quarantine"}:
+        return getattr(settings, name.replace("-", "_")).name
     return getattr(settings, {"time": "time_min"}.get(name, name.replace("-", "_")))
 
 
@@ -80,7 +86,7 @@ def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
     """`pytest --help` holds them all, and no other option of ours."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
     section = text.split("LLM training benchmarks:")[1].split("\n\n")[0]
-    assert sorted(re.findall(r"^  --([\w-]+)", section, re.MULTILINE)) == sorted([*NAMES, "plan"])
+    assert sorted(re.findall(r"^  --([\w-]+)", section, re.MULTILINE)) == sorted([*NAMES, *FLAGS])
     inis = sorted(re.findall(r"^  llmbench_(\w+)", text, re.MULTILINE))
     assert inis == sorted(name.replace("-", "_") for name in [*NAMES, *INI_ONLY])
 

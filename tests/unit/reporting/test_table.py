@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.reporting.table import render
 
 PASSED = {
-    "recipe": "opt125m", "nodes": 1, "statistic": "throughput", "value": 212345.6, "unit": "words/s",
+    "run": "opt125m", "nodes": 1, "statistic": "throughput", "value": 212345.6, "unit": "words/s",
     "threshold": ">= 200000 words/s", "verdict": "PASS", "run_record": "runs/opt125m/record.json",
 }  # fmt: skip
 
@@ -19,14 +19,14 @@ PASSED = {
 def test_a_test_is_a_line_under_a_header() -> None:
     """Columns line up, numbers have their unit, and thousands are grouped."""
     assert list(render([PASSED])) == [
-        ("", "recipe   nodes  statistic   measured         threshold          verdict"),
+        ("", "run      nodes  statistic   measured         threshold          verdict"),
         ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200000 words/s  PASS"),
     ]
 
 
 def test_nothing_measured_is_a_dash() -> None:
     """A test without a number, a threshold or a statistic has an em dash there, never a 0."""
-    _, (verdict, line) = render([{"recipe": "opt125m", "verdict": "SKIP", "threshold": ""}])
+    _, (verdict, line) = render([{"run": "opt125m", "verdict": "SKIP", "threshold": ""}])
     assert verdict == "SKIP"
     assert line.split() == ["opt125m", "—", "—", "—", "—", "SKIP"]
 
@@ -56,7 +56,7 @@ def test_a_reason_is_wrapped_under_its_line() -> None:
 ROWS = st.fixed_dictionaries(
     {"verdict": st.sampled_from(["PASS", "FAIL", "ERROR", "SKIP"])},
     optional={
-        "recipe": st.text("abc", max_size=12),
+        "run": st.text("abc", max_size=12),
         "nodes": st.integers(1, 4096),
         "statistic": st.text("abc", max_size=12),
         "threshold": st.text("abc", max_size=12),

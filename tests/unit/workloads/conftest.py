@@ -16,7 +16,7 @@ import pytest
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.engines._step_log import read_steps
+from pytest_llmbench.readers.step_log import read_steps
 from pytest_llmbench.workloads import matmul
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.steplog import StepLog

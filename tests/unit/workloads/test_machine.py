@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 
 import pytest
@@ -62,3 +66,34 @@ def test_threads_follow_the_share_of_cores(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert machine.cpu_threads(2) == threads
+
+
+def test_a_rank_names_its_software() -> None:
+    """What it runs with and what the machine runs, without a framework being imported for it."""
+    code = (
+        "import json, sys; from pytest_llmbench.workloads.machine import versions; found = versions();"
+        "frameworks = {'megatron', 'deepspeed', 'transformers'};"
+        "print(json.dumps([found, [*frameworks & {*sys.modules}]]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    found, imported = json.loads(run.stdout)
+    assert imported == []
+    assert (found["python"], found["kernel"]) == (platform.python_version(), platform.release())
+    assert found["torch"].startswith(version("torch"))
+    there = {name for name in ("megatron-core", "deepspeed", "transformers") if name in found}
+    assert {name: found[name] for name in there} == {name: version(name) for name in there}
+    assert there == {name for name in ("megatron-core", "deepspeed", "transformers") if is_installed(name)}
+
+
+@pytest.mark.parametrize(("number", "name"), [(8902, "8.9.2"), (90100, "9.1.0"), (91900, "9.19.0")])
+def test_cudnn_numbers(number: int, name: str) -> None:
+    """The number has another meaning from version 9 on."""
+    assert machine._cudnn(number) == name
+
+
+def is_installed(name: str) -> bool:
+    """Whether a package is there."""
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False

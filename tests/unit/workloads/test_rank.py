@@ -9,7 +9,7 @@ from subprocess import TimeoutExpired
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.engines._step_log import read_steps
+from pytest_llmbench.readers.step_log import read_steps
 from pytest_llmbench.workloads.rank import OWNER_GONE, main
 
 from .conftest import Launch

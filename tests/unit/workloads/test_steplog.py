@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.series import RankInfo, Step
-from pytest_llmbench.engines._progress import Standing, last_step, phases
-from pytest_llmbench.engines._step_log import read_steps
-from pytest_llmbench.engines.base import Progress
+from pytest_llmbench.core.series import Progress, RankInfo, Step
+from pytest_llmbench.readers.standing import Standing, last_step, phases
+from pytest_llmbench.readers.step_log import read_steps
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.steplog import StepLog
 

@@ -1,0 +1,224 @@
+"""What a check is, what it may ask of the nodes, and how one is found by name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from pydantic import PositiveFloat
+
+from pytest_llmbench import checks
+from pytest_llmbench.core.environments import Environment
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.health import Report
+from pytest_llmbench.core.recipes import Scale
+from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.topology import Device
+
+# In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
+FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
+
+_NOT_CHECKS = {"base"}
+
+Options = TypeVar("Options", bound=Strict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """One short step on some nodes: every rank of it runs a function and answers with plain data.
+
+    Attributes:
+        name: its name within the check, a folder's name.
+        hosts: the nodes; None for all of them.
+        entry: `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; what it returns is the
+            rank's answer. See `workloads.probe`.
+        config: handed to it as `RankContext.config`.
+        ranks_per_node: ranks on each node.
+        gpus: whether the ranks need the nodes' GPUs.
+        together: whether the ranks talk to each other. Ranks that do not are asked again, node by node, where a
+            node keeps the others from answering.
+        deadline_s: how long all of it may take.
+    """
+
+    name: str
+    entry: str
+    deadline_s: float
+    config: Mapping[str, Any] = field(default_factory=dict)
+    hosts: tuple[str, ...] | None = None
+    ranks_per_node: int = 1
+    gpus: bool = False
+    together: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What one rank of a probe said.
+
+    Attributes:
+        host: its node.
+        rank: its number among the ranks of the probe.
+        local_rank: its number on its node.
+        data: what its function returned; None where there is no answer.
+        why: why there is none: it raised, died, or hung, and in which phase; None where there is one.
+    """
+
+    host: str
+    rank: int
+    local_rank: int
+    data: Mapping[str, Any] | None
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """What a check may know about the cluster, from the system's file and the options.
+
+    Attributes:
+        system: the system's name.
+        gpus_per_node: GPUs of one node in this session; 0 for none.
+        cpu_ranks_per_node: ranks per node where there are no GPUs.
+        gpu_model, gpu_memory_gib: as the system's file promises; None where it promises none.
+        peak_tflops: published dense peak of one GPU by precision.
+        env: environment variables of every rank.
+        environments: where programs live that are not ours, by name (`dcgm`, `nccl_tests`).
+        scale: `full`, or `smoke` for the same code at a tiny size.
+        slurm: whether srun is there.
+        nodes: nodes that the session asked for.
+        selected: names of the checks that this session runs.
+    """
+
+    system: str
+    nodes: int
+    gpus_per_node: int
+    cpu_ranks_per_node: int = 1
+    gpu_model: str | None = None
+    gpu_memory_gib: float | None = None
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    scale: Scale = "full"
+    slurm: bool = False
+    selected: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> Device:
+        """What the nodes compute on."""
+        return "cuda" if self.gpus_per_node else "cpu"
+
+    @property
+    def ranks_per_node(self) -> int:
+        """One rank per GPU; without GPUs, `cpu_ranks_per_node`."""
+        return self.gpus_per_node or self.cpu_ranks_per_node
+
+
+class Fleet(Protocol):
+    """The nodes of a session, as a check sees them.
+
+    Attributes:
+        site: what is known of them.
+        hosts: the nodes that the check is to look at, in the order of their slots.
+        folder: the check's own folder, on a file system that all nodes share.
+    """
+
+    site: Site
+    hosts: tuple[str, ...]
+    folder: Path
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Run probes, all at once, and wait for them: one answer per rank of each, in the order of the ranks.
+
+        A rank that raises, dies, or is silent at the deadline has an answer that says so.
+
+        Raises:
+            ClusterError: the nodes are gone, or the session ended.
+        """
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Run a probe that several checks share the first time it is asked for, and remember what it gave."""
+
+
+class CheckSettings(Strict):
+    """What a system's file says of one check.
+
+    Attributes:
+        skip: why it is not to run on this system.
+        options: what the check's own model allows.
+        references: bounds on what it measures.
+        deadline_s: how long each of its steps may take, in place of its own deadline.
+    """
+
+    skip: str | None = None
+    options: Mapping[str, Any] = {}
+    references: tuple[Reference, ...] = ()
+    deadline_s: PositiveFloat | None = None
+
+
+class Check(Protocol):
+    """One validation. A module of this package provides some as `CHECKS`.
+
+    Attributes:
+        name: names the test case and the folder, such as `limits`.
+        family: one of `FAMILIES`.
+        scope: `node`, when every node has a verdict of its own, or `cluster`.
+        summary: what it answers, in a line.
+        options: the model of what a system's file may set.
+        statistics: units of what it measures, by name.
+        deadline_s: how long each of its steps may take.
+    """
+
+    name: str
+    family: str
+    scope: Literal["node", "cluster"]
+    summary: str
+    options: type[Strict]
+    statistics: Mapping[str, str]
+    deadline_s: float
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Look, measure, judge."""
+
+
+class NoOptions(Strict):
+    """The options of a check that has none."""
+
+
+def options_of(check: Check, settings: CheckSettings, model: type[Options]) -> Options:
+    """The options of a check as its own model.
+
+    Raises:
+        ConfigError: the system's file says something that the model does not know.
+    """
+    return validate(model, settings.options, f"validation: {check.name}: options")
+
+
+def deadline_of(check: Check, settings: CheckSettings) -> float:
+    """How long each step of a check may take, seconds."""
+    return settings.deadline_s or check.deadline_s
+
+
+@cache
+def all_checks() -> dict[str, Check]:
+    """Every check there is by name, in the order they run."""
+    found: list[Check] = []
+    for module in sorted(pkgutil.iter_modules(checks.__path__), key=lambda each: each.name):
+        if module.name not in _NOT_CHECKS and not module.name.startswith("_"):
+            found.extend(importlib.import_module(f"{checks.__name__}.{module.name}").CHECKS)
+    found.sort(key=lambda check: FAMILIES.index(check.family))
+    return {check.name: check for check in found}
+
+
+def get_check(name: str) -> Check:
+    """Find one check.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in all_checks():
+        raise ConfigError(unknown("check", name, all_checks()))
+    return all_checks()[name]

@@ -1,0 +1,63 @@
+"""Containers: the same command, bare or inside an image, by the runtime that a system's file names."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from pytest_llmbench.core.environments import Container
+
+
+def srun_options(container: Container, folder: str) -> list[str]:
+    """What srun needs to start its tasks inside the image, as words for a shell: pyxis' options, else nothing."""
+    if container.runtime != "pyxis":
+        return []
+    options = [
+        f"--container-image={container.image}",
+        f"--container-mounts={','.join((f'{folder}:{folder}', *container.mounts))}",
+        f"--container-workdir={container.workdir or folder}",
+        "--container-mount-home" if container.mount_home else "--no-container-mount-home",
+        *container.args,
+    ]
+    return [shlex.quote(option) for option in options]
+
+
+def inside(container: Container, words: Sequence[str], folder: str, variables: Iterable[str]) -> list[str]:
+    """Wrap a command, given as words for a shell, so that it runs inside the image on the node it is started on.
+
+    Args:
+        container: the image and its runtime; with pyxis, srun has opened it already.
+        words: the command, quoted for a shell.
+        folder: the run's folder, mounted at its own path.
+        variables: names of the environment variables that go inside.
+    """
+    if container.runtime == "pyxis":
+        return list(words)
+    runtime = {"enroot": _enroot, "docker": _docker}[container.runtime]
+    return [*runtime(container, folder, variables), *words]
+
+
+def _enroot(container: Container, folder: str, variables: Iterable[str]) -> list[str]:
+    mounts = (f"{folder}:{folder}", *container.mounts)
+    home = "ENROOT_MOUNT_HOME=" + ("yes" if container.mount_home else "no")
+    return [
+        "env", home, "enroot", "start", "--rw",
+        *(word for mount in mounts for word in ("--mount", shlex.quote(mount))),
+        *(word for name in variables for word in ("--env", name)),
+        *map(shlex.quote, container.args), shlex.quote(container.image),
+        # It has no option for it.
+        "env", f"--chdir={shlex.quote(container.workdir or folder)}",
+    ]  # fmt: skip
+
+
+def _docker(container: Container, folder: str, variables: Iterable[str]) -> list[str]:
+    mounts = (f"{folder}:{folder}", *container.mounts)
+    return [
+        "docker", "run", "--rm", "--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1",
+        "--ulimit=stack=67108864", "--user", '"$(id -u):$(id -g)"',
+        *(word for mount in mounts for word in ("--volume", shlex.quote(mount))),
+        *(["--volume", '"$HOME:$HOME"'] if container.mount_home else []),
+        *(word for name in variables for word in ("--env", name)),
+        "--workdir", shlex.quote(container.workdir or folder), *map(shlex.quote, container.args),
+        shlex.quote(container.image),
+    ]  # fmt: skip

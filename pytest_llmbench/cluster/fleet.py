@@ -1,0 +1,199 @@
+"""The nodes that a check sees: probes go out as steps of the held job, one answer per rank comes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.checks.base import Answer, Probe, Site
+from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.core.errors import ClusterError
+
+_LOOK_S = 0.05
+# Files of ranks that have ended may reach this machine a moment later.
+_LAG_S = 3.0
+_MOST_AT_ONCE = 64
+
+Start = Callable[[Probe, Path, Sequence[str]], Job]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    """A probe under way, or why it never was."""
+
+    probe: Probe
+    hosts: tuple[str, ...]
+    folder: Path
+    job: Job | None
+    refused: str = ""
+
+
+class HeldFleet:
+    """See `checks.base.Fleet`.
+
+    Attributes:
+        commands: what was started, in order.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        hosts: Sequence[str],
+        folder: Path,
+        *,
+        start: Start,
+        look: Callable[[], None],
+        remembered: dict[str, list[Answer]],
+        unreachable: dict[str, str],
+    ) -> None:
+        """Take hold of some nodes.
+
+        Args:
+            site: what is known of them.
+            hosts: the nodes, in Slurm's own order, which is that of the ranks.
+            folder: the check's own.
+            start: starts a probe on nodes, in a folder.
+            look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
+            remembered: what shared probes of the session gave so far.
+            unreachable: nodes of the session on which nothing can be started, and why; this fleet adds to it.
+        """
+        self.site = site
+        self.hosts = tuple(hosts)
+        self.folder = folder
+        self.commands: list[str] = []
+        self._start = start
+        self._look = look
+        self._remembered = remembered
+        self._unreachable = unreachable
+        self._count = 0
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Run probes, all at once, and wait for them."""
+        steps = [self._begin(probe) for probe in probes]
+        late = self._wait(steps)
+        answers = [_answers(step, late=step in late) for step in steps]
+        return [self._again(step, told) for step, told in zip(steps, answers, strict=True)]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Run a probe that several checks share the first time it is asked for, and remember what it gave."""
+        key = json.dumps([probe.name, probe.entry, probe.config, probe.hosts or self.hosts], sort_keys=True)
+        if key not in self._remembered:
+            self._remembered[key] = self.run([probe])[0]
+        return self._remembered[key]
+
+    def _begin(self, probe: Probe) -> _Step:
+        self._count += 1
+        folder = self.folder / "steps" / f"{self._count:03d}-{probe.name}"
+        hosts = tuple(host for host in self.hosts if probe.hosts is None or host in probe.hosts)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            job = self._start(probe, folder, hosts)
+        except ClusterError as error:
+            return _Step(probe=probe, hosts=hosts, folder=folder, job=None, refused=str(error))
+        self.commands.append(job.command)
+        return _Step(probe=probe, hosts=hosts, folder=folder, job=job)
+
+    def _wait(self, steps: Sequence[_Step]) -> list[_Step]:
+        """Wait for all of them; return those that were still busy at their deadline, and are ended now."""
+        began = time.monotonic()
+        late: list[_Step] = []
+        try:
+            busy = [step for step in steps if step.job is not None]
+            while busy:
+                self._look()
+                busy = [step for step in busy if step.job is not None and step.job.status().alive]
+                over = [step for step in busy if time.monotonic() - began > step.probe.deadline_s]
+                late += over
+                for step in over:
+                    _cancel(step)
+                busy = [step for step in busy if step not in over]
+                time.sleep(_LOOK_S)
+        except BaseException:
+            for step in steps:
+                _cancel(step)
+            raise
+        return late
+
+    def _again(self, step: _Step, answers: list[Answer]) -> list[Answer]:
+        """Ask silent nodes again, each by itself, where one that cannot be reached kept the others from answering."""
+        probe, silent = step.probe, {answer.host for answer in answers if answer.data is None}
+        never = {answer.host for answer in answers if answer.why is not None and answer.why.startswith(_NEVER)}
+        if probe.together or not never or len(step.hosts) < 2:
+            return answers
+        asked = [host for host in step.hosts if host in silent]
+        told: dict[str, list[Answer]] = {}
+        for first in range(0, len(asked), _MOST_AT_ONCE):
+            hosts = asked[first : first + _MOST_AT_ONCE]
+            probes = [replace(probe, name=f"{probe.name}-{host}", hosts=(host,)) for host in hosts]
+            told |= dict(zip(hosts, self.run(probes), strict=True))
+        per_node = probe.ranks_per_node
+        for host in asked:
+            # Nothing is asked of it again: each time, srun would take its half minute to give up.
+            why = told[host][0].why
+            if why is not None and why.startswith(_NEVER):
+                self._unreachable[host] = why
+        return [
+            replace(told[answer.host][answer.rank % per_node], rank=answer.rank) if answer.host in told else answer
+            for answer in answers
+        ]
+
+
+_NEVER = "never started"
+
+
+def _cancel(step: _Step) -> None:
+    if step.job is not None and step.job.status().alive:
+        step.job.cancel()
+
+
+def _answers(step: _Step, *, late: bool) -> list[Answer]:
+    """One answer per rank, whatever became of it."""
+    world = len(step.hosts) * step.probe.ranks_per_node
+    paths = [step.folder / "answers" / f"rank-{rank:05d}.json" for rank in range(world)]
+    patience = time.monotonic() + (_LAG_S if step.job is not None and not late else 0.0)
+    while not all(path.exists() for path in paths) and time.monotonic() < patience and _began(step.folder):
+        time.sleep(_LOOK_S)
+    return [_answer(step, rank, path, late=late) for rank, path in enumerate(paths)]
+
+
+def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
+    per_node = step.probe.ranks_per_node
+    local_rank, host = rank % per_node, step.hosts[rank // per_node]
+    told: dict[str, Any] = {}
+    try:
+        told = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        told = {"why": _why_silent(step, rank, late=late)}
+    except (OSError, ValueError) as error:
+        told = {"why": f"its answer {path} cannot be read: {error}"}
+    return Answer(
+        host=str(told.get("host", host)), rank=rank, local_rank=local_rank, data=told.get("data"), why=told.get("why")
+    )
+
+
+def _why_silent(step: _Step, rank: int, *, late: bool) -> str:
+    words = step.refused or (step.job.last_words() if step.job is not None else "")
+    said = f": {' / '.join(words.splitlines()[-3:])}" if words else ""
+    phase = _phase(step.folder, rank)
+    if phase is None:
+        return f"{_NEVER}{said}"
+    if late:
+        return f"hangs in phase `{phase}`: no answer within {step.probe.deadline_s:g} s"
+    return f"died in phase `{phase}`{said}"
+
+
+def _phase(folder: Path, rank: int) -> str | None:
+    """What a rank said it was doing; None where it never said anything."""
+    try:
+        text = (folder / "phase" / f"rank-{rank:05d}").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return text.partition(" ")[2].strip() or None
+
+
+def _began(folder: Path) -> bool:
+    return (folder / "phase").is_dir()

@@ -1,0 +1,52 @@
+"""What has to be there before a run: a recipe's list, with the names of a system's environment filled in."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from pytest_llmbench.cluster.containers import inside, srun_options
+from pytest_llmbench.core.driver import VARIABLES
+from pytest_llmbench.core.environments import Container, Environment, fill_in
+from pytest_llmbench.core.recipes import Preparation, Recipe
+from pytest_llmbench.engines.base import Place
+
+
+def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
+    """What has to be there before a run, with every name of the environment filled in."""
+    where = f"recipe {recipe.name}: prepare"
+    names = {**place.environment.names, "run": str(place.folder)}
+    return tuple(
+        item.model_copy(
+            update={
+                key: fill_in(text, names, f"{where}: {item.name}")
+                for key in ("path", "check", "make")
+                if (text := getattr(item, key)) is not None
+            }
+        )
+        for item in recipe.prepare
+    )
+
+
+def setup_of(environment: Environment) -> tuple[str, ...]:
+    """The shell lines that make an environment usable, in the order in which a run's script has them."""
+    if environment.env_file is None:
+        return environment.setup
+    # What the system's file says of a variable counts, whatever is in the file of `export` lines.
+    own = (f"export {name}={shlex.quote(value)}" for name, value in environment.env.items())
+    return (f". {shlex.quote(environment.env_file)}", *own, *environment.setup)
+
+
+def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
+    """The start of a shell command line, whose rest runs inside the image on the first node of a run.
+
+    Args:
+        container: the image.
+        place: where the run will be.
+        variables: names of the environment variables that go inside.
+    """
+    folder = str(place.folder)
+    if container.runtime == "pyxis":
+        once = ["srun", "--nodes=1", "--ntasks=1", '--nodelist="$LLMBENCH_FIRST_HOST"']
+        return " ".join([*once, *srun_options(container, folder)])
+    return " ".join(inside(container, [], folder, sorted({*variables, *VARIABLES})))

@@ -1,0 +1,115 @@
+"""The quarantine list: nodes that a session found bad, kept in a file that the next sessions honour.
+
+One node a line: its name, the day, the session, and why; everything after `#` is a comment. People may edit it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from filelock import FileLock
+
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm import run
+from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.files import write_text
+
+# What sinfo -R shows of it fits on a screen.
+_LONGEST_REASON = 160
+_HEAD = "# Nodes that llmbench found bad. Take a line away to let its node back in.\n"
+
+
+def read_quarantine(path: Path) -> dict[str, str]:
+    """Nodes by name, each with what the list says of it; none where there is no list yet.
+
+    Raises:
+        ConfigError: it is there and cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--quarantine {path}: cannot be read: {error}") from error
+    found = {}
+    for line in text.splitlines():
+        name, *told = line.partition("#")[0].split(maxsplit=1)[:2] or [""]
+        if name:
+            comment = line.partition("#")[2].strip()
+            found[name] = " ".join([*told, comment]).strip() or "no reason given"
+    return found
+
+
+def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings, session: Session) -> Iterator[str]:
+    """Put bad nodes on the quarantine list and drain them, as far as the user asked; yield what people read.
+
+    Args:
+        bad: nodes with which something is wrong, and what; one that could not be judged is none of them.
+        hosts: all nodes of the session.
+        settings: what the user asked for.
+        session: whose nodes they are.
+    """
+    if settings.quarantine is not None and bad:
+        try:
+            new = add_to_quarantine(settings.quarantine, bad, session.id)
+        except OSError as error:
+            yield f"NOT QUARANTINED: {settings.quarantine} cannot be written: {error}"
+        else:
+            yield f"in quarantine now ({settings.quarantine}): {', '.join(new) or 'no new node'}"
+    # What is wrong with every node is more likely the fault of a setting: a person may drain a whole cluster.
+    all_of_them = len(hosts) > 1 and len(bad) == len(hosts)
+    if all_of_them and settings.drain == "yes":
+        yield f"NOT DRAINED: something is wrong with all {len(hosts)} nodes; run the commands yourself"
+    for host, why in bad.items() if settings.drain is not None and settings.cluster == "slurm" else ():
+        command = drain_command(host, why, session.id)
+        if settings.drain == "print" or all_of_them:
+            yield f"to drain it: {shlex.join(command)}"
+            continue
+        try:
+            run(command)
+        except ClusterError as error:
+            yield f"NOT DRAINED: {shlex.join(command)}: {error}"
+        else:
+            yield f"drained: {shlex.join(command)}"
+
+
+def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
+    """Hold the nodes that a session got against the quarantine list: Slurm excludes them, an allocation may not.
+
+    Raises:
+        ClusterError: one of them is on it.
+    """
+    listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
+    barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
+    if barred:
+        raise ClusterError(
+            f"in quarantine: {', '.join(barred)}. Use other nodes, or take the line out of {settings.quarantine}"
+        )
+
+
+def drain_command(host: str, why: str, session: str) -> list[str]:
+    """The command that keeps Slurm from giving a node to new jobs, with the reason that `sinfo -R` shows."""
+    reason = " ".join(f"llmbench {session}: {why}".split())[:_LONGEST_REASON]
+    return ["scontrol", "update", f"nodename={host}", "state=drain", f"reason={reason}"]
+
+
+def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[str]:
+    """Add nodes that are not in the list yet, and return their names. Sessions that write at once wait for each other.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        known = read_quarantine(path)
+        text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
+        new = [host for host in bad if host not in known]
+        day = dt.datetime.now(tz=dt.UTC).date()
+        lines = [f"{host}  # {day} {session}: {' '.join(bad[host].split())}\n" for host in new]
+        if lines:
+            write_text(path, text + ("" if text.endswith("\n") or not text else "\n") + "".join(lines))
+    return new

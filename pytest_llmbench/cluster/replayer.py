@@ -1,0 +1,76 @@
+"""The replayer: in the runner's place, it reads and concludes what ran elsewhere."""
+
+from __future__ import annotations
+
+from pytest_llmbench.checks.base import get_check
+from pytest_llmbench.cluster.conclude import identity_of, judged
+from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.keeper import Keeper
+from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.validation import health_record
+from pytest_llmbench.core.health import Report
+from pytest_llmbench.core.records import Problem, RunRecord
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.sanity import Evidence, first_problem
+
+
+class Replayer(Keeper):
+    """Concludes every run of a session from logs, at once and in the caller's thread."""
+
+    def __init__(self, settings: Settings, session: Session) -> None:
+        super().__init__()
+        self._settings = settings
+        self._session = session
+
+    def start(self, plan: Plan) -> None:
+        """Read and conclude the runs. There are no nodes to check."""
+        for name in plan.checks:
+            report = Report(skip="logs are replayed: no node is there to be checked")
+            record = health_record(get_check(name), self._settings, self._session, report=report, hosts=(), job_id=None)
+            self.keep_check(record)
+        self._session.folder.mkdir(parents=True, exist_ok=True)
+        heartbeat = Heartbeat(self._session.folder).start()  # logs may be long, and workers wait for a sign of life
+        for run in plan.runs:
+            if run.replayed is not None:
+                self.keep(self._record(run, run.replayed))
+        heartbeat.stop()
+
+    def _record(self, run: RunSpec, replayed: Replayed) -> RunRecord:
+        engine, topology, gpu = get_engine(run.recipe.engine), replayed.topology, self._settings.system.gpu
+        series = engine.read(replayed.logs, run.recipe)
+        evidence = Evidence(
+            recipe=run.recipe,
+            topology=topology,
+            series=series,
+            hosts=replayed.hosts,
+            wall_s=replayed.wall_s,
+            gpu=gpu.model if gpu else None,
+            kind=engine.kind,
+            device=replayed.gpu,
+            proof=engine.proof,
+            cut_off=replayed.cut_off,
+            doubts=tuple(engine.doubts(run.recipe, topology, series)),
+        )
+        problem = _empty(replayed, series) or first_problem(evidence) or replayed.problem
+        ranks = series.ranks
+        return RunRecord(
+            **identity_of(run, topology, self._settings, self._session),
+            **judged(evidence, self._settings.system, problem),
+            hosts=replayed.hosts,
+            device=replayed.gpu or (ranks[0].device if ranks else None),
+            versions=ranks[0].versions if ranks else {},
+            rank_info=ranks,
+            provenance=replayed.provenance,
+            cut_off=replayed.cut_off,
+            replayed=str(replayed.logs),
+        )
+
+
+def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:
+    """Say that there is nothing to judge, which is the likeliest mistake of whoever hands logs in."""
+    if series.steps or series.totals or series.ranks or series.unread or series.failure:
+        return None
+    message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+    return Problem(kind="no_log", message=message, log=str(replayed.logs))

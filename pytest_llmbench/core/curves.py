@@ -1,0 +1,145 @@
+"""Curves: how long one collective operation takes by message size, whoever measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from pytest_llmbench.core.schema import Strict
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+# Those that deal in equal parts, one of each rank or for each rank. Their size is that of all parts.
+IN_PARTS = frozenset({"all_gather", "reduce_scatter", "alltoall"})
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+# A part is a whole number of these, bytes, so that a size may come out a little smaller than was asked for.
+ALIGNMENT = 16
+
+
+def busbw_factor(collective: str, ranks: int) -> float:
+    """What algbw is multiplied with to make busbw, the speed of the slowest link, as nccl-tests defines both.
+
+    Raises:
+        ValueError: it is none of `COLLECTIVES`.
+    """
+    if collective == "all_reduce":
+        return 2.0 * (ranks - 1) / ranks
+    if collective in IN_PARTS:
+        return (ranks - 1) / ranks
+    if collective in COLLECTIVES:
+        return 1.0
+    raise ValueError(f"{collective!r} is none of {', '.join(COLLECTIVES)}")
+
+
+def size_name(size: int) -> str:
+    """A size in bytes for people and names, exactly: `8GiB`, `8B`, or `1000B` where no larger unit fits."""
+    unit = 0
+    while size and size % 1024 == 0 and unit < len(_UNITS) - 1:
+        size, unit = size // 1024, unit + 1
+    return f"{size}{_UNITS[unit]}"
+
+
+def asked_size(collective: str | None, size: int, ranks: int) -> int:
+    """The power of two that was asked for, where the ranks' equal parts came out as `size`; else `size` itself."""
+    power = 1 << max(0, size - 1).bit_length()
+    return power if collective in IN_PARTS and power - size < ALIGNMENT * ranks else size
+
+
+class Timing(Strict):
+    """One operation at one size, out of place or in place.
+
+    Attributes:
+        time_us: how long it took, us.
+        algbw: size by time, GB/s.
+        busbw: the same, made comparable with the speed of the links, GB/s.
+        wrong: elements with a wrong value, over all ranks and checked iterations; None where nothing was checked.
+    """
+
+    time_us: NonNegativeFloat
+    algbw: NonNegativeFloat
+    busbw: NonNegativeFloat
+    wrong: NonNegativeInt | None = None
+
+
+def timing(collective: str, size: int, ranks: int, time_us: float, wrong: int | None) -> Timing:
+    """Make the bandwidths of a time. GB/s is 1000 bytes per us."""
+    algbw = size / 1e3 / time_us
+    busbw = algbw * busbw_factor(collective, ranks)
+    return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=wrong)
+
+
+class Point(Strict):
+    """One operation at one size.
+
+    Attributes:
+        size: the larger of what a rank sends and what it gets, bytes.
+        count: elements, by nccl-tests' rule: of the part of one rank, where the operation deals in parts.
+        dtype: type of an element, such as `float32`.
+        redop: how elements are reduced, such as `sum`; None for an operation that reduces nothing.
+        out_of_place, in_place: None where whoever measured does not offer it.
+    """
+
+    size: NonNegativeInt
+    count: NonNegativeInt
+    dtype: str
+    redop: str | None = None
+    out_of_place: Timing | None = None
+    in_place: Timing | None = None
+
+    @property
+    def timings(self) -> Iterator[Timing]:
+        """Both, as far as they are there."""
+        yield from (each for each in (self.out_of_place, self.in_place) if each is not None)
+
+    @property
+    def timing(self) -> Timing | None:
+        """What is compared with references: out of place, or in place where there is no other."""
+        return self.out_of_place or self.in_place
+
+    @property
+    def wrong(self) -> int | None:
+        """Wrong elements of both; None where neither was checked."""
+        checked = [each.wrong for each in self.timings if each.wrong is not None]
+        return sum(checked) if checked else None
+
+
+class Curve(Strict):
+    """One operation over all sizes.
+
+    Attributes:
+        collective: one of `COLLECTIVES`; whatever else nccl-tests calls itself; None where a log does not say.
+        points: in the order measured.
+        ranks, nodes, gpus: how many took part; None where a log does not say.
+        complete: whether it was measured to its end.
+        unreadable: lines that look like a point and cannot be read as one.
+        out_of_bounds: how many of its points nccl-tests found to have wrong values; None where it does not say.
+        average_busbw: mean over all points by nccl-tests itself, GB/s; None where it does not say.
+    """
+
+    collective: str | None
+    points: tuple[Point, ...]
+    ranks: PositiveInt | None = None
+    nodes: PositiveInt | None = None
+    gpus: NonNegativeInt | None = None
+    complete: bool
+    unreadable: NonNegativeInt = 0
+    out_of_bounds: NonNegativeInt | None = None
+    average_busbw: FiniteFloat | None = None
+
+    def at(self, size: int) -> Point | None:
+        """The point of a size, bytes; the slowest of several, and None for none."""
+        return min((point for point in self.points if point.size == size), key=_busbw, default=None)
+
+    @property
+    def peak(self) -> Point | None:
+        """The point with the highest busbw."""
+        return max(self.points, key=_busbw, default=None)
+
+    @property
+    def wrong(self) -> tuple[Point, ...]:
+        """The points with wrong values."""
+        return tuple(point for point in self.points if point.wrong)
+
+
+def _busbw(point: Point) -> float:
+    return point.timing.busbw if point.timing is not None else 0.0

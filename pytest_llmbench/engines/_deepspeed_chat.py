@@ -1,0 +1,134 @@
+"""How DeepSpeed-Chat is started: the arguments of `main.py`, of `deepspeed`, and what ranks of other nodes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines._external import fill
+from pytest_llmbench.engines.base import Place, options_of
+
+TRAINING = "applications/DeepSpeed-Chat/training"
+MAIN = {
+    1: f"{TRAINING}/step1_supervised_finetuning/main.py",
+    2: f"{TRAINING}/step2_reward_model_finetuning/main.py",
+    3: f"{TRAINING}/step3_rlhf_finetuning/main.py",
+}
+_ZERO_STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
+# DeepSpeed's launcher starts the ranks of other nodes by pdsh, which takes along only the variables it is told of.
+_TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PROJECT_PATH", "USER")
+_FAMILIES = ("CUDA_", "DS_", "FI_", "GLOO_", "HF_", "MAX_JOBS", "NCCL_", "OMP_", "OMPI_", "PYTORCH_", "TORCH_", "UCX_")
+_UNTOLD = "[^=]*(TOKEN|KEY|SECRET|PASSW)"
+
+Argument = str | int | float | bool | tuple[str, ...]
+
+
+class Options(Strict):
+    """What only this engine knows.
+
+    Attributes:
+        step: 1 fine-tunes on the next token, 2 trains a reward model on pairs of answers, 3 an actor and a critic.
+        arguments: further arguments of `main.py`, over those the recipe's own fields give: `true` is a bare flag,
+            `false` takes one away, a list is several words. Text may speak of `{root}`, `{data}`, `{run}`.
+        through: a script to start in place of `main.py`, which it finds in the variable `MAIN`: for a machine without
+            a GPU.
+        launcher_args: of `deepspeed`.
+        notes: where this does otherwise than its source, and why.
+    """
+
+    step: Literal[1, 2, 3]
+    arguments: Mapping[str, Argument] = {}
+    through: str | None = None
+    launcher_args: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def launcher_args(options: Options, topology: Topology, place: Place) -> tuple[str, ...]:
+    """What `deepspeed` is told beside the hostfile.
+
+    Raises:
+        ConfigError: it cannot reach the other nodes.
+    """
+    extra = (*options.launcher_args, *place.environment.launcher_args)
+    if topology.nodes > 1 and place.environment.container is not None and "--ssh_port" not in " ".join(extra):
+        raise ConfigError(
+            "deepspeed reaches the other nodes by ssh, which ends outside of the image it runs in: give "
+            "--nodes-per-run 1, or images with a server of their own and `launcher_args: [--ssh_port, PORT]` in the "
+            "environment of engine deepspeed_chat"
+        )
+    # Without a name it asks the first node by ssh, even where that is this one, and it would not reach itself.
+    alone = ("--no_ssh_check",) if topology.nodes == 1 else ()
+    meeting = ("--master_addr", "$LLMBENCH_FIRST_HOST", "--master_port", "$LLMBENCH_PORT")
+    return (*alone, *meeting, *options.launcher_args)
+
+
+def variables(place: Place, env: Iterable[str]) -> str:
+    """Write what lists the variables, as NAME=VALUE, that the ranks of other nodes need: no secrets, for a file."""
+    names = dict.fromkeys((*_TAKEN_ALONG, *place.environment.env, *env))
+    wanted = "|".join((*(f"{name}=" for name in names if not name.startswith(_FAMILIES)), *_FAMILIES))
+    secret = "|".join((*(f"{name}=" for name in place.environment.secrets), _UNTOLD))
+    return f"env | grep -E '^({wanted})' | grep -vE '^({secret})'"
+
+
+def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """The arguments of `main.py`: what the recipe's fields give, and over it what its options do.
+
+    Raises:
+        ConfigError: the environment lacks a name.
+    """
+    options, where = options_of(recipe, Options), f"recipe {recipe.name}: options"
+    own = {name: _filled(value, place, where) for name, value in options.arguments.items()}
+    return {**_given(recipe, options.step), **own}
+
+
+def _filled(value: Argument, place: Place, where: str) -> Argument:
+    if isinstance(value, tuple):
+        return tuple(fill(word, place, where) for word in value)
+    return fill(value, place, where) if isinstance(value, str) else value
+
+
+def _given(recipe: Recipe, step: int) -> dict[str, Any]:
+    spread, optimizer = recipe.parallelism, recipe.optimizer
+    stage, checkpoints = _ZERO_STAGE[spread.sharding], spread.activation_checkpointing == "full"
+    given: dict[str, Any] = {
+        "per_device_train_batch_size": recipe.micro_batch_size,
+        "lr_scheduler_type": optimizer.decay,
+        "gradient_accumulation_steps": 1,
+        "deepspeed": True,
+        "max_steps": timed_steps(recipe),
+    }
+    if step == 3:
+        half = recipe.sequence_length // 2
+        return given | {
+            "per_device_mini_train_batch_size": recipe.micro_batch_size,
+            "max_prompt_seq_len": recipe.sequence_length - half,
+            "max_answer_seq_len": half,
+            "actor_learning_rate": optimizer.learning_rate,
+            "critic_learning_rate": optimizer.learning_rate,
+            "actor_zero_stage": stage,
+            "critic_zero_stage": stage,
+            "actor_gradient_checkpointing": checkpoints,
+            "disable_actor_dropout": recipe.model.dropout == 0,
+            "num_warmup_steps": optimizer.warmup_steps,
+        }
+    return given | {
+        "max_seq_len": recipe.sequence_length,
+        "learning_rate": optimizer.learning_rate,
+        "weight_decay": optimizer.weight_decay,
+        "zero_stage": stage,
+        "gradient_checkpointing": checkpoints,
+        "disable_dropout": recipe.model.dropout == 0,
+        # Every rank prints it at every step, which costs time: where no speed is judged, it shows that it trains.
+        "print_loss": step == 1 and recipe.scale == "smoke",
+        "num_warmup_steps": recipe.steps - timed_steps(recipe),
+    }
+
+
+def timed_steps(recipe: Recipe) -> int:
+    """How many steps `max_steps` asks for: in steps 1 and 2 the optimizer's warm-up comes before them, untimed."""
+    step = options_of(recipe, Options).step
+    return recipe.steps if step == 3 else recipe.steps - recipe.optimizer.warmup_steps

@@ -1,0 +1,76 @@
+"""DeepSpeed: OPT of transformers under ZeRO 0 to 3, trained by `workloads.deepspeed_run` on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmbench.core.deepspeed_options import Options
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipes import Parallelism, Recipe
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines._in_process import InProcess
+from pytest_llmbench.engines._problems import batch_problem, precision_problem
+from pytest_llmbench.engines.base import options_of
+
+
+class DeepSpeedEngine(InProcess):
+    """See `base.Engine`."""
+
+    name = "deepspeed"
+    entry = "pytest_llmbench.workloads.deepspeed_run:train"
+    packages = {"torch": "PyTorch", "deepspeed": "DeepSpeed", "transformers": "transformers"}  # noqa: RUF012 - as is
+    extra = "deepspeed"
+    options: type[Strict] = Options
+
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Whether all weights are trained on every token: not with LoRA, on pairs, or on what the model wrote."""
+        options = options_of(recipe, Options)
+        return options.step == "sft" and options.lora_dim == 0
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        yield from batch_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        where = f"recipe {recipe.name}"
+        yield from (f"{where}: {problem}" for problem in _unsupported(recipe))
+        try:
+            options = validate(Options, recipe.options, f"{where}: options")
+        except ConfigError as error:
+            yield from str(error).splitlines()
+            return
+        yield from (f"{where}: {problem}" for problem in _contradictions(recipe, options))
+
+
+def _unsupported(recipe: Recipe) -> Iterator[str]:
+    asked, plain = recipe.parallelism, Parallelism()
+    for field in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
+        if getattr(asked, field) != getattr(plain, field):
+            yield f"engine deepspeed has no {field} parallelism; engine megatron_core has"
+    if asked.activation_checkpointing == "selective":
+        yield "engine deepspeed checkpoints none or full, not selective"
+    if recipe.optimizer.decay != "linear":
+        yield "engine deepspeed decays the learning rate linearly only"
+    if recipe.precision == "fp16" and asked.sharding == "none":
+        yield "DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, or sharding: optimizer"
+    if recipe.compile:
+        yield "engine deepspeed does not compile the model: say compile: false"
+
+
+def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
+    shapes = {"model": recipe.model, "options.critic": options.critic or recipe.model}
+    for name, shape in shapes.items():
+        if shape.positions != "learned":
+            yield f"{name}: OPT has learned positions only; engine megatron_core has rope"
+    if shapes["options.critic"].vocab_size != recipe.model.vocab_size:
+        yield (
+            f"options.critic: scores the model's tokens, so its vocab_size must be {recipe.model.vocab_size}, "
+            f"not {shapes['options.critic'].vocab_size}"
+        )
+    if options.answer_of(recipe.sequence_length) >= recipe.sequence_length:
+        yield f"options.answer_length: leaves no prompt in a sequence of {recipe.sequence_length} tokens"
+    if options.step == "reward" and recipe.micro_batch_size % 2:
+        yield f"micro_batch_size {recipe.micro_batch_size} is odd; step reward counts sequences, two to a pair"
+
+
+ENGINE = DeepSpeedEngine()

@@ -1,0 +1,94 @@
+"""Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `workloads.megatron`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.megatron_options import Options
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines._in_process import InProcess
+from pytest_llmbench.engines._problems import batch_problem, precision_problem
+from pytest_llmbench.engines.base import options_of
+
+
+class MegatronCoreEngine(InProcess):
+    """See `base.Engine`."""
+
+    name = "megatron_core"
+    entry = "pytest_llmbench.workloads.megatron:train"
+    packages = {"torch": "PyTorch", "megatron.core": "Megatron-Core"}  # noqa: RUF012 - nobody writes to it
+    extra = "megatron"
+    options = Options
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        where = f"recipe {recipe.name}"
+        layout = [f"{where}: {problem}" for problem in (*_ranks(recipe, topology), *_shares(recipe))]
+        yield from layout
+        if not layout:
+            yield from batch_problem(recipe, topology)
+            yield from (f"{where}: {problem}" for problem in _schedule(recipe, topology))
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        yield from (f"{where}: {problem}" for problem in _unsupported(recipe))
+        try:
+            options = options_of(recipe, Options)
+        except ConfigError as error:
+            yield from str(error).splitlines()
+            return
+        if recipe.parallelism.activation_checkpointing == "selective" and options.attention == "sdpa":
+            yield (
+                f"{where}: selective checkpointing recomputes the attention, which attention sdpa does by itself: "
+                "say activation_checkpointing: none, or options: {attention: unfused}"
+            )
+
+
+def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    layout = recipe.parallelism
+    if topology.world_size % layout.model_parallel_size:
+        yield (
+            f"{topology.world_size} ranks ({topology}) do not divide into copies of the model on tensor "
+            f"{layout.tensor} × pipeline {layout.pipeline} = {layout.model_parallel_size} ranks"
+        )
+    if layout.virtual_pipeline > 1 and layout.pipeline == 1:
+        yield f"virtual_pipeline {layout.virtual_pipeline} interleaves the stages of a pipeline; there is one stage"
+    if layout.sequence and layout.tensor == 1:
+        yield "sequence splits the sequence over the ranks of tensor; there is one: say sequence: false"
+
+
+def _shares(recipe: Recipe) -> Iterator[str]:
+    layout, model = recipe.parallelism, recipe.model
+    shared = {"attention_heads": model.attention_heads, "vocab_size": model.vocab_size}
+    if layout.sequence:
+        shared["sequence_length"] = recipe.sequence_length
+    for what, number in shared.items():
+        if number % layout.tensor:
+            yield f"{what} {number} does not divide by tensor {layout.tensor}"
+    if model.layers % (layout.pipeline * layout.virtual_pipeline):
+        chunks = f" × virtual_pipeline {layout.virtual_pipeline}" if layout.virtual_pipeline > 1 else ""
+        yield f"{model.layers} layers do not divide by pipeline {layout.pipeline}{chunks}"
+
+
+def _schedule(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    layout = recipe.parallelism
+    copies = topology.world_size // layout.model_parallel_size
+    micro_batches = recipe.samples_per_step // (copies * recipe.micro_batch_size)
+    if layout.virtual_pipeline > 1 and micro_batches % layout.pipeline:
+        yield (
+            f"the interleaved schedule needs a multiple of pipeline {layout.pipeline} micro batches per step; "
+            f"there are {micro_batches} on {copies} copies of the model"
+        )
+
+
+def _unsupported(recipe: Recipe) -> Iterator[str]:
+    if recipe.parallelism.sharding in {"gradients", "full"}:
+        yield (
+            f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: say optimizer, or "
+            "spread the model by tensor and pipeline; engine torch shards full"
+        )
+    if recipe.optimizer.decay != "linear":
+        yield "engine megatron_core decays the learning rate linearly only"
+
+
+ENGINE = MegatronCoreEngine()

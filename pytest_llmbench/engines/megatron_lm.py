@@ -1,0 +1,173 @@
+"""Megatron-LM's `pretrain_gpt.py`, as JSC's NLP benchmark runs it: torchrun on every node, read by its own log line."""
+
+from __future__ import annotations
+
+import statistics as stats
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines._external import External, fill, flags
+from pytest_llmbench.engines._problems import batch_problem, precision_problem
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
+from pytest_llmbench.readers.items import Item
+from pytest_llmbench.readers.megatron_lm import parse
+
+_CHECKPOINTING: Mapping[str, list[str]] = {
+    "none": [],
+    "selective": ["--recompute-activations", "--recompute-granularity", "selective"],
+    "full": ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"],
+}
+
+
+class Options(Strict):
+    """What only this engine knows.
+
+    Attributes:
+        script: under the environment's `{root}`, or `module:` and a module that runs it.
+        arguments: further arguments of `pretrain_gpt.py`, over those the recipe's own fields give: `true` is a bare
+            flag, `false` takes one away. Text may speak of `{root}`, `{data}`, `{run}`.
+        launcher_args: of torchrun.
+        notes: where this does otherwise than its source, and why.
+    """
+
+    script: str = "pretrain_gpt.py"
+    arguments: Mapping[str, str | int | float | bool] = {}
+    launcher_args: tuple[str, ...] = ("--tee", "3")
+    notes: tuple[str, ...] = ()
+
+
+class MegatronLM(External):
+    """See `base.Engine`."""
+
+    name = "megatron_lm"
+    proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
+    options = Options
+
+    def __init__(self) -> None:
+        self.statistics = _STATISTICS
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        yield from super().problems(recipe, topology)
+        yield from batch_problem(recipe, topology)
+        yield from precision_problem(recipe, topology)
+        if recipe.parallelism.sharding not in {"none", "optimizer"}:
+            yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002 - torchrun knows
+        """Build the torchrun command."""
+        options = options_of(recipe, Options)
+        where = f"recipe {recipe.name}: options"
+        script = fill(options.script, place, where)
+        module = script.removeprefix("module:")
+        argv = ("-m", *module.split()) if module != script else (fill("{root}/", place, where) + script,)
+        own = {key: fill(value, place, where) if isinstance(value, str) else value
+               for key, value in options.arguments.items()}  # fmt: skip
+        command = Command(
+            launcher="torchrun",
+            argv=(*argv, *_arguments(recipe, own)),
+            launcher_args=options.launcher_args,
+            folder=place.environment.root,
+        )
+        return Script(commands=(command,), notes=options.notes)
+
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line of its log."""
+        return parse(text)
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+        """Yield what its counters of bad iterations say."""
+        nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
+        if nan:
+            yield f"{nan:g} iterations had a loss or a gradient that is not finite"
+        if series.steps and all(step.loss is None for step in series.steps):
+            yield "no line has a loss: every iteration was skipped"
+
+
+def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
+    model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
+    given: dict[str, Any] = {
+        "tensor-model-parallel-size": spread.tensor,
+        "pipeline-model-parallel-size": spread.pipeline,
+        "num-layers": model.layers,
+        "hidden-size": model.hidden_size,
+        "num-attention-heads": model.attention_heads,
+        "seq-length": recipe.sequence_length,
+        "max-position-embeddings": recipe.sequence_length,
+        "micro-batch-size": recipe.micro_batch_size,
+        "global-batch-size": recipe.samples_per_step,
+        "attention-dropout": model.dropout,
+        "hidden-dropout": model.dropout,
+        "position-embedding-type": "rope" if model.positions == "rope" else "learned_absolute",
+        "sequence-parallel": spread.sequence,
+        "use-distributed-optimizer": spread.sharding == "optimizer",
+        "optimizer": "adam",
+        "adam-beta1": optimizer.betas[0],
+        "adam-beta2": optimizer.betas[1],
+        "adam-eps": optimizer.eps,
+        "lr": optimizer.learning_rate,
+        "lr-decay-style": optimizer.decay,
+        "clip-grad": optimizer.clip_grad_norm,
+        "weight-decay": optimizer.weight_decay,
+        recipe.precision: recipe.precision != "fp32",
+    }
+    if spread.virtual_pipeline > 1:
+        given["num-layers-per-virtual-pipeline-stage"] = model.layers // (spread.pipeline * spread.virtual_pipeline)
+    if not (own.get("train-iters") or own.get("train-samples")):
+        given["train-iters"] = recipe.steps
+    return [*flags({**given, **own}), *_CHECKPOINTING[spread.activation_checkpointing]]
+
+
+def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
+    lines = m.steps if all_lines else m.steps[1:]
+    seconds = [step.seconds for step in lines if step.seconds is not None]
+    return stats.fmean(seconds) if seconds and len(seconds) == len(lines) else None
+
+
+def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
+    return ratio(m.recipe.tokens_per_step, _mean_elapsed(m, all_lines=all_lines))
+
+
+def _time_for_20m(m: Measurement, *, all_lines: bool) -> float | None:
+    return ratio(TOKENS_OF_RECORD, _tokens_per_s(m, all_lines=all_lines))
+
+
+def _tflops(m: Measurement) -> float | None:
+    said = [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]
+    values = [value for value in said if value is not None]
+    return stats.fmean(values) if values and len(values) == len(m.steps) else None
+
+
+_RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
+_STATISTICS: Mapping[str, Statistic] = {
+    "tokens_per_s_all_lines": Statistic(
+        unit="tokens/s",
+        rule=_RULE.format(lines="all logged lines, as JUBE has it"),
+        compute=lambda m: _tokens_per_s(m, all_lines=True),
+        speed="tokens_per_s",
+    ),
+    "time_for_20m_tokens_all_lines": Statistic(
+        unit="s",
+        rule="20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
+        compute=lambda m: _time_for_20m(m, all_lines=True),
+        speed="seconds_for_20m_tokens",
+    ),
+    "time_for_20m_tokens_without_first_line": Statistic(
+        unit="s",
+        rule="20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines but the first"),
+        compute=lambda m: _time_for_20m(m, all_lines=False),
+        speed="seconds_for_20m_tokens",
+    ),
+    "reported_tflops_per_gpu": Statistic(
+        unit="TFLOP/s/gpu",
+        rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
+        compute=_tflops,
+    ),
+}
+
+ENGINE = MegatronLM()

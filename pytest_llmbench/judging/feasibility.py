@@ -1,0 +1,155 @@
+"""Feasibility: what share of the hardware's published peak a reference asks for, known before anything runs.
+
+Only the model's FLOPs count: a run that recomputes activations has less of the peak left for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Speed, Statistic
+
+# Above this share of the peak a threshold is doubted. Korthikanti et al. 2022 ("Reducing Activation Recomputation in
+# Large Transformer Models") report 56 % for models of up to a trillion parameters on A100.
+ATTAINABLE = 0.65
+_ATTAINED = f"{100 * ATTAINABLE:g} % of it"
+
+_TIMES: frozenset[Speed] = frozenset({"seconds_per_step", "seconds_for_20m_tokens"})
+_PER_GPU: frozenset[Speed] = frozenset({"tokens_per_s_per_gpu", "model_flops_per_s_per_gpu", "share_of_peak"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peak:
+    """The published peak of the GPUs that a recipe would run on.
+
+    Attributes:
+        recipe: what would run.
+        topology: on how many GPUs.
+        gpu: their model.
+        tflops_per_gpu: published peak of one of them at the recipe's precision, TFLOP/s.
+    """
+
+    recipe: Recipe
+    topology: Topology
+    gpu: str
+    tflops_per_gpu: float
+
+    @property
+    def flops_per_s(self) -> float:
+        """Of all GPUs together, FLOP/s."""
+        return 1e12 * self.tflops_per_gpu * self.topology.gpus
+
+    @property
+    def flops_per_token(self) -> float:
+        """Model FLOPs of one token of the recipe."""
+        return flops_per_token(self.recipe.model, self.recipe.sequence_length)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step on this topology."""
+        return self.recipe.on(self.topology).tokens_per_step
+
+    @property
+    def limit(self) -> str:
+        """The throughput that the peak allows, and the one that can be hoped for, in words."""
+        most = self.flops_per_s / self.flops_per_token
+        return f"at most {most:.6g} words/s at the published peak of {self}, {ATTAINABLE * most:.6g} at {_ATTAINED}"
+
+    def __str__(self) -> str:
+        return f"{self.topology.gpus} × {self.gpu} ({_rate(self.flops_per_s)}, {self.recipe.precision})"
+
+
+# FLOP/s of all GPUs that a value, in the base unit of its dimension, stands for.
+_FLOPS_PER_S: Mapping[Speed, Callable[[float, Peak], float]] = {
+    "tokens_per_s": lambda value, peak: value * peak.flops_per_token,
+    "samples_per_s": lambda value, peak: value * peak.recipe.sequence_length * peak.flops_per_token,
+    "seconds_per_step": lambda value, peak: _per_second(peak.tokens_per_step, value) * peak.flops_per_token,
+    "seconds_for_20m_tokens": lambda value, peak: _per_second(TOKENS_OF_RECORD, value) * peak.flops_per_token,
+    "tokens_per_s_per_gpu": lambda value, peak: value * peak.topology.gpus * peak.flops_per_token,
+    "model_flops_per_s_per_gpu": lambda value, peak: value * peak.topology.gpus,
+    "share_of_peak": lambda value, peak: value * peak.flops_per_s,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What one bound of a reference asks of the GPUs.
+
+    Attributes:
+        reference: its name.
+        bound: the bound, such as `>= 200000 words/s`.
+        share: of the published peak of all GPUs of the run; above 1 no run can meet it.
+        nodes: the share in nodes of the same kind, not rounded; None where more nodes do not help, because the bound
+            is one per GPU or the batch grows with the ranks.
+        peak: the peak it is held against.
+    """
+
+    reference: str
+    bound: str
+    share: float
+    nodes: float | None
+    peak: Peak
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it asks for more than the published peak."""
+        return self.share > 1.0 + 1e-9
+
+    @property
+    def bold(self) -> bool:
+        """Whether it asks for more than can be hoped for."""
+        return self.share > ATTAINABLE + 1e-9
+
+    def nodes_at(self, share: float) -> int | None:
+        """Whole nodes it takes when each gives this share of its peak; None where no number of them is enough."""
+        if self.nodes is None or not math.isfinite(self.nodes):
+            return None
+        return max(1, math.ceil(self.nodes / share - 1e-9))
+
+    def __str__(self) -> str:
+        percent = f"{100 * self.share:.4g} % of"
+        how_much = f"{self.share:.3g} times" if self.share >= 1.01 else percent
+        asked = f"{self.bound} needs {_rate(self.share * self.peak.flops_per_s)}"
+        where = f"{self.peak.recipe.name}-{self.reference}"
+        return f"{where}: {asked}, {how_much} the published peak of {self.peak}: {self._takes}"
+
+    @property
+    def _takes(self) -> str:
+        nodes = self.nodes_at(1.0)
+        if nodes is None:
+            return "more nodes would not change that"
+        plural = "" if nodes == 1 else "s"
+        return f"it would take at least {nodes} node{plural} at their peak, {self.nodes_at(ATTAINABLE)} at {_ATTAINED}"
+
+
+def demand(reference: Reference, statistic: Statistic, peak: Peak) -> Demand | None:
+    """Hold a reference against the peak; None where it asks for no speed: it bounds another thing, or from above."""
+    speed = statistic.speed
+    if speed is None:
+        return None
+    bound = reference.at_most if speed in _TIMES else reference.at_least
+    if bound is None:
+        return None
+    share = _FLOPS_PER_S[speed](bound.base, peak) / peak.flops_per_s
+    grows = speed == "seconds_per_step" and peak.recipe.gradient_accumulation_steps is not None
+    return Demand(
+        reference=reference.name,
+        bound=f"{'<=' if speed in _TIMES else '>='} {bound}",
+        share=share,
+        nodes=None if grows or speed in _PER_GPU else share * peak.topology.nodes,
+        peak=peak,
+    )
+
+
+def _per_second(tokens: int, seconds: float) -> float:
+    return tokens / seconds if seconds > 0 else math.inf
+
+
+def _rate(flops_per_s: float) -> str:
+    return f"{flops_per_s / 1e15:.4g} PFLOP/s" if flops_per_s >= 1e15 else f"{flops_per_s / 1e12:.4g} TFLOP/s"

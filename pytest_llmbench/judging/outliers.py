@@ -1,0 +1,91 @@
+"""Which of many alike differ from the rest: by median and MAD, which a minority of bad ones does not move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from pytest_llmbench.core.errors import RunError
+
+# The MAD of normally distributed values is their standard deviation divided by this.
+_MAD_TO_SIGMA = 1.4826
+# Of two that differ, nobody can say which is the bad one.
+_FEWEST = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlier:
+    """One value that differs from the rest.
+
+    Attributes:
+        value: the value itself.
+        median: of all of them, this one included.
+        deviation: (value - median) / median, negative below.
+        among: how many values there are.
+    """
+
+    value: float
+    median: float
+    deviation: float
+    among: int
+
+    @property
+    def text(self) -> str:
+        """How far off it is, in words; values carry no unit here."""
+        side = "below" if self.deviation < 0 else "above"
+        return f"{abs(self.deviation):.1%} {side} the median {self.median:.6g} of {self.among}"
+
+
+def outliers(
+    values: Mapping[str, float],
+    *,
+    tolerance: float,
+    side: Literal["low", "high", "both"] = "low",
+    factor: float = 5.0,
+) -> dict[str, Outlier]:
+    """Find the values that differ from the rest.
+
+    An outlier lies more than `factor` scaled MADs (1.4826 · MAD) from the median, and at least `tolerance` of the
+    median away: among values that agree to 0.1 %, one that is off by 0.3 % is no fault; and where values scatter
+    widely, a wide scatter is no fault of one. The MAD is that of the ratios' logarithms: a rate cannot fall below 0, so
+    that by differences one that is forty times too slow would be no outlier among rates that scatter by a factor of 2.
+
+    Args:
+        values: one number for each, all of the same unit, by any name.
+        tolerance: the least distance from the median that counts, as a fraction of it.
+        side: which side is bad: low for rates, high for times.
+        factor: scaled MADs, 5 by default, so that of a thousand healthy values none is accused.
+
+    Returns:
+        The outliers by name, in the order of the values. None of fewer than three, of which nobody can say which
+        are the bad ones; none where the median is 0, of which there are no fractions.
+
+    Raises:
+        RunError: `not_finite` or `negative`, when a value is.
+    """
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise RunError("not_finite", f"{name}: {value} is no finite number")
+        if value < 0:
+            raise RunError("negative", f"{name}: {value:g} is negative: no rate, bandwidth or time")
+    middle = median(values.values()) if len(values) >= _FEWEST else 0.0
+    if middle == 0.0:
+        return {}
+    apart = {name: math.log(value / middle) if value > 0 else -math.inf for name, value in values.items()}
+    spread = _MAD_TO_SIGMA * median(map(abs, apart.values()))
+    return {
+        name: Outlier(value=value, median=middle, deviation=(value - middle) / middle, among=len(values))
+        for name, value in values.items()
+        if _on(side, value - middle) and abs(apart[name]) > factor * spread and _far(value, middle, tolerance)
+    }
+
+
+def _on(side: Literal["low", "high", "both"], distance: float) -> bool:
+    return side == "both" or (distance < 0) == (side == "low")
+
+
+def _far(value: float, middle: float, tolerance: float) -> bool:
+    return abs(value - middle) >= tolerance * middle

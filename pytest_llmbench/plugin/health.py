@@ -1,0 +1,154 @@
+"""Checks of the nodes become test cases: one per node, or one for the whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import pytest
+
+from pytest_llmbench.checks.base import Check, CheckSettings, all_checks, get_check
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Severity
+from pytest_llmbench.core.schema import validate
+
+MARKER = (
+    "check(*names): run this test for these checks, or families of checks, only; without it, for every check there "
+    "is. Provided by pytest-llmbench."
+)
+_MOST_READINGS = 4
+
+
+class CheckKey(str):
+    """The parameter of our `health`: a check, and the slot of the node it is about.
+
+    Attributes:
+        check: the check's name.
+        slot: 0-based number of the node among those of the session; None for a verdict on all of them together.
+    """
+
+    __slots__ = ("check", "slot")
+    check: str
+    slot: int | None
+
+    def __new__(cls, check: str, slot: int | None = None) -> Self:
+        """Name it as a test id does."""
+        key = super().__new__(cls, check if slot is None else f"{check}-slot{slot}")
+        key.check, key.slot = check, slot
+        return key
+
+
+def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
+    """Give a test that asks for `health` one case per check and node.
+
+    Args:
+        metafunc: the test.
+        nodes: how many the session asks for.
+
+    Raises:
+        ConfigError: the marker names an unknown check.
+    """
+    keys = [
+        CheckKey(check.name, slot)
+        for check in _chosen(metafunc)
+        for slot in (range(nodes) if check.scope == "node" else (None,))
+    ]
+    metafunc.parametrize("health", keys, indirect=True, ids=list(keys))
+
+
+def _chosen(metafunc: pytest.Metafunc) -> list[Check]:
+    known = all_checks()
+    marked = [name for marker in metafunc.definition.iter_markers("check") for name in marker.args]
+    families = {check.family for check in known.values()}
+    for name in marked:
+        if name not in known and name not in families:
+            raise ConfigError(f"{metafunc.function.__name__}: {unknown('check', name, [*known, *families])}")
+    return [check for check in known.values() if not marked or {check.name, check.family} & set(marked)]
+
+
+def check_key_of(item: pytest.Item) -> CheckKey | None:
+    """The check a test waits for, None for a test of another kind."""
+    callspec = getattr(item, "callspec", None)
+    key = callspec.params.get("health") if callspec else None
+    return key if isinstance(key, CheckKey) else None
+
+
+def check_names(items: Sequence[pytest.Item]) -> list[str]:
+    """The checks that collected tests wait for, in the order they run."""
+    asked = {key.check for item in items if (key := check_key_of(item)) is not None}
+    # A session without our tests imports no check.
+    return [name for name in all_checks() if name in asked] if asked else []
+
+
+def refuse_unknown(system: str, told: dict[str, CheckSettings]) -> None:
+    """Hold what a system's file says of checks against the checks there are.
+
+    Raises:
+        ConfigError: it names an unknown check, option or statistic, or a bound in a unit of another kind.
+    """
+    for name, settings in told.items():
+        where = f"system {system}: validation: {name}"
+        if name not in all_checks():
+            raise ConfigError(f"system {system}: validation: {unknown('check', name, all_checks())}")
+        check = get_check(name)
+        validate(check.options, settings.options, f"{where}: options")
+        for reference in settings.references:
+            unit = check.statistics.get(reference.statistic)
+            if unit is None:
+                known = unknown("statistic", reference.statistic, check.statistics)
+                raise ConfigError(f"{where}: reference {reference.name}: {known}")
+            for _, bound in reference.bounds:
+                try:
+                    bound.to(unit)
+                except ConfigError as error:
+                    raise ConfigError(f"{where}: reference {reference.name}: {error}") from error
+
+
+class Faults(tuple[Finding, ...]):
+    """Findings that fail; pytest shows how many, below the explanation that has them in words."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{len(self)} fault{'' if len(self) == 1 else 's'}"
+
+
+class Health:
+    """What a check found out about one node, or about all of them together.
+
+    Attributes:
+        record: the whole evidence.
+        slot: the node's; None for all of them.
+        host: its name.
+        faults: what keeps the node from training; empty where nothing does.
+        hints: what is worth a look and keeps it from nothing.
+        readings: what was measured.
+    """
+
+    def __init__(self, record: HealthRecord, slot: int | None) -> None:
+        self.record = record
+        self.slot = slot
+        self.host = record.host(slot)
+        found = record.findings(slot)
+        self.faults = Faults(finding for finding in found if finding.severity.fails)
+        self.hints: tuple[Finding, ...] = tuple(finding for finding in found if not finding.severity.fails)
+        told = record.report.readings
+        self.readings: tuple[Reading, ...] = tuple(r for r in told if self.host is None or r.host == self.host)
+
+    @property
+    def explanation(self) -> str:
+        """What is wrong, what to do, and where the evidence is."""
+        return "\n".join([*map(str, self.faults), f"health record: {self.record.path}"])
+
+    def properties(self) -> Iterator[tuple[str, str]]:
+        """Yield what a test's report says besides its verdict."""
+        if self.readings:
+            shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
+            more = f" and {len(shown) - _MOST_READINGS} more" if len(shown) > _MOST_READINGS else ""
+            yield "measured", "; ".join(shown[:_MOST_READINGS]) + more
+        if self.faults:
+            worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity))
+            yield "severity", str(worst.severity)
+            yield "action", worst.action
+        if self.hints:
+            yield "hints", "; ".join(map(str, self.hints))

@@ -1,0 +1,188 @@
+"""DeepSpeed-Chat's log: its three steps, as upstream prints them and as Lambda's fork does.
+
+What step a line is about may depend on the lines before it: the loss is numbered anew in every epoch, upstream's
+throughput not at all, and in step 3 the actor and the critic each count for themselves. So a log is read with a
+`reader()` of its own, which keeps that in mind; `parse` knows one line alone. The loss is that of rank 0.
+
+What proves that the run did its work: that every process `exits successfully`, as the launcher says, or the fork's
+`Throughput:`, printed once after the last step. `saving model ...` proves nothing, for it is only begun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
+from pytest_llmbench.readers.numbers import as_number, number
+from pytest_llmbench.readers.words import failure
+
+# Two ranks' lines without the line's end in between: each prints that on its own.
+_GLUED = re.compile(r"(?=Epoch: \d{1,9}, Step: |Model Parameters: )", re.ASCII)
+_WORLD_SIZE = re.compile(r"\bdist_world_size=(\d{1,9})\b|:print\]\s+world_size \.+ (\d{1,9})\s*$", re.ASCII)
+_CONFIG = re.compile(r":print\]\s+(train_batch_size|gradient_accumulation_steps) \.+ (\d{1,9})\s*$", re.ASCII)
+_EPOCH = re.compile(r"Beginning of Epoch (\d{1,9})/\d+, Total (Micro|Generation) Batches (\d{1,9})\s*$", re.ASCII)
+_TIMER = re.compile(r"\bepoch=\d+/micro_step=\d+/global_step=(\d{1,12}), (?=RunningAvg)(.*)", re.ASCII)
+_LOSS = re.compile(r"Epoch: (\d{1,9}), Step: (\d{1,9}), Rank: 0, loss = (.*)", re.ASCII)
+_PPO = re.compile(r"epoch: ?(\d{1,9}) ?\| ?step: ?(\d{1,9}) ?\|(.*)", re.ASCII | re.IGNORECASE)
+_SPEED = re.compile(r"(?:End-to-End => |Model Parameters: .{1,40}, )(Latency: .*)", re.ASCII)
+_MORE_OF_PPO = re.compile(r"(?:(Generation|Training) +=> |(?=Average reward score: ))(.*)", re.ASCII | re.IGNORECASE)
+_EVALUATION = re.compile(r"\*{5} Evaluating (?:perplexity|reward), Epoch (\d{1,9})/", re.ASCII)
+_EVALUATED = re.compile(r"(?:ppl: |chosen_last_scores \().*", re.ASCII)
+_EXECUTION = re.compile(r"Execution time: (\d+\.\d+) seconds for (\d+) steps", re.ASCII)
+_THROUGHPUT = re.compile(r"Throughput: (\d+\.\d+) samples/sec", re.ASCII)
+_EXIT = re.compile(r"\blaunch\.py:\d+:main\] Process \d+ exits successfully\.", re.ASCII)
+_RETURN_CODE = re.compile(r"\blaunch\.py:\d+:sigkill_handler\] .* (exits with return code = -?\d+)\s*$", re.ASCII)
+# `Latency: 0.10s`, `Time/seq 0.01s`, `BW: 0.33 GB/sec`, `acc (higher is better) : 1.0`, `MemAllocated=5.53GB`
+_QUANTITY = re.compile(
+    r"\s*(\S.{0,40}?)(?: \(\w+ is better\) )?[:= ] ?([-+.\de]+|[-+]?nan|[-+]?inf) ?(?:s|ms|B|GB|GB/sec)?\s*", re.ASCII
+)
+
+
+def parse(text: str) -> Iterable[Item]:
+    """Read one line by itself.
+
+    Raises:
+        Unreadable: it looks like a step and is none; or it numbers one in a later epoch, which only a `reader` knows.
+    """
+    return reader()(text)
+
+
+def reader() -> Parse:
+    """Return a dialect for one log, whose lines are to be given in order."""
+    return _Log().read
+
+
+@dataclass(slots=True)
+class _Log:
+    """What the lines so far leave to be known for the next ones."""
+
+    world_size: int | None = None
+    exits: int = 0
+    samples: int | None = None  # of one optimizer step
+    accumulates: bool = False  # then batches are no steps, and only DeepSpeed's timer counts steps
+    batches: int | None = None  # of an epoch; None before the first
+    ppo: bool = False
+    evaluating: str = ""
+    step: StepLine | None = None
+
+    def read(self, text: str) -> Iterable[Item]:
+        pieces = _GLUED.split(text)
+        return [
+            item
+            for piece in pieces
+            for part in (self._of_a_step, self._of_the_setting, self._of_the_end)
+            for item in part(piece)
+        ]
+
+    def _of_a_step(self, text: str) -> Iterator[Item]:
+        if match := _TIMER.search(text):
+            if not self.ppo:
+                yield self._add(self._of_timer(int(match[1]), _quantities(match[2], ",")))
+        elif match := _PPO.match(text):
+            said = _quantities(match[3], "|")
+            if len(said) <= match[3].count("|"):
+                raise Unreadable(f"not all of {match[3].strip()!r} are numbers")
+            yield self._add(StepLine(step=self._number(match[1], match[2]), reported=said))
+        elif self.accumulates:
+            return
+        elif match := _LOSS.match(text):
+            yield self._add(StepLine(step=self._number(match[1], match[2]), loss=number("loss", match[3])))
+        elif self.batches is not None and (match := _SPEED.match(text)):
+            yield self._add(_of_speed(self._next(), _quantities(match[1], ",")))
+        elif self.step and (match := _MORE_OF_PPO.match(text)):
+            prefix = f"{match[1]} " if match[1] else ""
+            said = _quantities(match[2], "|" if "|" in match[2] else ",")
+            yield self._add(StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
+
+    def _of_the_setting(self, text: str) -> Iterator[Item]:
+        if match := _EPOCH.match(text):
+            self.batches, self.ppo = int(match[3]), match[2] == "Generation"
+            self.step = None if match[1] == "1" else self.step
+        elif match := _EVALUATION.match(text):
+            self.evaluating = f" after epoch {match[1]}"
+        elif self.evaluating and (match := _EVALUATED.match(text)):
+            for name, value in _quantities(match[0], ",").items():
+                yield Total(name + self.evaluating, value)
+        elif match := _WORLD_SIZE.search(text):
+            self.world_size = self.world_size or int(match[1] or match[2])
+            yield WorldSize(int(match[1] or match[2]))
+        elif match := _CONFIG.search(text):
+            if match[1] == "train_batch_size":
+                self.samples = self.samples or int(match[2])
+            else:
+                self.accumulates |= int(match[2]) > 1
+            yield Total(match[1], float(match[2]))
+
+    def _of_the_end(self, text: str) -> Iterator[Item]:
+        if match := _EXECUTION.search(text):
+            yield from (Total("execution_time_s", float(match[1])), Total("execution_steps", float(match[2])))
+        elif match := _THROUGHPUT.search(text):
+            yield from (Total("throughput_samples_per_s", float(match[1])), Completed(match[0]))
+        elif _EXIT.search(text):
+            self.exits += 1
+            if self.batches is not None and self.exits == self.world_size:
+                yield Completed(f"{self.exits} of {self.world_size} processes exit successfully")
+        elif match := _RETURN_CODE.search(text):
+            yield Failed(f"a process {match[1]}")
+        elif words := failure(text):
+            yield Failed(words)
+
+    def _number(self, epoch: str, step: str) -> int:
+        if int(epoch) and self.batches is None:
+            raise Unreadable(f"step {step} of epoch {epoch}: how many steps an epoch has was not said")
+        return int(epoch) * (self.batches or 0) + int(step) + 1
+
+    def _next(self) -> int:
+        """The step whose speed is told without a number: the last one, unless its speed has been told."""
+        if self.step is None:
+            return 1
+        return self.step.step + ("Latency" in self.step.reported)
+
+    def _add(self, said: StepLine) -> StepLine:
+        """Return what is said together with what was said of the same step before."""
+        old = self.step
+        if old is not None and old.step == said.step:
+            said = replace(
+                said,
+                interval=said.interval or old.interval,
+                seconds=old.seconds if said.seconds is None else said.seconds,
+                samples=said.samples or old.samples,
+                loss=old.loss if said.loss is None else said.loss,
+                peak_memory_bytes=said.peak_memory_bytes or old.peak_memory_bytes,
+                reported={**old.reported, **said.reported},
+            )
+        self.step = said
+        return said
+
+    def _of_timer(self, step: int, said: dict[str, float]) -> StepLine:
+        """A line of DeepSpeed's timer: the last step's rate, by the batch of all ranks, and rank 0's memory."""
+        rate, peak = said.get("CurrSamplesPerSec"), said.pop("MaxMemAllocated", None)
+        if rate is None or not rate > 0.0:
+            raise Unreadable(f"its CurrSamplesPerSec is {rate}")
+        return StepLine(
+            step=step,
+            interval=1,
+            seconds=self.samples / rate if self.samples else None,
+            samples=self.samples,
+            peak_memory_bytes=round(peak * 2**30) if peak is not None and 0.0 < peak < 2**30 else None,
+            reported=said,
+        )
+
+
+def _of_speed(step: int, said: dict[str, float]) -> StepLine:
+    """A line of upstream's throughput: the batch it divides is one rank's in steps 1 and 2, so it says no samples."""
+    latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
+    if latency is None or rate is None or batch is None:
+        raise Unreadable("its Latency, Samples/sec or Batch Size is no number")
+    # Both have two decimals and come from the same time: the bigger one has more digits.
+    seconds = batch / rate if rate > max(latency, 0.0) else latency
+    return StepLine(step=step, seconds=seconds, reported=said)
+
+
+def _quantities(text: str, sign: str) -> dict[str, float]:
+    """What is said in pieces between signs, by name; what is no number is left out."""
+    matches = (_QUANTITY.fullmatch(piece) for piece in text.split(sign) if len(piece) < 200)
+    found = {match[1].strip(): as_number(match[2]) for match in matches if match}
+    return {name: value for name, value in found.items() if value is not None}

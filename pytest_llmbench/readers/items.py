@@ -1,0 +1,82 @@
+"""What a line of a log can say. A dialect turns lines into these; `log` makes a step series of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no error of ours
+    """A line that looks like a step and cannot be read as one; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepLine:
+    """A line about one optimizer step, or about several whose mean it gives. What it does not say is None.
+
+    Attributes:
+        step: 1-based number of the last step it is about.
+        interval: how many steps it is about; None for as many as there are since the line before it.
+        said_again: whether the next line's mean is about the steps of this line, too.
+        seconds: duration of one step.
+        tokens: tokens of one step over all ranks.
+        samples: sequences of one step over all ranks.
+        loss: nat per token; may be NaN or infinite.
+        grad_norm: may be NaN or infinite.
+        peak_memory_bytes: highest of any rank that says it.
+        reported: further numbers by the framework's own words.
+    """
+
+    step: int
+    interval: int | None = None
+    said_again: bool = False
+    seconds: float | None = None
+    tokens: int | None = None
+    samples: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    peak_memory_bytes: int | None = None
+    reported: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A number about the whole run; the first of a name counts."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Something happened once more; how often it did is a total of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSize:
+    """How many ranks the framework says it has; it says so once at the start of a run."""
+
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The framework says that it did all its work."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The framework says that it failed; this explains a run without `Completed`, and no other."""
+
+    words: str
+
+
+Item = StepLine | Total | Count | WorldSize | Completed | Failed
+
+# A dialect: the items of one line without its prefix, in the order in which it says them.
+# It raises Unreadable, and nothing else, for a line that looks like a step and is none.
+Parse = Callable[[str], Iterable[Item]]

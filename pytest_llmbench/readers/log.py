@@ -1,0 +1,172 @@
+"""A framework's log files, read with its dialect, become a step series.
+
+Nothing doubtful becomes a number: a line that looks like a step and is none is counted and shown, and a second
+run in the same files is named. Only steps are kept in memory, however long the log is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmbench.core.series import Progress, Step, StepSeries
+from pytest_llmbench.readers.items import (
+    Completed,
+    Count,
+    Failed,
+    Item,
+    Parse,
+    StepLine,
+    Total,
+    Unreadable,
+    WorldSize,
+)
+from pytest_llmbench.readers.lines import Line, last_lines, read_lines
+from pytest_llmbench.readers.words import cut_off, remoteness
+
+_MOST_REPORTED = 20
+
+
+def read_log(paths: Iterable[Path], parse: Parse) -> StepSeries:
+    """Read log files, in the order given, as one log."""
+    collected = _Collected()
+    for path in paths:
+        for line in read_lines(path):
+            if words := cut_off(line.text):
+                collected.cut_off = collected.cut_off or words
+            try:
+                for item in parse(line.text):
+                    collected.take(item, line)
+            except Unreadable as why:
+                collected.refuse(line, str(why))
+    return collected.series()
+
+
+def last_step(path: Path, parse: Parse) -> Progress | None:
+    """Read the last step from the end of a log that is still being written, at constant cost."""
+    last = None
+    for line in last_lines(path):  # in order, as a dialect may remember the lines before
+        with suppress(Unreadable):
+            items = list(parse(line.text)) if line.whole else []
+            last = next((item for item in reversed(items) if isinstance(item, StepLine)), last)
+    return Progress(step=last.step, seconds=last.seconds) if last is not None else None
+
+
+def last_words(path: Path) -> str:
+    """Return the last line that a log has so far, with its prefix; empty without one."""
+    lines = reversed(last_lines(path))
+    return next((f"{line.source} {line.text.strip()}".strip() for line in lines if line.text.strip()), "")
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What has been read so far. The steps are kept by source: ranks that share a file may all log them.
+
+    Attributes:
+        cut_off: the line with which Slurm says that it ended the run at its time limit.
+    """
+
+    cut_off: str | None = None
+    _steps: dict[str, dict[int, StepLine]] = field(default_factory=dict)
+    _totals: dict[str, float] = field(default_factory=dict)
+    _counts: dict[str, Counter[str]] = field(default_factory=dict)
+    _world_size: int | None = None
+    _sized: set[tuple[str, str]] = field(default_factory=set)
+    _completed: str | None = None
+    _failure: str | None = None
+    _restarted: str | None = None
+    _unreadable: list[str] = field(default_factory=list)
+    _unread: int = 0
+
+    def take(self, item: Item, line: Line) -> None:
+        """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
+        match item:
+            case Completed(words=words):
+                self._completed = self._completed or words.strip()
+            case Failed(words=words):
+                if self._failure is None or remoteness(words) < remoteness(self._failure):
+                    self._failure = words.strip()
+            case StepLine() if not line.whole:
+                self.refuse(line, f"step {item.step} is cut off")
+            case StepLine() if not self._restarted:
+                self._take_step(item, line)
+            case WorldSize() if line.whole:
+                self._take_world_size(item, line)
+            case Total(name=name, value=value) if line.whole:
+                self._totals.setdefault(name, value)
+            case Count(name=name) if line.whole:
+                self._counts.setdefault(line.source, Counter())[name] += 1
+
+    def refuse(self, line: Line, why: str) -> None:
+        """Count a line that could not be read, and show the first of them."""
+        self._unread += 1
+        if len(self._unreadable) < _MOST_REPORTED:
+            self._unreadable.append(f"{line.file}:{line.number}: {why}")
+
+    def series(self) -> StepSeries:
+        """Return what the log says."""
+        # Ranks that share a log say the same; the one that got furthest says it whole.
+        furthest = max(self._steps.values(), key=len, default={})
+        counts: Counter[str] = Counter()
+        for counted in self._counts.values():
+            counts |= counted
+        return StepSeries(
+            steps=tuple(_with_intervals(list(furthest.values()))),
+            unreadable=tuple(self._unreadable),
+            unread=self._unread,
+            totals={**counts, **self._totals},
+            world_size=self._world_size,
+            completed=self._completed,
+            failure=self._failure,
+            cut_off=self.cut_off,
+            restarted=self._restarted,
+        )
+
+    def _take_step(self, step: StepLine, line: Line) -> None:
+        steps = self._steps.setdefault(line.source, {})
+        last = next(reversed(steps), 0)
+        if step.step >= last:
+            steps[step.step] = step  # a progress bar says a step several times: its last word counts
+        elif repr(steps.get(step.step)) != repr(step):  # else a copy; repr, as NaN is not equal to itself
+            self._restart(line, f"step {step.step} after step {last}")
+
+    def _take_world_size(self, size: WorldSize, line: Line) -> None:
+        source = (line.file, line.source)
+        if self._steps and source in self._sized:
+            self._restart(line, "the number of ranks is said again after the first step")
+        self._sized.add(source)
+        self._world_size = self._world_size or size.ranks
+
+    def _restart(self, line: Line, why: str) -> None:
+        self._restarted = self._restarted or f"{line.file}:{line.number}: {why}: a second run in the same log"
+
+
+def _with_intervals(lines: Sequence[StepLine]) -> Iterator[Step]:
+    """Tell of how many steps each line is the mean.
+
+    The first line of a log that starts in the middle is about no more steps than the second; of a single line
+    nothing tells that it does not start at step 1.
+    """
+    before = max(0, 2 * lines[0].step - lines[1].step) if len(lines) > 1 else 0
+    for line in lines:
+        yield Step(
+            step=line.step,
+            interval=line.interval or max(1, line.step - before),
+            seconds=line.seconds,
+            tokens=line.tokens,
+            samples=line.samples,
+            loss=line.loss,
+            grad_norm=line.grad_norm,
+            peak_memory_bytes=line.peak_memory_bytes,
+            reported=line.reported,
+        )
+        if not line.said_again:
+            before = line.step
+
+
+def log_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files of a folder that match any pattern, each once, in the order of their names."""
+    return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})

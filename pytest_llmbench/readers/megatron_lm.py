@@ -1,0 +1,118 @@
+"""The log of Megatron-LM from v1.0 (2020) to core 0.19 (2026), of Megatron-DeepSpeed, and of JSC's patched version.
+
+A step is a line such as
+
+     [2026-11-21 02:46:00.792986] iteration       10/      40 | consumed samples:          320 | elapsed time per
+     iteration (ms): 629.1 | ... | lm loss: 9.622718E+00 | ... | number of nan iterations:   0 |
+
+of fields `key: value |`, of which versions have more or fewer. What `StepLine` has no place for is reported by the
+field's words in lower case, without what is in brackets and joined by `_`: `throughput per GPU (TFLOP/s/GPU)` is
+`throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, has no `lm loss`.
+
+Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; a signal is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from pytest_llmbench.readers.items import Completed, Failed, Item, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.numbers import as_number, count, duration, number
+from pytest_llmbench.readers.words import failure
+
+_ITERATION = re.compile(
+    r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?P<micro>\.\d+)?\] )?\biteration +(?P<step>\d+)/ *(?P<last>\d+) +\|",
+    re.ASCII,
+)
+# The rest of a line that lost its beginning. A line of source that is quoted has no digit here.
+_ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
+_KEY = re.compile(r"[A-Za-z][\w /().,%-]*", re.ASCII)
+_IN_BRACKETS = re.compile(r"\([^)]*\)")
+_NO_WORD = re.compile(r"[^a-z0-9]+")
+
+_PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iteration (s)": 1.0}
+_BATCH, _LENGTH, _LOSS, _NORM = "global batch size", "actual seqlen", "lm loss", "grad norm"
+_OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
+_OFTEN = ("consumed samples", "learning rate", "loss scale", "number of skipped iterations", "number of nan iterations")
+
+_WORLD_SIZE = re.compile(r"using world size: (\d{1,9})(?:,| and)", re.ASCII)
+_COMPLETED = re.compile(
+    r"\[(?:after training is done|exiting program at iteration \d+|exiting program after [\d.e-]+ minutes)\] datetime:",
+    re.ASCII,
+)
+_FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine:Unexpected result ")
+
+
+def parse(text: str) -> Iterable[Item]:
+    """Read one line; see `items.Parse`."""
+    if "iteration" in text and (_ITERATION.search(text) or _ELAPSED.search(text)):  # the first is 20 times as fast
+        return [_step(text)]
+    return _other(text)
+
+
+def _other(text: str) -> Iterator[Item]:
+    if match := _WORLD_SIZE.search(text):
+        yield WorldSize(int(match[1]))
+    if _COMPLETED.search(text):
+        yield Completed(text)
+    if _FAILED.search(text) or failure(text):
+        yield Failed(text)
+
+
+def _step(text: str) -> StepLine:
+    heads = list(_ITERATION.finditer(text))
+    if len(heads) != 1:
+        raise Unreadable("two iterations in one line" if heads else "a line without its iteration number")
+    step, last = (count(name, heads[0][name]) for name in ("step", "last"))
+    if step > last:
+        raise Unreadable(f"iteration {step} of {last}")
+    fields = _fields(text[heads[0].end() :])
+    for key in (_LOSS, _NORM, *_OFTEN):
+        if key in fields:
+            number(key, fields[key])
+    samples = count(_BATCH, fields[_BATCH]) if _BATCH in fields else None
+    length = count(_LENGTH, fields[_LENGTH]) if _LENGTH in fields else None
+    return StepLine(
+        step=step,
+        # From core 0.16 on, whose time has microseconds, the first iteration has a line besides those of the
+        # log interval, and the next line's mean includes it.
+        said_again=step == 1 and heads[0]["micro"] is not None,
+        seconds=_seconds(fields),
+        tokens=samples * length if samples is not None and length is not None else None,
+        samples=samples,
+        loss=as_number(fields.get(_LOSS)),
+        grad_norm=as_number(fields.get(_NORM)),
+        reported={_name(key): value for key, text in fields.items()
+                  if key not in _OWN_PLACE and (value := as_number(text)) is not None},
+    )  # fmt: skip
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    *parts, rest = text.split("|")
+    if rest.strip():
+        raise Unreadable(f"cut off, or another line's text at its end: {rest.strip()[:40]!r}")
+    fields: dict[str, str] = {}
+    for part in parts:
+        key, colon, value = part.partition(":")
+        key = key.strip()
+        if not colon or not _KEY.fullmatch(key):
+            raise Unreadable(f"{part.strip()[:40]!r} is no field")
+        if key in fields:
+            raise Unreadable(f"{key} twice")
+        fields[key] = value
+    # Both came with version 2.0, and nothing that is needed comes after the second.
+    if "consumed samples" in fields and "number of nan iterations" not in fields:
+        raise Unreadable(f"cut off after {next(reversed(fields))}")
+    return fields
+
+
+def _seconds(fields: Mapping[str, str]) -> float:
+    keys = [key for key in _PER_SECOND if key in fields]
+    if len(keys) != 1:
+        raise Unreadable("elapsed time twice" if keys else "no elapsed time")
+    return duration(keys[0], fields[keys[0]]) / _PER_SECOND[keys[0]]
+
+
+def _name(key: str) -> str:
+    return _NO_WORD.sub("_", _IN_BRACKETS.sub("", key).lower()).strip("_")

@@ -1,0 +1,103 @@
+"""The log of metaseq and fairseq with `--log-format json`.
+
+A step is a line `... | INFO | train_inner | {json}`, whose numbers are mostly texts; the lines `train` and `valid`
+are summaries. The loss is in bits and becomes nat. `wpb` and `bsz` are tokens and sequences of one update over all
+ranks, and `wps` counts the updates since the line before, overflows included; it is 0 where there was none before.
+Numbers from a million on have six digits. Everything else is reported by its own name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pytest_llmbench.readers.items import Completed, Count, Failed, Item, StepLine, Total, Unreadable, WorldSize
+from pytest_llmbench.readers.numbers import as_number, count, duration, number
+from pytest_llmbench.readers.words import failure
+
+_STEP = "| train_inner |"
+_GIB = 2**30
+# fairseq's words end in it, metaseq's do not; both repeat it once for each step that is not made.
+_OVERFLOW = "gradient overflow detected"
+_WORLD_SIZE = re.compile(r"\| training on (\d{1,9}) devices", re.ASCII)
+_STOP = re.compile(r"\| Stopping training due to num_updates: \d+ >= max_update: (\d{1,15})\b", re.ASCII)
+_DONE = re.compile(r"\| done training in (\d+(?:\.\d+)?) seconds", re.ASCII)
+
+
+def parse(text: str) -> Iterable[Item]:
+    """Read one line; see `items.Parse`.
+
+    The totals are `done_training_s`, `max_update` (how many updates the run was to make) and
+    `gradient_overflows` (how many updates were skipped for one).
+    """
+    return [_step(text)] if _STEP in text else _other(text)
+
+
+def _other(text: str) -> Iterator[Item]:
+    if match := _WORLD_SIZE.search(text):
+        yield WorldSize(int(match[1]))
+    if _OVERFLOW in text:
+        yield Count("gradient_overflows")
+    if match := _STOP.search(text):
+        yield Total("max_update", float(match[1]))
+    if (match := _DONE.search(text)) and (seconds := as_number(match[1])) is not None:
+        yield Completed(text)
+        yield Total("done_training_s", seconds)
+    if failure(text):
+        yield Failed(text)
+
+
+def _step(text: str) -> StepLine:
+    said = _object(text.partition(_STEP)[2])
+    numbers = {key: value for key, each in said.items() if (value := as_number(each)) is not None}
+    samples = _finite("bsz", said)
+    tokens = _finite("wpb", said)
+    memory = _finite("cuda_gb_allocated", said)
+    loss = number("loss", said["loss"]) if "loss" in said else None
+    return StepLine(
+        step=count("num_updates", said.get("num_updates", "missing")),
+        seconds=_seconds(said),
+        tokens=None if tokens is None else round(tokens),
+        samples=round(samples) if samples is not None and samples.is_integer() else None,
+        loss=None if loss is None else loss * math.log(2),
+        grad_norm=number("gnorm", said["gnorm"]) if "gnorm" in said else None,
+        peak_memory_bytes=None if memory is None else round(memory * _GIB),
+        reported={key: value for key, value in numbers.items() if key not in {"num_updates", "loss", "gnorm"}},
+    )
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        said = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"no JSON, or cut off: {str(error)[:80]}") from None
+    if not isinstance(said, dict):
+        raise Unreadable("no JSON object")
+    return said
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    said = dict(pairs)
+    if len(said) < len(pairs):
+        raise Unreadable("a name twice")
+    return said
+
+
+def _finite(name: str, said: Mapping[str, Any]) -> float | None:
+    """Read a number from 0 on; one below 1e15, so that it can be rounded."""
+    if name not in said:
+        return None
+    value = number(name, said[name])
+    if not 0.0 <= value < 1e15:
+        raise Unreadable(f"{name} is {value}")
+    return value
+
+
+def _seconds(said: Mapping[str, Any]) -> float | None:
+    rate = _finite("wps", said)
+    if not rate or "wpb" not in said:
+        return None
+    return duration("wpb", said["wpb"]) / rate

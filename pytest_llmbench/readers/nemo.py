@@ -1,0 +1,76 @@
+"""NeMo's log: the progress bar of NeMo 1, the lines of NeMo 2 (24.07 and later).
+
+Both number steps from 0. NeMo 2 gives means over the steps since the line before, even of `consumed_samples`.
+Times are here only where the bar or the line was told to show them; the event file always has them (`tensorboard`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pytest_llmbench.readers.items import Completed, Failed, Item, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.numbers import as_number, number
+from pytest_llmbench.readers.words import failure
+
+# `Epoch 0: 100%|███| 40/40 [00:31<00:00,  1.27it/s, loss=10.9, v_num=, ..., global_step=39.00]`, and another bar or
+# a warning behind it, for a bar has no end of line.
+_BAR = re.compile(r"Epoch \d{1,9}:[^\[\]]{0,999}\[([^\[\]]*)(\]?)", re.ASCII)
+_LINE = re.compile(r"Training epoch \d+, iteration \d+", re.ASCII)
+_COUNT = re.compile(r"(\d{1,12})(?:\.0*)?", re.ASCII)
+_WORLD_SIZE = re.compile(
+    r"All distributed processes registered\. Starting with (\d{1,9}) processes"
+    r"|[Ii]nitializing distributed: GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,9})",
+    re.ASCII,
+)
+_COMPLETED = re.compile(r"`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached\.", re.ASCII)
+_NEEDED = ("reduced_train_loss", "grad_norm")
+TIMINGS = ("train_step_timing", "train_step_timing in s")  # NeMo up to 1.23, and after
+
+
+def parse(text: str) -> Iterable[Item]:
+    """Read one line.
+
+    Raises:
+        Unreadable: it looks like a step and is none.
+    """
+    if _LINE.match(text):
+        yield _step(dict(_pairs(text.split(" | ")[1:], ":")))
+        return
+    for bar in _BAR.finditer(text):
+        if "global_step=" in bar[1]:
+            if not bar[2]:
+                raise Unreadable("the bar is cut off")
+            yield replace(_step(dict(_pairs(bar[1].split(", "), "="))), interval=1)  # it shows the last step alone
+    if match := _COMPLETED.search(text):
+        yield Completed(match[0])
+    if match := _WORLD_SIZE.search(text):
+        yield WorldSize(int(match[1] or match[2]))
+    if words := failure(text):
+        yield Failed(words)
+
+
+def _pairs(pieces: list[str], sign: str) -> Iterator[tuple[str, str]]:
+    for piece in pieces:
+        name, found, value = piece.partition(sign)
+        if found:
+            yield name.strip(), value.strip()
+
+
+def _step(said: dict[str, str]) -> StepLine:
+    """Make a step of what is said of it; what is no number, such as an empty `v_num`, is left out."""
+    global_step = _COUNT.fullmatch(said.pop("global_step", ""))
+    if global_step is None:  # 1.23e+05 is none: the bar has rounded it, and the step is not known
+        raise Unreadable("it has no global_step that is a whole number")
+    batch = _COUNT.fullmatch(said.get("global_batch_size", ""))
+    values = {name: number(name, said.pop(name)) for name in (*_NEEDED, *TIMINGS) if name in said}
+    timings = [values[name] for name in TIMINGS if name in values]
+    return StepLine(
+        step=int(global_step[1]) + 1,
+        seconds=timings[0] if timings else None,
+        samples=int(batch[1]) if batch else None,
+        loss=values.get("reduced_train_loss"),
+        grad_norm=values.get("grad_norm"),
+        reported={name: each for name, value in said.items() if (each := as_number(value)) is not None},
+    )

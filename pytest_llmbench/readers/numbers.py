@@ -1,0 +1,65 @@
+"""Numbers that a line must have to be a step: what is none makes the line unreadable."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pytest_llmbench.readers import words
+from pytest_llmbench.readers.items import Unreadable
+
+_COUNT = re.compile(r"\d{1,15}", re.ASCII)
+
+
+def as_number(value: object) -> float | None:
+    """Read what a line or a JSON object has for a number, which may be NaN or infinite; None where it is none."""
+    if isinstance(value, str):
+        return words.number(value.strip())
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def number(name: str, value: object) -> float:
+    """Read a number, which may be NaN or infinite.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    result = as_number(value)
+    if result is None:
+        raise Unreadable(f"{name} is {_short(value)}, which is no number")
+    return result
+
+
+def count(name: str, value: object) -> int:
+    """Read a whole number from 1 on.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    text = str(value) if type(value) is int and 0 < value < 10**15 else value
+    if not isinstance(text, str) or not _COUNT.fullmatch(text.strip()) or int(text) < 1:
+        raise Unreadable(f"{name} is {_short(value)}, which is no whole number from 1 on")
+    return int(text)
+
+
+def duration(name: str, value: object) -> float:
+    """Read a finite number above 0.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    result = number(name, value)
+    if not 0.0 < result < math.inf:
+        raise Unreadable(f"{name} is {_short(value)}")
+    return result
+
+
+def _short(value: object) -> str:
+    if isinstance(value, str):
+        return repr(value.strip()[:40])
+    return str(value) if isinstance(value, float) else f"a {type(value).__name__}"

@@ -1,0 +1,199 @@
+"""The scalars of TensorBoard's event files, and the steps that NeMo logs there.
+
+This is our own code because the `tensorboard` package brings NumPy, gRPC and protobuf into every installation and
+ends at a damaged record as at the end of a file, where here what is missing must never go unseen.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmbench.core.series import Step, StepSeries
+from pytest_llmbench.readers.nemo import TIMINGS
+from pytest_llmbench.readers.protobuf import FIXED32, FIXED64, LENGTH, Field, Malformed, fields, signed
+from pytest_llmbench.readers.tfrecord import records
+
+# Whoever keeps the files of several runs in one place puts a name before `events.out`.
+PATTERN = "*.tfevents.*"
+_BEGUN = re.compile(r"tfevents\.(\d{1,15})\.", re.ASCII)
+_TAGS = (*TIMINGS, "reduced_train_loss", "grad_norm", "global_batch_size", "global_step", "consumed_samples", "lr")
+_MOST_REPORTED = 20
+_FLOATS = {1: "f", 2: "d"}  # by TensorFlow's number of the type
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One number: its tag, its step as the file has it, its value; `record` counts from 1."""
+
+    file: str
+    record: int
+    tag: str
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A record, counted from 1, that could not be read, and why."""
+
+    file: str
+    record: int
+    why: str
+
+
+def event_files(source: Path | Iterable[Path]) -> list[Path]:
+    """The event files of a folder, or the files given, in the order in which they were begun."""
+    if isinstance(source, Path):
+        source = source.glob(PATTERN) if source.is_dir() else [source]
+    return sorted(source, key=lambda path: (_begun(path), path.name))
+
+
+def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scalar | Damage]:
+    """Yield the scalars with these tags in the files' order, one record in memory at a time, and all damage.
+
+    A file that was cut off yields what is whole and then the damage; so does one that cannot be read.
+    """
+    for path in paths:
+        count = 0
+        try:
+            with path.open("rb") as file:
+                for data in records(file):
+                    count += 1
+                    yield from _of_record(path.name, count, data, tags)
+        except OSError as error:
+            yield Damage(path.name, count + 1, f"cannot be read: {error.strerror or error}")
+
+
+def series(source: Path | Iterable[Path]) -> StepSeries:
+    """Read the steps that NeMo logged into a folder's event files, or into the files given.
+
+    Several files are one run that was resumed: each goes on where the one before it ended, or the run is `restarted`.
+    What event files never say, such as whether the run was completed, is None.
+    """
+    collected = _Collected()
+    for item in read_scalars(event_files(source), _TAGS):
+        collected.take(item)
+    return collected.series()
+
+
+def _begun(path: Path) -> int:
+    match = _BEGUN.search(path.name)
+    return int(match[1]) if match else 0
+
+
+def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str]) -> Iterator[Scalar | Damage]:
+    if isinstance(data, str):
+        yield Damage(file, record, data)
+        return
+    try:
+        for tag, step, value in _of_event(data, tags):
+            yield Scalar(file, record, tag, step, value)
+    except Malformed as why:
+        yield Damage(file, record, str(why))
+
+
+def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float]]:
+    """Decode Event {2: step, 5: Summary {1: Value {1: tag, 2: simple_value, 8: tensor}}}."""
+    event = list(fields(data))
+    step = signed(next((part.integer for part in event if part.number == 2), 0))
+    for value in _parts(event, 5, 1):
+        content = list(fields(value))
+        tag = b"".join(part.data for part in content if part.number == 1).decode("utf-8", errors="replace")
+        if tag in tags:
+            number = _scalar(content)
+            if number is None or step < 0:
+                raise Malformed(f"{tag} at step {step} is no scalar of a step")
+            yield tag, step, number
+
+
+def _parts(message: Iterable[Field], *path: int) -> Iterator[bytes]:
+    """Yield the bytes under a path of field numbers."""
+    for part in message:
+        if part.number == path[0] and part.kind == LENGTH:
+            if len(path) == 1:
+                yield part.data
+            else:
+                yield from _parts(fields(part.data), *path[1:])
+
+
+def _scalar(value: Iterable[Field]) -> float | None:
+    for part in value:
+        if part.number == 2 and part.kind == FIXED32:
+            return float(struct.unpack("<f", part.data)[0])
+        if part.number == 8 and part.kind == LENGTH:
+            return _of_tensor(list(fields(part.data)))
+    return None
+
+
+def _of_tensor(tensor: list[Field]) -> float | None:
+    """Decode TensorProto {1: dtype, 2: shape {2: dim {1: size}}, 4: content, 5: float_val, 6: double_val}."""
+    code = _FLOATS.get(next((part.integer for part in tensor if part.number == 1), 0))
+    sizes = [size.integer for dim in _parts(tensor, 2, 2) for size in fields(dim) if size.number == 1]
+    if code is None or any(size != 1 for size in sizes):
+        return None
+    own = {"f": 5, "d": 6}[code]
+    raw = b"".join(part.data for part in tensor if part.number in (4, own) and part.kind in (LENGTH, FIXED32, FIXED64))
+    return float(struct.unpack(f"<{code}", raw)[0]) if len(raw) == struct.calcsize(code) else None
+
+
+@dataclass(slots=True)
+class _Collected:
+    _steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    _doubtful: set[int] = field(default_factory=set)
+    _restarted: str | None = None
+    _unreadable: list[str] = field(default_factory=list)
+    _unread: int = 0
+
+    def take(self, item: Scalar | Damage) -> None:
+        if isinstance(item, Damage):
+            self._refuse(f"{item.file}:{item.record}: {item.why}")
+            return
+        number = item.step + 1
+        said = self._steps.get(number)
+        if said is None and number > next(reversed(self._steps), 0):
+            said = self._steps[number] = {}
+        if said is None or not _same(said.setdefault(item.tag, item.value), item.value):
+            why = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
+            self._restarted = self._restarted or f"{item.file}:{item.record}: {why}"
+        elif len(timings := {said[tag] for tag in TIMINGS if tag in said}) == 2 and not _same(*timings):
+            self._refuse(f"{item.file}:{item.record}: {' and '.join(TIMINGS)} of step {number} are not the same")
+            self._doubtful.add(number)
+
+    def series(self) -> StepSeries:
+        steps = tuple(self._made())
+        return StepSeries(
+            steps=steps, unreadable=tuple(self._unreadable), unread=self._unread, restarted=self._restarted
+        )
+
+    def _made(self) -> Iterator[Step]:
+        first, second = [*self._steps, 0, 0][:2]
+        before = max(0, 2 * first - second) if second else 0  # files that begin in the middle of a run
+        for number, said in self._steps.items():
+            if number in self._doubtful:
+                continue
+            timings = [said.pop(tag) for tag in TIMINGS if tag in said]
+            batch = said.get("global_batch_size", math.nan)
+            yield Step(
+                step=number,
+                interval=number - before,
+                seconds=timings[0] if timings else None,
+                samples=int(batch) if batch.is_integer() else None,
+                loss=said.pop("reduced_train_loss", None),
+                grad_norm=said.pop("grad_norm", None),
+                reported=said,
+            )
+            before = number
+
+    def _refuse(self, why: str) -> None:
+        self._unread += 1
+        if len(self._unreadable) < _MOST_REPORTED:
+            self._unreadable.append(why)
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))

@@ -1,0 +1,68 @@
+"""TFRecord files: rows of checked records, read one at a time.
+
+A record is its length (uint64, little-endian), the masked CRC-32C of that, its data, and the masked CRC-32C of those.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+LONGEST = 16 * 1024 * 1024  # bytes; what is longer is passed over, for no scalar is near it
+_CUT_OFF = "the file is cut off"
+
+
+def records(file: BinaryIO) -> Iterator[bytes | str]:
+    """Yield each record's data, or in words why it has none.
+
+    After a damaged record the next follows, unless nothing says any more where it begins.
+    """
+    while head := file.read(12):
+        if len(head) < 12:
+            yield _CUT_OFF
+            return
+        length, check = struct.unpack("<QI", head)
+        if masked_crc32c(head[:8]) != check:
+            yield "the checksum of its length is wrong: nothing after it can be found"
+            return
+        size = length + 4
+        if length > LONGEST:
+            whole = _pass_over(file, size)
+            yield f"its {length} bytes are more than the {LONGEST} that are read" if whole else _CUT_OFF
+            if not whole:
+                return
+            continue
+        body = file.read(size)
+        if len(body) < size:
+            yield _CUT_OFF
+            return
+        data = body[:length]
+        yield data if masked_crc32c(data) == struct.unpack("<I", body[length:])[0] else "its checksum is wrong"
+
+
+def masked_crc32c(data: bytes) -> int:
+    """CRC-32C, turned and shifted as TFRecord has it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc_of_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)  # Castagnoli's polynomial, its bits in reverse
+    return crc
+
+
+_TABLE = tuple(_crc_of_byte(byte) for byte in range(256))
+
+
+def _pass_over(file: BinaryIO, size: int) -> bool:
+    """Go on by that many bytes; False where the file has fewer."""
+    here = file.tell()
+    end = file.seek(0, os.SEEK_END)
+    file.seek(min(here + size, end))
+    return here + size <= end

@@ -1,0 +1,54 @@
+"""What every framework's log says alike: numbers, and the words with which a program fails."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+# Lightning pads what has no decimals: `nan.0`.
+_NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
+
+# Of a traceback it is the last line that says why.
+_FAILURE = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::\s|\s*$)"
+    r"|(?:Error|Exception): "
+    r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers
+    r"|Fatal Python error: "
+    r"|\[E[\d :.]*ProcessGroup\w+\.cpp:\d+\]"  # torch's watchdog over collective operations
+    r"|E\d{4} [\d:.]+ +\d+ torch/distributed/elastic/"
+    r"|CUDA out of memory",
+    re.ASCII,
+)
+# What says less than the words of the program that failed, in the order of what each tells: torchrun's word on which
+# rank ended how, what ranks say whose peer is gone, and that something which was started failed or was asked to end.
+_TELLS_LESS = (
+    re.compile(r"E\d{4} ", re.ASCII),
+    re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
+    re.compile(r"srun: error: |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b", re.ASCII),
+)
+_CUT_OFF = re.compile(
+    r"\w+: error: \*\*\* (?:JOB|STEP) [\w.+]+ ON \S+ CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*", re.ASCII
+)
+
+
+def number(text: str) -> float | None:
+    """Read a number, as frameworks print them; NaN and infinities are numbers, anything else is None."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    match = _NOT_FINITE.fullmatch(text)
+    return float(match[1]) if match else None
+
+
+def failure(text: str) -> str | None:
+    """The line, if it is one with which a program or Slurm says why it failed; None for any other line."""
+    return text.strip() if _FAILURE.match(text) or "Segmentation fault" in text else None
+
+
+def remoteness(words: str) -> int:
+    """How far the words of a failure are from its cause: 0 for those of the program that failed."""
+    return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), 0)
+
+
+def cut_off(text: str) -> str | None:
+    """The line, if Slurm says with it that it ended the job or the step at its time limit; else None."""
+    return text.strip() if "TIME LIMIT" in text and _CUT_OFF.match(text) else None

@@ -1,0 +1,121 @@
+"""Batches: the runs of one recipe on groups of nodes, in the file that the source's own evaluator would write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.records import RunRecord, Verdict
+from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.engines._external import OUTPUT
+from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statistics_of
+from pytest_llmbench.judging.references import Machine, why_not_applicable
+
+# The worst of several verdicts comes first.
+_WORST = (Verdict.ERROR, Verdict.FAIL, Verdict.PASS, Verdict.SKIP)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """The runs of one recipe in the order of their groups.
+
+    Attributes:
+        recipe: its name.
+        records: of each run, with its verdicts.
+        reference: whose lower bound on the statistic of record parts success from failure.
+        applies: whether that reference is for the machine of these runs.
+        file: what the source's evaluator writes: a line of names, then one for each run.
+    """
+
+    recipe: str
+    records: tuple[RunRecord, ...]
+    reference: Reference
+    applies: bool
+    file: bytes
+
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Yield (verdict, line): how the runs ended there and here, one line for each."""
+        names, *rows = self.file.decode().splitlines()
+        plural = "" if len(rows) == 1 else "s"
+        yield (
+            "",
+            f"{self.recipe}: {len(rows)} run{plural}, success from {self.reference.at_least} on; {names} | verdict",
+        )
+        if not self.applies:
+            yield "", f"  that bound, {self.reference.name}, is for {self.reference.applies_to}, and not for these runs"
+        for record, row in zip(self.records, rows, strict=True):
+            verdict = _verdict(record, self.reference)
+            problem = f" ({record.problem.kind})" if record.problem else ""
+            yield verdict, f"  {record.key}: {row} | {verdict or 'not judged'}{problem}"
+        if any(record.problem for record in self.records):
+            yield "", "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"
+
+
+def batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[Batch]:
+    """Evaluate the runs of every recipe whose source has an evaluator, and that has a bound to evaluate by.
+
+    Raises:
+        ConfigError: a log cannot be read.
+    """
+    found: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        if run.key in records and get_engine(run.recipe.engine).evaluate is not None:
+            found.setdefault(run.recipe.name, []).append(run)
+    made = (_batch(name, sorted(of_one, key=lambda run: run.group or 0), records) for name, of_one in found.items())
+    return [batch for batch in made if batch is not None]
+
+
+def _batch(name: str, runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> Batch | None:
+    told = tuple(records[run.key] for run in runs)
+    recipe = told[0].recipe
+    engine = get_engine(recipe.engine)
+    lower = [
+        reference for reference in recipe.references
+        if reference.statistic == recipe.statistic_of_record and reference.at_least is not None
+    ]  # fmt: skip
+    if not lower or engine.evaluate is None:
+        return None
+    fitting = [reference for reference in lower if _applies(reference, told)]
+    reference = (fitting or lower)[0]
+    unit = statistics_of(engine)[recipe.statistic_of_record].unit
+    return Batch(
+        recipe=name,
+        records=told,
+        reference=reference,
+        applies=bool(fitting),
+        file=_evaluated(engine.evaluate, told, reference.at_least, unit),
+    )
+
+
+def _applies(reference: Reference, records: Iterable[RunRecord]) -> bool:
+    """Whether a reference is for the machine of every run that got far enough to say which."""
+    machines = [
+        Machine(
+            system=record.system, device=record.device, gpus=record.gpus, nodes=record.nodes, scale=record.recipe.scale
+        )
+        for record in records if record.device is not None
+    ]  # fmt: skip
+    return bool(machines) and all(why_not_applicable(reference, machine) is None for machine in machines)
+
+
+def _evaluated(evaluate: Evaluate, records: Iterable[RunRecord], bound: Quantity | None, unit: str) -> bytes:
+    threshold = bound.to(unit).value if bound is not None else 0.0
+    return evaluate([BatchLog(path=_log_of(record), hosts=record.hosts) for record in records], threshold)
+
+
+def _log_of(record: RunRecord) -> Path:
+    """The framework's log: that of a run of ours, or the one that was handed in."""
+    place = Path(record.replayed or record.folder)
+    if place.is_file():
+        return place
+    return next((path for path in sorted(place.glob("*.log"))), place / OUTPUT)
+
+
+def _verdict(record: RunRecord, reference: Reference) -> str:
+    """How the test of that bound ended, or, where none was run, the worst test of the run."""
+    of_bound = {each.verdict for each in record.judgements if each.reference == reference.name}
+    ends = of_bound or {each.verdict for each in record.judgements}
+    return next((verdict for verdict in _WORST if verdict in ends), "")

@@ -1,0 +1,63 @@
+"""The health table: a line per check, then a paragraph per node that is not fit."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+_VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
+_WIDTH = 110
+
+
+def render_health(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    """Yield (verdict, line).
+
+    Args:
+        rows: one mapping per test, with the properties its report carries. Of a fleet there may be thousands, so a
+            check has one line, and only what is no PASS is told at length; what is the same for many nodes, once.
+    """
+    by_check: dict[str, list[Mapping[str, object]]] = {}
+    for row in rows:
+        by_check.setdefault(str(row["check"]), []).append(row)
+    width = max(len(name) for name in [*by_check, "check"])
+    yield "", f"{'check'.ljust(width)}  verdict  nodes  measured"
+    for name, tests in by_check.items():
+        count = Counter(str(test["verdict"]) for test in tests)
+        worst = next(verdict for verdict in _VERDICTS if count[verdict])
+        of_each = ", ".join(f"{count[verdict]} {verdict}" for verdict in _VERDICTS if count[verdict])
+        nodes = of_each if len(count) > 1 else str(sum(int(str(test.get("nodes") or 0)) for test in tests))
+        measured = str(tests[0].get("measured", "")) if len(tests) == 1 else ""
+        yield worst, f"{name.ljust(width)}  {worst.ljust(7)}  {nodes.ljust(5)}  {measured}".rstrip()
+    everyone = {str(row["host"]) for row in rows if row.get("host")}
+    for verdict in _VERDICTS[:-1]:
+        told = [(row, str(row.get("reason", ""))) for row in rows if row["verdict"] == verdict]
+        yield from _told(verdict, verdict, told, everyone)
+    hints = [(row, str(row["hints"])) for row in rows if row["verdict"] == "PASS" and row.get("hints")]
+    yield from _told("", "hint", hints, everyone)
+
+
+def _told(
+    verdict: str, word: str, told: Sequence[tuple[Mapping[str, object], str]], everyone: set[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield what there is to say: each text once, with every check and node it is true of."""
+    alike: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for row, text in told:
+        host, plain = str(row.get("host") or ""), " ".join(text.split())
+        plain = plain.replace(f"{host}: ", "", 1).replace(f"{host} ", "", 1) if host else plain
+        checks, hosts = alike.setdefault(plain, ({}, {}))
+        checks[str(row["check"])] = None
+        hosts[host or "all nodes"] = None
+    for text, (checks, hosts) in alike.items():
+        where = f"all {len(hosts)} nodes" if len(hosts) > 1 and set(hosts) == everyone else _list([*hosts])
+        yield from _paragraph(verdict, f"{word} {_list([*checks])} on {where}: {text}")
+
+
+def _paragraph(verdict: str, text: str) -> Iterator[tuple[str, str]]:
+    lines = textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    yield from ((verdict, line) for line in lines)
+
+
+def _list(hosts: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
+    return ", ".join(hosts[:most]) + more

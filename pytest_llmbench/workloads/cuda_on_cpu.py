@@ -1,0 +1,263 @@
+"""Stands in for CUDA on a machine without a GPU: to a framework that can only say "cuda", this is the CPU.
+
+Megatron-Core, and with it Megatron-LM, NeMo 2 and metaseq, name CUDA in their code and take no device from
+their caller, so that nothing of them trains where there is none. With this their own, unchanged code does,
+for tests and for trying a configuration out. Only PyTorch is changed, in this process and only where CUDA is
+not available; on a machine with a GPU nothing here does anything.
+
+    python -m pytest_llmbench.workloads.cuda_on_cpu train.py --its --options
+    torchrun --nproc-per-node 2 -m pytest_llmbench.workloads.cuda_on_cpu -m package.train --its --options
+
+What is replaced, before the framework is imported:
+
+* a CUDA device in a call of PyTorch is the CPU; `Tensor.cuda` and `Tensor.pin_memory` return their tensor;
+* `Tensor.type()` says `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
+* CUDA has one device, number 0, and its random numbers are the CPU's;
+* streams do nothing, as an operation of the CPU is done when its call returns. Events read the host's clock:
+  the times between them are true times of the CPU;
+* device memory in use is NaN, and its statistics are empty: there is none, and nothing was measured;
+* `torch.compile` is off: it cannot trace through all this.
+
+With `pretend_available`, `torch.cuda.is_available()` is true too, for programs that refuse to start otherwise
+(Megatron-LM's pretrain_gpt.py). The device then has a name that says what it is, compute capability 0.0,
+older than any GPU, so that code for newer ones stays off, and NaN as its memory; and Megatron-LM's fused CUDA
+kernels are not compiled. PyTorch itself believes it too, a `DataLoader` that pins memory for instance.
+
+The device is redirected in the thread that calls `install` alone, as PyTorch's function modes are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_CPU = torch.device("cpu")
+_MARK = "_is_the_cpu"
+
+
+def install(*, pretend_available: bool = False) -> None:
+    """Let "cuda" mean the CPU for the rest of this process, unless CUDA is available.
+
+    It must come before the framework's import, which copies names out of `torch.cuda`.
+
+    Args:
+        pretend_available: let `torch.cuda.is_available()` be true too; see the module.
+    """
+    # The mark is on PyTorch, which is what was changed: run by -m, this module is there twice.
+    if not hasattr(torch.cuda, _MARK):
+        if torch.cuda.is_available():
+            return
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        # It warns at every dropout that the CPU's random numbers move on while CUDA's are drawn: they are the same.
+        logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
+        _replace({_MARK: True, **_replacements()})
+        _replace({"range_push": _nothing(), "range_pop": _nothing()}, torch.cuda.nvtx)
+        _redirect()
+    if pretend_available:
+        _pretend_available()
+
+
+class _CudaIsCpu(TorchFunctionMode):
+    """Redirects every call of PyTorch made in its thread."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        if func is torch.Tensor.record_stream:
+            return None
+        if func is torch.Tensor.type:
+            return _type(*args, **named)
+        if func is torch.Tensor.to:
+            args = (args[0], *map(_device, args[1:]))
+        if "device" in named:
+            named["device"] = _device(named["device"])
+        named.pop("pin_memory", None)
+        return func(*args, **named)
+
+
+def _redirect() -> None:
+    mode = _CudaIsCpu()
+    mode.__enter__()  # type: ignore[no-untyped-call]  # and never left
+    # A mode is off inside the functions that it redirects, and so in all that `backward` calls.
+    run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def redirected(*args: Any, **named: Any) -> Any:
+        with mode:
+            return run_backward(*args, **named)
+
+    torch.autograd._engine_run_backward = redirected  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _device(value: Any) -> Any:
+    """Return the CPU for a CUDA device, or the value as it is; a bare number is a CUDA device."""
+    if isinstance(value, str):
+        return _CPU if value.startswith("cuda") else value
+    if isinstance(value, torch.device):
+        return _CPU if value.type == "cuda" else value
+    return _CPU if type(value) is int else value
+
+
+def _type(tensor: torch.Tensor, dtype: Any = None, **named: Any) -> Any:
+    if dtype is None:
+        return tensor.type().replace("torch.", "torch.cuda.", 1)
+    return tensor.type(dtype.replace("torch.cuda.", "torch.") if isinstance(dtype, str) else dtype, **named)
+
+
+class _Stream:
+    """Work is done as soon as it is asked for, so there is no order to keep and nothing to wait for."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def wait_stream(self, stream: object) -> None: ...
+
+    def wait_event(self, event: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        event = event or _Event()
+        event.record()
+        return event
+
+
+class _Event:
+    """A moment on the host's clock."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._at_s: float | None = None
+
+    def record(self, *_: object) -> None:
+        self._at_s = time.perf_counter()
+
+    def elapsed_time(self, end: _Event) -> float:
+        """Milliseconds from this event to `end`."""
+        if self._at_s is None or end._at_s is None:
+            raise RuntimeError("both events must be recorded before the time between them is known")
+        return 1e3 * (end._at_s - self._at_s)
+
+    def wait(self, *_: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Properties:
+    """What a device that is none can say of itself."""
+
+    name: str = "CPU in the place of CUDA"
+    major: int = 0
+    minor: int = 0
+    total_memory: float = math.nan
+    multi_processor_count: int = 0
+    gcnArchName: str = ""  # noqa: N815 - PyTorch's name
+
+
+def _replacements() -> dict[str, Any]:
+    """Values for names of `torch.cuda`; no two share an object, which would confuse PyTorch's compiler."""
+    stream = _Stream()
+    nothing = ("_lazy_init", "set_device", "synchronize", "empty_cache", "set_stream", "reset_peak_memory_stats")
+    memory = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    return {
+        **{name: _nothing() for name in nothing},
+        **{name: _not_measured() for name in memory},
+        "_lazy_call": lambda call, **_: call(),
+        "_exchange_device": lambda _: -1,
+        "_maybe_exchange_device": lambda _: -1,
+        "default_generators": (torch.default_generator,),
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "Stream": _Stream,
+        "Event": _Event,
+        "stream": nullcontext,
+        "current_stream": lambda *_, **__: stream,
+        "default_stream": lambda *_, **__: stream,
+        "is_current_stream_capturing": lambda: False,
+        "mem_get_info": lambda *_, **__: (math.nan, math.nan),
+    }
+
+
+def _replace(values: Mapping[str, Any], module: ModuleType = torch.cuda) -> None:
+    for name, value in values.items():
+        setattr(module, name, value)
+        # torch.cuda.random took its own copies when it was imported.
+        if module is torch.cuda and hasattr(torch.cuda.random, name):
+            setattr(torch.cuda.random, name, value)
+
+
+def _pretend_available() -> None:
+    _replace(
+        {
+            "is_available": lambda: True,
+            "get_device_name": lambda *_: _Properties().name,
+            "get_device_properties": lambda *_: _Properties(),
+            "get_device_capability": lambda *_: (_Properties().major, _Properties().minor),
+        }
+    )
+    # Found here before it is looked for on disk; without nvcc its load() could only fail.
+    kernels = ModuleType("megatron.legacy.fused_kernels")
+    kernels.load = _nothing()  # type: ignore[attr-defined]
+    sys.modules.setdefault(kernels.__name__, kernels)
+
+
+def _nothing() -> Callable[..., None]:
+    return lambda *_, **__: None
+
+
+def _not_measured() -> Callable[..., float]:
+    return lambda *_, **__: math.nan
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a script or module with "cuda" meaning the CPU, as `python SCRIPT` or `python -m MODULE` would."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.cuda_on_cpu")
+    parser.add_argument("--pretend-available", action="store_true", help="torch.cuda.is_available() is true too")
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
+    parser.add_argument("program", help="path of a script, or name of a module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+    options = parser.parse_args(argv)
+    install(pretend_available=options.pretend_available)
+    sys.argv = [options.program, *options.arguments]
+    if options.module:
+        runpy.run_module(options.program, run_name="__main__", alter_sys=True)
+        return
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(options.program).resolve().parent)
+    runpy.run_path(options.program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

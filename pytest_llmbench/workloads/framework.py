@@ -1,0 +1,39 @@
+"""The framework's own shell and interpreter, as a run's script has them: after its setup, inside its container."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_llmbench.core.driver import CommandTask
+from pytest_llmbench.workloads.processes import Answer, ask
+
+
+def in_shell(task: CommandTask, env: Mapping[str, str], lines: str, timeout_s: float) -> Answer:
+    """Run shell lines in the framework's environment, where the first that fails ends them."""
+    return _there(task, env, f"bash -ec {shlex.quote(lines)}", timeout_s)
+
+
+def in_python(task: CommandTask, env: Mapping[str, str], program: str, timeout_s: float) -> Answer:
+    """Run a program by the framework's interpreter."""
+    return _there(task, env, f"{task.python} -c {shlex.quote(program)}", timeout_s)
+
+
+def environment(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that the framework's setup starts from; a secret without a readable file is not."""
+    found = {**env, **task.env}
+    for name, path in task.secrets.items():
+        try:
+            # As a shell's "$(<file)" has it.
+            found[name] = (
+                Path(path).read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").replace("\0", "")
+            )
+        except OSError:
+            continue
+    return found
+
+
+def _there(task: CommandTask, env: Mapping[str, str], command: str, timeout_s: float) -> Answer:
+    script = "\n".join(["set -eo pipefail", *task.setup, f"{task.inside} {command}".strip()])
+    return ask(["bash", "-c", script], environment(task, env), timeout_s)

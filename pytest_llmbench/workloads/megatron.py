@@ -1,0 +1,42 @@
+"""Where every rank of engine megatron_core starts."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from pytest_llmbench.core.megatron_options import Options
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.workloads import cuda_on_cpu, machine
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
+from pytest_llmbench.workloads.steplog import StepLog
+
+
+def train(context: RankContext, log: StepLog) -> None:
+    """Train the recipe that is `context.config` with Megatron-Core and log every step, as `workloads.train` does.
+
+    Raises:
+        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        RunError: the ranks do not find each other, or a rank has no GPU.
+    """
+    recipe = validate(Recipe, context.config, "recipe")
+    options = validate(Options, recipe.options, "options")
+    _join(context, recipe)
+    with process_group(context, recipe.deadlines.meeting_s) as device:
+        neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
+        torch.set_num_threads(machine.cpu_threads(neighbours))
+        from pytest_llmbench.workloads.megatron_loop import run  # noqa: PLC0415 - it imports Megatron-Core: after _join
+
+        run(recipe, options, device, log)
+
+
+def _join(context: RankContext, recipe: Recipe) -> None:
+    """Settle what Megatron-Core finds when it is imported."""
+    if not recipe.compile:
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    if context.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # or it would put its tensors on a GPU that is there
+        cuda_on_cpu.install()

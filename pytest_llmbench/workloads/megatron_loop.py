@@ -1,0 +1,116 @@
+"""The training loop of engine megatron_core; its step is Megatron-Core's schedule."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import get_attr_wrapped_model
+
+from pytest_llmbench.core.megatron_options import Options
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.workloads import matmul
+from pytest_llmbench.workloads.machine import peak_memory_bytes
+from pytest_llmbench.workloads.megatron_model import DTYPE
+from pytest_llmbench.workloads.megatron_training import Training, prepare
+from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.tokens import batch
+from pytest_llmbench.workloads.train import learning_rate
+
+
+def run(recipe: Recipe, options: Options, device: torch.device, log: StepLog) -> None:
+    """Train a recipe within the process group that is there.
+
+    Raises:
+        ConfigError: the recipe does not divide over the ranks, or its data cannot be used.
+    """
+    training = prepare(recipe, options, device)
+    log.phase(0, "matmul")
+    log.matmul(matmul.measure(device, DTYPE[recipe.precision]))
+    _loop(training, log)
+
+
+def _loop(training: Training, log: StepLog) -> None:
+    work = training.copy_batch if training.speaks else 0
+    dist.barrier()
+    ended = time.perf_counter()
+    for step in range(1, training.recipe.steps + 1):
+        loss = _forward_backward(training, log, step)
+        log.phase(step, "optimizer")
+        grad_norm = _update(training, step)
+        loss_value = _mean_over_copies(training, loss).item()
+        matmul.synchronize(training.device)
+        started, ended = ended, time.perf_counter()
+        log.step(
+            seconds=ended - started,
+            tokens=work * training.recipe.sequence_length,
+            samples=work,
+            loss=loss_value,
+            grad_norm=grad_norm,
+            peak_memory_bytes=peak_memory_bytes(training.device),
+        )
+
+
+def _forward_backward(training: Training, log: StepLog, step: int) -> torch.Tensor:
+    """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank that does not know it."""
+    recipe = training.recipe
+    starts = range(0, training.copy_batch, recipe.micro_batch_size)
+    first = (step - 1) * recipe.samples_per_step + training.copy * training.copy_batch
+    for chunk in training.chunks:
+        chunk.zero_grad_buffer()
+    training.optimizer.zero_grad()
+    losses = get_forward_backward_func()(
+        forward_step_func=partial(_forward, training, partial(log.phase, step)),
+        data_iterator=[enumerate((first + start for start in starts), start=1) for _ in training.chunks],
+        model=training.chunks,
+        num_microbatches=len(starts),
+        seq_length=recipe.sequence_length,
+        micro_batch_size=recipe.micro_batch_size,
+        forward_only=False,
+    )
+    if not training.speaks:
+        return torch.zeros((), device=training.device)
+    return torch.stack(losses).mean()
+
+
+def _forward(
+    training: Training, enter: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
+    """One micro batch through one chunk, as the schedule asks for it: the output, and how it becomes a loss."""
+    micro_batch, first = next(micro_batches)
+    inputs = targets = positions = None
+    if get_attr_wrapped_model(chunk, "pre_process") or get_attr_wrapped_model(chunk, "post_process"):
+        enter("data", micro_batch)
+        inputs, targets = batch(training.data, first, training.recipe.micro_batch_size, training.device)
+        positions = training.positions
+    enter("forward", micro_batch)
+    output = chunk(inputs, positions, None, labels=targets)
+    output.register_hook(lambda _: enter("backward", micro_batch))
+    return output, _mean_loss
+
+
+def _mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss to go back from, and the same to keep."""
+    loss = losses.float().mean()
+    return loss, loss.detach().clone()
+
+
+def _update(training: Training, step: int) -> float:
+    """Take the optimizer's step; returns the gradient's norm before clipping."""
+    for group in training.optimizer.param_groups:
+        group["lr"] = learning_rate(training.recipe.optimizer, step, training.recipe.steps)
+    _, norm, _ = training.optimizer.step()
+    # It leaves out a step whose fp16 gradients overflow, and the norm with it.
+    return math.inf if norm is None else float(norm)
+
+
+def _mean_over_copies(training: Training, loss: torch.Tensor) -> torch.Tensor:
+    """Let every rank know the mean of the copies' losses; the ranks that do not know their copy's give 0."""
+    dist.all_reduce(loss)
+    return loss / training.copies

@@ -1,0 +1,98 @@
+"""Nodes for the tests of checks: real processes of this machine, one per rank, each told that it is on some node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.checks.base import Answer, Probe, Site
+from pytest_llmbench.core.records import write_model
+from pytest_llmbench.workloads.context import Task
+
+
+@dataclass
+class ProcessFleet:
+    """A `checks.base.Fleet` of processes.
+
+    Attributes:
+        env: further environment variables by host: how a test makes one node a bad one.
+        asked: the probes that ran, in order.
+    """
+
+    site: Site
+    hosts: tuple[str, ...]
+    folder: Path
+    env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    asked: list[Probe] = field(default_factory=list)
+    _known: dict[str, list[Answer]] = field(default_factory=dict)
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Run all probes at once."""
+        started = [self._start(probe) for probe in probes]
+        return [self._finish(probe, *each) for probe, each in zip(probes, started, strict=True)]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Run it the first time."""
+        if probe.name not in self._known:
+            self._known[probe.name] = self.run([probe])[0]
+        return self._known[probe.name]
+
+    def _start(self, probe: Probe) -> tuple[Path, list[subprocess.Popen[bytes]]]:
+        self.asked.append(probe)
+        folder, hosts = self.folder / f"{len(self.asked)}-{probe.name}", probe.hosts or self.hosts
+        task = Task(
+            entry=probe.entry,
+            config=probe.config,
+            nodes=len(hosts),
+            ranks_per_node=probe.ranks_per_node,
+            device=self.site.device if probe.gpus else "cpu",
+            env=self.site.env,
+        )
+        write_model(folder / "task.json", task)
+        world = len(hosts) * probe.ranks_per_node
+        return folder, [self._rank(probe, folder, hosts, rank, world) for rank in range(world)]
+
+    def _rank(self, probe: Probe, folder: Path, hosts: Sequence[str], rank: int, world: int) -> subprocess.Popen[bytes]:
+        host, local_rank = hosts[rank // probe.ranks_per_node], rank % probe.ranks_per_node
+        slurm = {
+            "SLURM_PROCID": rank, "SLURM_LOCALID": local_rank, "SLURM_STEP_NUM_TASKS": world,
+            "SLURM_STEP_NUM_NODES": len(hosts), "SLURMD_NODENAME": host, "OMP_NUM_THREADS": 1,
+            # All of these nodes are one machine, whose own name may not resolve.
+            "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        env = {**os.environ, **{name: str(value) for name, value in slurm.items()}, **self.env.get(host, {})}
+        with (folder / f"rank-{rank}.log").open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "pytest_llmbench.workloads.probe", str(folder)],
+                env=env, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def _finish(self, probe: Probe, folder: Path, ranks: Sequence[subprocess.Popen[bytes]]) -> list[Answer]:
+        deadline = time.monotonic() + probe.deadline_s
+        for process in ranks:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        hosts = probe.hosts or self.hosts
+        return [self._answer(folder, rank, hosts[rank // probe.ranks_per_node], probe) for rank in range(len(ranks))]
+
+    @staticmethod
+    def _answer(folder: Path, rank: int, host: str, probe: Probe) -> Answer:
+        path = folder / "answers" / f"rank-{rank:05d}.json"
+        told: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"why": "no answer"}
+        local_rank = rank % probe.ranks_per_node
+        return Answer(host=host, rank=rank, local_rank=local_rank, data=told.get("data"), why=told.get("why"))
+
+
+def cpu_site(nodes: int, **changes: Any) -> Site:
+    """A site without GPUs, with one rank per node."""
+    return Site(**{"system": "test", "nodes": nodes, "gpus_per_node": 0, **changes})

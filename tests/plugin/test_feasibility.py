@@ -1,0 +1,156 @@
+"""A threshold above the hardware's peak is an error of collection, one above 65 % of it a warning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_llmbench.core.recipes import ModelShape
+from pytest_llmbench.judging.flops import flops_per_token
+from tests.conftest import TEST_REFERENCES, TINY, UserFolder, read_junit
+
+TWO_TESTS = f"{TEST_REFERENCES}\n\ndef test_again(run, reference):\n    raise SystemExit\n"
+PLAIN = "def test_plain():\n    pass\n"
+AZURE = ("--cluster", "slurm", "--system", "ND96amsr_A100_v4", "--gpus-per-node", "8", "-k", "opt175b-azure_200k")
+NEEDS = ">= 200000 words/s needs 215.3 PFLOP/s"
+TAKES = "it would take at least 87 nodes at their peak, 133 at 65 % of it"
+
+
+def asks(words_per_s: float, name: str = "fast") -> list[dict[str, Any]]:
+    """A reference on speed for the system `toy`."""
+    return [
+        {
+            "name": name, "statistic": "throughput", "at_least": f"{words_per_s} words/s", "why": "it must be fast",
+            "source": "this test", "date": "2026-01-01", "applies_to": {"system": "toy"},
+        }
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def toy(user: UserFolder) -> tuple[str, ...]:
+    """A system with one GPU whose peak is worth 1000 words per second of the tiny recipe; options that choose it."""
+    flops = flops_per_token(ModelShape(**TINY["model"]), TINY["sequence_length"])
+    gpu = {
+        "model": "Toy", "memory_gib": 1, "peak_tflops": {"fp32": 1000 * flops / 1e12}, "source": "this test",
+    }  # fmt: skip
+    system = {"name": "toy", "cluster": "local", "gpus_per_node": 1, "gpu": gpu}
+    (user.path / "toy.yaml").write_text(yaml.safe_dump(system))
+    return "--system", "toy.yaml", "--gpus-per-node", "1"
+
+
+def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolder) -> None:
+    """By which factor, and how many nodes it would take; nothing is submitted or written."""
+    user.test()
+    result = user.run(*AZURE, "--nodes", "8", "--junitxml", "j.xml")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    sentence = (
+        f"opt175b-azure_200k: {NEEDS}, 10.8 times the published peak of 64 × A100-SXM4-80GB (19.97 PFLOP/s, bf16): "
+        f"{TAKES}"
+    )
+    assert result.text.count(sentence) == 1
+    assert "1 error during collection" in result.text
+    case = read_junit(user.path / "j.xml")["test_reference[opt175b-azure_200k]"]
+    assert case.outcome == "error"
+    assert "collection failure" in case.message
+    assert sentence in case.message
+    assert result.found is None
+
+
+def test_on_128_nodes_it_is_a_warning(user: UserFolder) -> None:
+    """Shown once, and no error although this folder's ini file turns warnings into errors."""
+    user.test(TWO_TESTS)
+    result = user.run(*AZURE, "--nodes", "128", "--collect-only")
+    assert result.returncode == 0, result.text
+    assert result.text.count(f"FeasibilityWarning: opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak") == 1
+
+
+@pytest.mark.parametrize(("nodes", "word", "code"), [("8", "CANNOT BE MET", 1), ("128", "WARNING", 0)])
+def test_a_plan_says_what_it_would_take(user: UserFolder, nodes: str, word: str, code: int) -> None:
+    """The whole plan is printed; it fails where a test that is left cannot be met."""
+    user.test()
+    result = user.run(*AZURE, "--nodes", nodes, "--plan")
+    assert result.returncode == code, result.text
+    assert "  feasibility: at most " in result.text
+    assert f"  {word}: opt175b-azure_200k: {NEEDS}" in result.text
+    assert TAKES in result.text
+    assert "node-hours" in result.text
+    assert "FeasibilityWarning" not in result.text
+
+
+def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> None:
+    """It still says what the recipe's thresholds would take."""
+    user.test()
+    result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--plan")
+    assert result.returncode == 0, result.text
+    assert "CANNOT BE MET: opt175b-azure_200k" in result.text
+
+
+def test_another_machine_smoke_and_cpus_have_no_finding(user: UserFolder) -> None:
+    """A reference is only held against the peak of the GPUs it is for."""
+    user.test()
+    for options in (("--system", "H200"), ("--scale", "smoke"), ("--gpus-per-node", "0")):
+        result = user.run(*AZURE, "--nodes", "8", *options, "--collect-only")
+        assert result.returncode == 0, result.text
+        assert "A100-SXM4-80GB (" not in result.text
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_other_tests_go_on_where_that_is_asked_for(user: UserFolder, toy: tuple[str, ...], distribution: str) -> None:
+    """Each test of the threshold is one error, whatever the number of workers; with xdist others always go on."""
+    user.recipe(references=asks(2000))
+    user.test(TWO_TESTS)
+    user.test(PLAIN, "test_plain.py")
+    options = ["-k", "tiny or plain", distribution, "--continue-on-collection-errors", "--junitxml", "j.xml"]
+    result = user.run(*toy, *options)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    assert "1 passed" in result.text
+    assert "2 errors" in result.text
+    cases = read_junit(user.path / "j.xml")
+    assert {name: case.outcome for name, case in cases.items()} == {
+        "test_plain": "passed", "test_reference[tiny-fast]": "error", "test_again[tiny-fast]": "error",
+    }  # fmt: skip
+    assert "2 times the published peak of 1 × Toy" in cases["test_reference[tiny-fast]"].message
+    assert result.found is None
+
+
+def test_what_is_deselected_is_not_held_against_anybody(user: UserFolder, toy: tuple[str, ...]) -> None:
+    """By -k, or by a conftest that comes as late as it can."""
+    user.recipe("possible", references=asks(100))
+    user.recipe("impossible", references=asks(2000))
+    user.test()
+    chosen = user.run(*toy, "-k", "tiny-fast or possible-fast and not impossible", "--collect-only")
+    assert chosen.returncode == 0, chosen.text
+    (user.path / "conftest.py").write_text(
+        "import pytest\n\n@pytest.hookimpl(wrapper=True)\ndef pytest_collection_modifyitems(items):\n"
+        "    yield\n    items[:] = [item for item in items if '[possible' in item.name]\n"
+    )
+    late = user.run(*toy, "--collect-only")
+    assert late.returncode == 0, late.text
+    (user.path / "conftest.py").unlink()
+    everything = user.run(*toy, "--collect-only")
+    assert everything.returncode == pytest.ExitCode.INTERRUPTED, everything.text
+    assert "test_reference[possible-fast]" not in everything.text.partition("ERRORS")[2]
+
+
+def test_whoever_wants_warnings_to_be_errors_gets_one(user: UserFolder, toy: tuple[str, ...]) -> None:
+    """`-W error` on the command line is obeyed, as an error of collection and no crash."""
+    user.recipe(references=asks(900))
+    user.test()
+    options = ["-k", "tiny", "--collect-only"]
+    assert user.run(*toy, *options).returncode == 0
+    result = user.run(*toy, *options, "-W", "error")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED, result.text
+    assert "90 % of the published peak" in result.text.partition("ERRORS")[2]
+    assert "INTERNALERROR" not in result.text
+
+
+def test_workers_warn_once(user: UserFolder, toy: tuple[str, ...]) -> None:
+    """Both collect the test; the run itself cannot be tried here, for a reason that needs no GPU."""
+    user.recipe(references=asks(900), micro_batch_size=3)
+    user.test()
+    result = user.run(*toy, "-k", "tiny", "-n2")
+    assert result.text.count("FeasibilityWarning: tiny-fast: >= 900 words/s needs") == 1
+    assert "1 warning" in result.text
+    assert result.case.properties["verdict"] == "ERROR"

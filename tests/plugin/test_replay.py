@@ -1,0 +1,270 @@
+"""`--replay`: logs that were made elsewhere are judged by the same rules, and nothing runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_llmbench.core.paths import shipped
+from tests.conftest import Result, UserFolder
+from tests.standin import LOGS, RECIPE, MegatronLM
+
+SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
+END = "[after training is done]"
+LIMIT = "slurmstepd: error: *** {} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+JUWELS = ("--system", "JUWELS_Booster")
+
+
+@pytest.fixture
+def replay(user: UserFolder) -> Path:
+    """The folder of the logs, in a user's folder with the recipe `tiny` that its own logs are of."""
+    user.recipe(**RECIPE)
+    user.test()
+    (user.path / "logs" / "tiny").mkdir(parents=True)
+    return user.path / "logs"
+
+
+@pytest.fixture
+def judge(user: UserFolder, replay: Path) -> Callable[..., Result]:
+    """Run a session over the logs, in this process."""
+    return lambda *args: here(user, "--replay", str(replay), *args)
+
+
+def here(user: UserFolder, *args: str) -> Result:
+    """Run pytest in this process, which is quicker."""
+    done = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", *args)
+    return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+
+
+def ours(log: str = "megatron_lm_2_ranks.log") -> str:
+    """A log of our own, whole."""
+    return (LOGS / log).read_text()
+
+
+def sample(name: str) -> str:
+    """A public sample, which is not part of the project."""
+    if not (SAMPLES / name).is_file():
+        pytest.skip(f"no public sample {name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
+    return (SAMPLES / name).read_text()
+
+
+def facts(folder: Path, **said: Any) -> None:
+    """Declare what logs do not say."""
+    (folder / "replay.yaml").write_text(yaml.safe_dump(said))
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    """Verdict by test id."""
+    found = (re.sub(r".*\[(.*)\]", r"\1", name) for name in result.cases)
+    return dict(zip(found, (case.properties["verdict"] for case in result.cases.values()), strict=True))
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distribution: str) -> None:
+    """One log in a folder, and a declared shape: a verdict, with a record that says where it is from."""
+    (replay / "tiny" / "job.out").write_text(ours())
+    facts(replay / "tiny", ranks_per_node=2, hosts=["a1"], wall_s=100, source="a run of our own")
+    result = user.run("--replay", "logs", distribution)
+    assert result.returncode == 0, result.text
+    record = result.record()
+    assert verdicts(result) == {"tiny-learns": "PASS"}
+    assert (record["replayed"], record["cluster"], record["hosts"]) == (str(replay / "tiny"), "replay", ["a1"])
+    assert record["provenance"] == {"replayed_from": "a run of our own"}
+    assert len(record["steps"]) == 30
+    assert record["job_id"] is None
+    assert sorted(path.name for path in (result.session / "runs" / "tiny").iterdir()) == ["record.json"]
+
+
+@pytest.mark.parametrize(
+    ("log", "said", "kind"),
+    [
+        (ours().partition("[default0]:" + END)[0], {"ranks_per_node": 2}, "no_evidence_of_completion"),
+        (ours(), {"ranks_per_node": 1}, "wrong_ranks"),
+        (ours(), {"ranks_per_node": 2, "wall_s": 1}, "implausible"),
+        (ours() + ours(), {"ranks_per_node": 2}, "restarted"),
+        (ours().partition("[default0]:" + END)[0] + LIMIT.format("JOB 7 ON a1"), {"ranks_per_node": 2}, "time_limit"),
+        ("nothing of interest\n", {}, "no_log"),
+        (None, {}, "no_log"),
+    ],
+    ids=["cut", "ranks", "clock", "twice", "time limit", "other log", "empty folder"],
+)
+def test_what_is_wrong_is_an_error(
+    replay: Path, judge: Callable[..., Result], log: str | None, said: dict[str, Any], kind: str
+) -> None:
+    """The gate is the same as for a run."""
+    if log is not None:
+        (replay / "tiny" / "job.out").write_text(log)
+    facts(replay / "tiny", **said)
+    result = judge()
+    assert verdicts(result) == {"tiny-learns": "ERROR"}
+    assert f"({kind})" in result.case.message
+    assert "job None" not in result.text
+
+
+def test_each_group_is_a_run_of_its_own(replay: Path, judge: Callable[..., Result]) -> None:
+    """A folder per group, facts for all or for one; a group without a log is an error and not left out."""
+    for group, log in (("node1", ours()), ("node2", None), ("node3", ours().replace("lm loss: 5", "lm loss: 1", 1))):
+        (replay / "tiny" / group).mkdir()
+        if log is not None:
+            (replay / "tiny" / group / "job.out").write_text(log)
+    facts(replay / "tiny", ranks_per_node=2)
+    facts(replay / "tiny" / "node3", ranks_per_node=2, hosts=["a3"])
+    result = judge()
+    assert verdicts(result) == {
+        "tiny-group1-learns": "PASS",
+        "tiny-group2-learns": "ERROR",
+        "tiny-group3-learns": "ERROR",
+    }
+    assert result.record("tiny-group2")["problem"]["kind"] == "no_log"
+    assert result.record("tiny-group3")["problem"]["kind"] == "loss_rises"
+    assert result.record("tiny-group3")["hosts"] == ["a3"]
+
+
+@pytest.mark.parametrize("word", ["JOB 123 ON jwb0001", "STEP 123.0 ON jwb0001", "STEP 123.batch ON jwb0001"])
+def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
+    user: UserFolder, replay: Path, judge: Callable[..., Result], word: str
+) -> None:
+    """It need not be declared where Slurm says so, in a file of its own or among the others."""
+    user.recipe(**RECIPE, end="time_limit")
+    cut = ours().partition("[default0]:" + END)[0]
+    apart = "STEP 123.0" in word
+    (replay / "tiny" / "job.out").write_text(cut if apart else cut + LIMIT.format(word))
+    if apart:
+        (replay / "tiny" / "job.err").write_text(f"0: {LIMIT.format(word)}")
+    facts(replay / "tiny", ranks_per_node=2)
+    result = judge()
+    assert verdicts(result) == {"tiny-learns": "PASS"}, result.text
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (shutil.rmtree, "logs: no such folder"),
+        (lambda logs: (logs / "tiny").rmdir(), "no logs: put those of a run into "),
+        (lambda logs: (logs / "tinny").mkdir(), "unknown recipe 'tinny' (did you mean 'tiny'?)"),
+        (lambda logs: (logs / "nlp13b").write_text("iteration"), "is a file: put it into a folder"),
+        (lambda logs: (logs / "nlp13b.log").write_text("iteration"), "is a file: put it into a folder"),
+        (lambda logs: (logs / "tiny" / "replay.yaml").write_text("nodes: [1"), "replay.yaml: cannot be read: "),
+        (lambda logs: (logs / "tiny" / "replay.yaml").mkdir(), "replay.yaml: cannot be read: "),
+        (lambda logs: (logs / "tiny" / "replay.yaml").write_text(""), "replay.yaml: expected a mapping of keys"),
+        (lambda logs: facts(logs / "tiny", node=1), "replay.yaml: node: unknown key 'node' (did you mean 'nodes'?)"),
+        (lambda logs: facts(logs / "tiny", nodes=2, hosts=["a"]), "replay.yaml: nodes: 2, and hosts names 1"),
+        (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny is meant to do all its steps"),
+    ],
+    ids=["none", "nothing", "recipe", "file", "log", "yaml", "folder", "empty", "key", "contradiction", "ended"],
+)
+def test_what_cannot_be_meant_is_a_usage_error(
+    replay: Path, judge: Callable[..., Result], write: Callable[[Path], object], said: str
+) -> None:
+    """Said before anything is judged, in words and without a traceback."""
+    write(replay)
+    result = judge()
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    assert said in result.text
+    assert "Traceback" not in result.text
+    assert result.found is None
+
+
+def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
+    """Its records say how each run was made; thresholds are those of now, and what was an ERROR stays one."""
+    user.recipe("good", steps=8)
+    user.recipe("late", steps=8)
+    user.test()
+    megatron = MegatronLM(user)
+    megatron.install()
+    megatron.recipe("command")
+    first = user.run("--system", "here.yaml", "-k", "good or late or command")
+    assert first.returncode == 0, first.text
+    path = first.session / "runs" / "late" / "record.json"
+    record = json.loads(path.read_text())
+    record["problem"] = {"kind": "hang", "message": "it hung", "log": None}
+    path.write_text(json.dumps(record))
+    hard = {
+        "name": "hard", "statistic": "loss_drop", "at_least": "5 nat", "why": "x", "source": "y", "date": "2026-01-01",
+    }  # fmt: skip
+    user.recipe("good", steps=8, references=[hard])
+    again = here(user, "--replay", str(first.session))
+    assert verdicts(again) == {"command-learns": "PASS", "good-hard": "FAIL", "late-learns": "ERROR"}
+    assert "(hang): it hung" in again.text
+    before, after = first.record("good"), again.record("good")
+    assert after["metrics"] == before["metrics"]
+    assert again.record("command")["metrics"] == first.record("command")["metrics"]
+    assert again.record("command")["provenance"] == first.record("command")["provenance"]
+    assert [info["host"] for info in after["rank_info"]] == [info["host"] for info in before["rank_info"]]
+    # And once more: the record of a replay says where the logs are.
+    twice = here(user, "--replay", str(again.session))
+    assert verdicts(twice) == verdicts(again)
+    assert twice.record("good")["replayed"] == after["replayed"]
+    other_scale = here(user, "--replay", str(first.session), "--scale", "smoke")
+    assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "run at scale full: give --scale full" in other_scale.text
+
+
+def test_a_plan_of_a_replay_says_what_would_be_read(replay: Path, judge: Callable[..., Result]) -> None:
+    """No environment is missing where nothing runs."""
+    (replay / "tiny" / "job.out").write_text(ours())
+    result = judge("--plan")
+    assert result.returncode == 0, result.text
+    assert f"replayed from {replay / 'tiny'}" in result.text
+    assert "CANNOT RUN" not in result.text
+
+
+def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
+    """Judge logs of a shipped recipe of JSC's."""
+    user.test((shipped("recipes").parent / "training" / "test_training.py").read_text())
+    folder = user.path / "logs" / recipe
+    folder.mkdir(parents=True)
+    for number, text in enumerate(texts):
+        (folder / f"job{number}.out").write_text(text)
+    if said:
+        facts(folder, **said)
+    return here(user, *JUWELS, "--replay", str(user.path / "logs"), "--gpus-per-node", "4")
+
+
+def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
+    """Of the five lines it publishes: 587.14 s with the warm-up line, 550.03 s without; declared to be cut off."""
+    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"), ended="time_limit")
+    assert verdicts(result) == {
+        "nlp175b-jsc_560s": "FAIL",
+        "nlp175b-jsc_560s_without_warm_up": "PASS",
+        "nlp175b-loss_falls": "PASS",
+    }
+    metrics = result.record("nlp175b")["metrics"]
+    assert metrics["time_for_20m_tokens_all_lines"]["value"] == pytest.approx(587.14, abs=0.005)
+    assert metrics["time_for_20m_tokens_without_first_line"]["value"] == pytest.approx(550.03, abs=0.005)
+    assert "measured 587.14 s is 4.85 % above the threshold 560 s" in result.text
+    assert "cut_off" in result.record("nlp175b")
+
+
+def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
+    """Undeclared, the same numbers are shown, and are no verdict."""
+    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"))
+    assert set(verdicts(result).values()) == {"ERROR"}
+    assert "(no_evidence_of_completion)" in result.text
+    assert "its log gives time_for_20m_tokens_all_lines 587.14 s, which is no verdict" in result.text
+    record = result.record("nlp175b")
+    assert record["metrics"] == {}
+    assert record["unjudged"]["time_for_20m_tokens_all_lines"]["value"] == pytest.approx(587.14, abs=0.005)
+
+
+def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
+    """The fifth line of the 13B excerpt is cut: it is left out, and said so."""
+    result = jsc(user, "nlp13b", sample("jsc/13B_job.out.excerpt.txt"), ended="time_limit")
+    assert verdicts(result) == {"nlp13b-loss_falls": "PASS"}
+    assert "run nlp13b is judged without what could not be read: job0.out:5: " in result.text
+    assert len(result.record("nlp13b")["steps"]) == 4
+
+
+def test_jscs_threshold_is_for_its_machine(user: UserFolder) -> None:
+    """On 48 nodes nothing is compared with a bound for 96."""
+    text = sample("jsc/175B_job.out.excerpt.txt").replace("batch size:    96", "batch size:    48")
+    result = jsc(user, "nlp175b", text, ended="time_limit", nodes=48)
+    assert verdicts(result)["nlp175b-jsc_560s"] == "SKIP", result.text

@@ -1,0 +1,169 @@
+"""Checks of this machine as tests: their verdicts, their records, and what the gate does with them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from tests.conftest import UserFolder
+
+CHECKS = """
+import pytest
+
+@pytest.mark.check("limits", "memory")
+def test_fit(health):
+    assert not health.faults, health.explanation
+"""
+TRAINING = """
+@__import__("pytest").mark.recipe("tiny")
+def test_trains(run):
+    assert run.record.hosts
+"""
+
+
+def system(user: UserFolder, **validation: object) -> tuple[str, ...]:
+    """Write a system file of this machine, and give the options that choose it."""
+    described = {"name": "here", "cluster": "local", "gpus_per_node": 0, "validation": validation}
+    (user.path / "here.yaml").write_text(yaml.safe_dump(described))
+    return ("--system=here.yaml",)
+
+
+BAD_LIMIT = {"limits": {"options": {"nofile": 2**40}}}
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_each_check_of_each_node_has_a_verdict(user: UserFolder, distribution: str) -> None:
+    """One node that passes one check and fails another: the failure says what, where and what to do."""
+    user.test(CHECKS)
+    result = user.run(distribution, *system(user, **BAD_LIMIT))
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    cases = result.cases
+    limits, memory = cases["test_fit[limits-slot0]"], cases["test_fit[memory-slot0]"]
+    assert (limits.outcome, limits.properties["verdict"]) == ("failure", "FAIL")
+    assert (memory.outcome, memory.properties["verdict"]) == ("passed", "PASS")
+    assert limits.properties["severity"] == "CONFIGURE"
+    assert limits.properties["host"] in limits.message
+    assert limits.properties["action"]
+    assert "1099511627776" in limits.message
+    record = json.loads((result.session / "checks" / "limits" / "record.json").read_text())
+    assert record["hosts"] == [limits.properties["host"]]
+    assert [(told["verdict"], told["test"]) for told in record["judgements"]] == [
+        ("FAIL", "test_user.py::test_fit[limits-slot0]")
+    ]
+    assert "llmbench health" in result.text
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_the_gate_keeps_a_run_from_an_unfit_node(user: UserFolder, distribution: str) -> None:
+    """With checks and runs in one session it is on: the run is skipped, and the check and the node are named."""
+    user.test(CHECKS + TRAINING)
+    user.recipe()
+    result = user.run(distribution, *system(user, **BAD_LIMIT))
+    trains = result.cases["test_trains[tiny]"]
+    assert (trains.outcome, trains.properties["verdict"]) == ("skipped", "SKIP")
+    assert trains.message.count("limits: ") >= 1
+    assert result.cases["test_fit[limits-slot0]"].properties["host"] in trains.message
+    assert not (result.session / "runs" / "tiny" / "task.json").exists()
+
+
+def test_the_gate_can_be_left_open(user: UserFolder) -> None:
+    """`--gate off`: the check fails, the run is made all the same."""
+    user.test(CHECKS + TRAINING)
+    user.recipe()
+    result = user.run("-n0", "--gate", "off", *system(user, **BAD_LIMIT))
+    assert result.cases["test_fit[limits-slot0]"].outcome == "failure"
+    assert result.cases["test_trains[tiny]"].outcome == "passed"
+
+
+def test_what_the_system_leaves_out_is_skipped_with_its_reason(user: UserFolder) -> None:
+    """Not a pass, and not gone either."""
+    user.test(CHECKS)
+    result = user.run("-n0", *system(user, limits={"skip": "nobody asked"}))
+    limits = result.cases["test_fit[limits-slot0]"]
+    assert limits.outcome == "skipped"
+    assert "nobody asked" in limits.message
+
+
+@pytest.mark.parametrize(
+    ("validation", "said"),
+    [
+        ({"limitz": {}}, "unknown check 'limitz'"),
+        ({"limits": {"options": {"nofiles": 1}}}, "nofiles"),
+        (
+            {"memory": {"references": [{"name": "x", "statistic": "speed", "at_least": "1 %", "why": "w",
+                                        "source": "s", "date": "2026-01-01"}]}},
+            "unknown statistic 'speed'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_system_file_that_names_what_is_not_there_is_refused(
+    user: UserFolder, validation: dict[str, object], said: str
+) -> None:
+    """With the legal names; nothing runs."""
+    user.test(CHECKS)
+    result = user.run("-n0", *system(user, **validation))
+    assert result.returncode != 0
+    assert said in result.text
+    assert "Traceback" not in result.text
+
+
+def test_unfit_nodes_go_on_the_list_and_stay_away(user: UserFolder) -> None:
+    """`--quarantine FILE`: written by the session that finds one unfit, and refused by the next."""
+    user.test(CHECKS + TRAINING)
+    user.recipe()
+    first = user.run("-n0", *system(user, **BAD_LIMIT), "--quarantine", "bad.txt")
+    host = first.cases["test_fit[limits-slot0]"].properties["host"]
+    lines = [line for line in (user.path / "bad.txt").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{host}  # ")
+    assert first.session.name in lines[0]
+    second = user.run("-n0", *system(user), "--quarantine", "bad.txt", "-k", "trains")
+    assert second.cases["test_trains[tiny]"].outcome == "error"
+    assert f"in quarantine: {host}" in second.cases["test_trains[tiny]"].message
+
+
+def test_a_node_is_checked_in_this_process_too(user: UserFolder) -> None:
+    """`--cluster debug`: the same check, where a debugger can stop in it."""
+    user.test(CHECKS)
+    result = user.run("-n0", "--cluster", "debug", "--gpus-per-node", "0")
+    assert result.cases["test_fit[limits-slot0]"].outcome == "passed", result.text
+
+
+def test_checks_of_logs_are_skipped(user: UserFolder) -> None:
+    """A replay has no nodes, and says so."""
+    (user.path / "logs").mkdir()
+    user.test(CHECKS)
+    result = user.run("-n0", "--replay", "logs")
+    assert result.returncode != 0 or all(case.outcome == "skipped" for case in result.cases.values())
+
+
+def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
+    """Checks need nodes that are held: the message says which option is missing."""
+    user.test(CHECKS)
+    result = user.run("-n0", "--cluster", "slurm", "--gpus-per-node", "0")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--nodes" in result.text
+
+
+@pytest.mark.parametrize(
+    ("expression", "checks", "trains"),
+    [
+        ("tiny", 2, True),
+        ("not tiny", 2, False),
+        ("tiny and not other", 2, True),
+        ("limits", 1, False),
+        ("tiny or limits", 1, True),
+        ("tiny and not fit", 0, True),
+    ],
+)
+def test_an_expression_that_names_no_check_leaves_them_alone(
+    user: UserFolder, expression: str, checks: int, trains: bool
+) -> None:
+    """`-k opt175b` beside a validation suite is about the training; one that names a check means what it says."""
+    user.test(CHECKS + TRAINING)
+    user.recipe()
+    text = user.run("--collect-only", "-q", "--cluster", "local", "--gpus-per-node", "0", "-k", expression).text
+    assert text.count("test_user.py::test_fit[") == checks
+    assert ("test_user.py::test_trains[tiny]" in text) == trains

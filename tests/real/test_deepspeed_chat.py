@@ -1,0 +1,45 @@
+"""Lambda's fork of DeepSpeed-Chat itself, where LLMBENCH_DEEPSPEED_CHAT_SYSTEM names a system file for the CPU.
+
+The environment's path `on_cpu` is a script that runs the `main.py` named by the variable `MAIN` without a GPU, and its
+paths `opt_350m`, `actor` and `critic` are tiny models.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.readers.eval_batch import evaluate
+from tests.conftest import UserFolder
+
+SYSTEM_FILE = os.environ.get("LLMBENCH_DEEPSPEED_CHAT_SYSTEM", "")
+pytestmark = pytest.mark.skipif(
+    not SYSTEM_FILE, reason="LLMBENCH_DEEPSPEED_CHAT_SYSTEM names no system file with DeepSpeed-Chat"
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "timed"),
+    [("chat_350m_bs24_zero0", 20), ("chat_350m_rm", 20), ("chat_13b_rlhf", 25)],
+    ids=["step1", "step2", "step3"],
+)
+def test_a_step_runs_and_is_judged(user: UserFolder, recipe: str, timed: int) -> None:
+    """The tiny variant of a recipe of each step, through a whole session, and Lambda's file of its log."""
+    user.test()
+    result = user.run(f"--system={SYSTEM_FILE}", "--scale", "smoke", "-n0", "-k", f"{recipe}-", timeout_s=600.0)
+    verdicts = {case.properties["reference"]: case.properties["verdict"] for case in result.cases.values()}
+    assert verdicts.pop("adds_up") == "PASS", result.text
+    assert set(verdicts.values()) <= {"SKIP"}  # they are for GPUs
+    record = result.record(recipe)
+    log = Path(record["folder"]) / "logs" / "output.log"
+    lines = log.read_text().splitlines()
+    assert lines[:2] == [f"{record['hosts'][0]} slots={record['ranks']}", ""]
+    assert record["totals"]["execution_steps"] == timed
+    assert record["metrics"]["reported_throughput"]["value"] > 0.0
+    assert "mfu" not in record["metrics"]
+    assert record["provenance"]["git_commit"]
+    assert record["versions"] == {}  # nothing of ours ran: the framework's own are facts
+    if verdicts:  # a bound to evaluate by
+        assert (result.session / "batches" / f"{recipe}.csv").read_bytes() == evaluate([log], 1e9)

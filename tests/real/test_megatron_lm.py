@@ -1,0 +1,44 @@
+"""Megatron-LM itself, where LLMBENCH_MEGATRON_LM_SYSTEM names a system file with one for the CPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.conftest import UserFolder
+
+SYSTEM_FILE = os.environ.get("LLMBENCH_MEGATRON_LM_SYSTEM", "")
+pytestmark = pytest.mark.skipif(
+    not SYSTEM_FILE, reason="LLMBENCH_MEGATRON_LM_SYSTEM names no system file with Megatron-LM"
+)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_small_model_learns(user: UserFolder, distribution: str) -> None:
+    """`pretrain_gpt.py` under torchrun with two tensor-parallel ranks: its log is read, judged, and its loss falls."""
+    user.test()
+    result = user.run(f"--system={SYSTEM_FILE}", "--scale", "smoke", distribution, "-k", "nlp13b")
+    assert result.returncode == 0, result.text
+    record = result.record("nlp13b")
+    assert [step["step"] for step in record["steps"]] == [1, *range(2, 21, 2)]
+    assert record["steps"][-1]["loss"] < record["steps"][0]["loss"] - 0.5
+    assert record["provenance"]["git_describe"].startswith("core_v")
+    assert "reported_tflops_per_gpu" not in record["metrics"]
+
+
+def test_what_it_refuses_is_told_in_its_own_words(user: UserFolder) -> None:
+    """A recipe with an argument that it does not know ends as an ERROR that quotes it."""
+    user.test()
+    user.recipe(
+        "wrong", engine="megatron_lm", precision="fp32", statistic_of_record="tokens_per_s_all_lines",
+        options={
+            "script": "module:pytest_llmbench.workloads.cuda_on_cpu --pretend-available pretrain_gpt.py",
+            "arguments": {"no-such-argument": True},
+        },
+    )  # fmt: skip
+    result = user.run(f"--system={SYSTEM_FILE}", "-n0", "-k", "wrong")
+    assert result.returncode == 1, result.text
+    problem = result.record("wrong")["problem"]
+    assert problem["kind"] == "command_failed"
+    assert "unrecognized arguments: --no-such-argument" in problem["message"]

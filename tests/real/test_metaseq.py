@@ -1,0 +1,166 @@
+"""metaseq itself, where the environment variable LLMBENCH_METASEQ_SYSTEM names a system file with one for the CPU.
+
+The environment's path `train_python`, if it has one, stands for the python of the launcher's train command: a program
+that leaves out what no CPU can do, and trains sequences of 128 tokens, one on each copy of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster.scripts import write_script
+from pytest_llmbench.cluster.system import System, load_system
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.base import Place, Script
+from pytest_llmbench.engines.metaseq import ENGINE
+from tests.conftest import UserFolder
+
+SYSTEM_FILE = os.environ.get("LLMBENCH_METASEQ_SYSTEM", "")
+pytestmark = pytest.mark.skipif(not SYSTEM_FILE, reason="LLMBENCH_METASEQ_SYSTEM names no system file with metaseq")
+RECIPES = {name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "metaseq"}
+# In the place of a program that the launcher starts: it writes down what it was asked to do.
+RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
+EIGHT_MILLION = {
+    "engine": "metaseq",
+    "gpus_per_node": 8,
+    "model": {"layers": 4, "hidden_size": 128, "attention_heads": 2, "vocab_size": 2044},
+    "sequence_length": 128,
+    "global_batch_size": 2,
+    "micro_batch_size": 1,
+    "precision": "fp32",
+    "optimizer": {"learning_rate": 1.0e-3},
+    "steps": 50,
+    "warm_up": {"rule": "skip_first", "steps": 5},
+    "time_limit": "00:10:00",
+    "statistic_of_record": "median_wps",
+    "options": {"model_size": "8m_mp1", "arguments": {"python": "{train_python}", "no-wandb": True}},
+}
+
+
+@pytest.fixture(scope="module")
+def system() -> System:
+    """The system with metaseq."""
+    return load_system(SYSTEM_FILE, [])
+
+
+def test_a_small_model_learns(user: UserFolder) -> None:
+    """The smallest recipe at scale smoke, through a whole session: it is judged, and its loss falls."""
+    user.test()
+    result = user.run(f"--system={SYSTEM_FILE}", "--scale", "smoke", "-n0", "-k", "metaseq125m")
+    verdicts = {name: case.properties["verdict"] for name, case in result.cases.items()}
+    assert verdicts == {
+        "test_reference[metaseq125m-azure_200k]": "SKIP",  # it is for GPUs
+        "test_reference[metaseq125m-loss_falls]": "PASS",
+    }, result.text
+    record = result.record("metaseq125m")
+    assert [step["step"] for step in record["steps"]] == list(range(5, 41, 5))
+    assert all(step["tokens"] == 8 * 64 for step in record["steps"])
+    assert record["metrics"]["median_wps"]["value"] > 0.0
+    assert record["provenance"]["git_commit"]
+    assert record["device"] == "cpu"
+
+
+def test_the_launcher_itself_trains(user: UserFolder, system: System) -> None:
+    """`opt-baselines --benchmark --local` with its smallest model: all of the run but the python of its ranks."""
+    if "train_python" not in system.environments["metaseq"].paths:
+        pytest.skip("the environment has no train_python")
+    user.recipe("eight", **EIGHT_MILLION)
+    user.test()
+    result = user.run(f"--system={SYSTEM_FILE}", "-n0", "-k", "eight")
+    assert result.case.properties["verdict"] == "PASS", result.text
+    record = result.record("eight")
+    assert [step["step"] for step in record["steps"]] == list(range(5, 51, 5))
+    assert record["metrics"]["loss_drop"]["value"] > 0.5
+
+
+def test_a_training_that_fails_is_an_error_though_the_launcher_succeeds(user: UserFolder) -> None:
+    """`opt-baselines --local` drops the exit code of the training: nothing proves that it did its work."""
+    user.recipe("eight", **{**EIGHT_MILLION, "options": {"model_size": "8m_mp1", "arguments": {"python": "false"}}})
+    user.test()
+    result = user.run(f"--system={SYSTEM_FILE}", "-n0", "-k", "eight")
+    assert result.case.properties["verdict"] == "ERROR", result.text
+    record = result.record("eight")
+    assert record["problem"]["kind"] == "no_evidence_of_completion"
+    assert "done training" in record["problem"]["message"]
+    assert json.loads((result.session / "runs" / "eight" / "driver.json").read_text())["exit_code"] == 0
+
+
+def asked(recipe: Recipe, system: System, folder: Path) -> dict[str, str]:
+    """What the launcher asks of metaseq's training program, by flag, when a recipe's script runs on its own nodes."""
+    topology = Topology(nodes=recipe.nodes, gpus_per_node=recipe.gpus_per_node)
+    place = Place(folder=folder, environment=system.environments["metaseq"], slurm=True, time_limit_min=1)
+    work = ENGINE.work(recipe, topology, place)
+    assert isinstance(work, Script)
+    (command,) = work.commands
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("python", "srun"):
+        (programs / name).write_text(RECORDER.format(shlex.quote(str(folder / "asked"))))
+        (programs / name).chmod(0o755)
+    command = replace(command, argv=(*command.argv, "--python", str(programs / "python")))
+    (folder / "run.sh").write_text(write_script(Script(commands=(command,)), place, topology, system.env))
+    # Where the environment has a PATH of its own, no `srun` of ours is before it: it has none.
+    env = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "run.sh"],
+        cwd=folder,
+        env=env,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert (folder / "asked").exists(), done.stdout
+    words = (folder / "asked").read_text().splitlines()
+    return {
+        word.removeprefix("--"): following if not following.startswith("--") else ""
+        for word, following in zip(words, [*words[1:], "--"], strict=True)
+        if word.startswith("--")
+    }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_the_launcher_does(name: str, system: System, tmp_path: Path) -> None:
+    """Shape, batch, steps and optimizer of a recipe are those that the launcher gives to the training program."""
+    recipe = RECIPES[name]
+    found = asked(recipe, system, tmp_path)
+    world = recipe.nodes * recipe.gpus_per_node
+    model, optimizer = recipe.model, recipe.optimizer
+    expected = {
+        "distributed-world-size": world,
+        "decoder-layers": model.layers,
+        "decoder-embed-dim": model.hidden_size,
+        "decoder-ffn-embed-dim": 4 * model.hidden_size,
+        "decoder-attention-heads": model.attention_heads,
+        "dict-size": model.vocab_size,
+        "dropout": model.dropout,
+        "tokens-per-sample": recipe.sequence_length,
+        "batch-size": recipe.micro_batch_size,
+        "update-freq": 1,
+        "max-update": recipe.steps,
+        "model-parallel-size": recipe.parallelism.tensor,
+        "lr": optimizer.learning_rate,
+        "end-learning-rate": optimizer.learning_rate / 10,
+        "warmup-updates": optimizer.warmup_steps,
+        "weight-decay": optimizer.weight_decay,
+        "clip-norm": optimizer.clip_grad_norm,
+        "adam-eps": optimizer.eps,
+        "log-interval": recipe.warm_up.steps,
+    }
+    assert {key: float(found[key]) for key in expected} == pytest.approx(expected)
+    assert found["adam-betas"] == str(optimizer.betas)
+    assert found["ddp-backend"] == "fully_sharded"
+    assert {"memory-efficient-fp16", "checkpoint-activations", "no-reshard-after-forward"} <= found.keys()
+    assert recipe.micro_batch_size * world == recipe.samples_per_step * recipe.parallelism.tensor
+    assert Path(found["save-dir"]).parent == tmp_path / "checkpoints"
+    assert ("nodes" in found) == (recipe.nodes > 1)
+    assert found.get("nodes", "1") == str(recipe.nodes)

@@ -1,0 +1,70 @@
+"""A cluster with slow nodes: what pairs and groups of it would measure, with noise, without measuring anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from pytest_llmbench.judging.bisection import Bisection, bisect
+from pytest_llmbench.judging.rounds import Pair, Rounds, schedule
+from pytest_llmbench.judging.tournament import Game, Verdict, floor_of, judge
+
+TOLERANCE = 0.1
+
+
+@dataclass
+class SlowNodes:
+    """A group is as fast as its slowest node.
+
+    Attributes:
+        nodes: how many.
+        bad: how many of them are slow.
+        seed: of everything random: which nodes are bad, and the noise.
+        sigma: of the log-normal noise on every measurement.
+        fluke: probability that a measurement is slow by chance.
+        speed: of a bad node; a good one has 1.
+        links: slow links, as pairs of names.
+        runs, rounds: measured so far.
+    """
+
+    nodes: int
+    bad: int
+    seed: int
+    sigma: float = 0.0
+    fluke: float = 0.0
+    speed: float = 0.7
+    links: tuple[Pair, ...] = ()
+    runs: int = 0
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.names = [f"n{number}" for number in range(self.nodes)]
+        self.culprits = set(self.random.sample(self.names, self.bad))
+
+    def rate(self, group: Sequence[str]) -> float:
+        """What a group measures."""
+        slow = bool(self.culprits & set(group)) or any(set(link) <= set(group) for link in self.links)
+        slow = slow or (self.fluke > 0 and self.random.random() < self.fluke)
+        return (self.speed if slow else 1.0) * math.exp(self.sigma * self.random.gauss(0, 1))
+
+    def play(self, rounds: Rounds) -> list[Game]:
+        """Measure pairs."""
+        self.rounds += len(rounds)
+        self.runs += sum(len(pairs) for pairs in rounds)
+        return [Game(pair=pair, value=self.rate(pair)) for pairs in rounds for pair in pairs]
+
+    def slow(self, groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
+        """Measure groups against a reference."""
+        return [self.rate(group) < 1 - TOLERANCE for group in groups]
+
+    def hunt(self, floor: float | None = None) -> Verdict:
+        """The tournament and its second pass, by comparison where no floor is given."""
+        games = self.play(schedule(self.names))
+        return judge(games, self.play, floor=floor_of(games, TOLERANCE) if floor is None else floor)
+
+    def halve(self) -> Bisection:
+        """The bisection alone."""
+        return bisect(self.names, self.slow)

@@ -1,0 +1,337 @@
+"""Compute checks: on real processes, and on facts of GPUs that are not here."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks import _compute_telemetry as telemetry
+from pytest_llmbench.checks._agreement import dissenters
+from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.health import Report, Severity
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.reference import AppliesTo, Reference
+from tests.fleet import ProcessFleet, cpu_site
+
+_HOSTS = ("a", "b", "c")
+_NAMES = ("gemm", "memory_bandwidth", "host_device_bandwidth", "sustained")
+_SITE = Site(system="test", nodes=3, gpus_per_node=2, peak_tflops={"bf16": 989.4}, selected=_NAMES)
+_GOOD: dict[str, Any] = {
+    "device": "NVIDIA H200",
+    "setting": {"device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0"},
+    "gemm": {
+        "side": 8192,
+        "factors": "f00d",
+        "precisions": {"bf16": {"rate": 680e12, "digest": "1", "repeated": 17, "changed": 0, "error": 0.011}},
+        "lacking": {},
+    },
+    "memory": 4.39e12,
+    "host_device": dict.fromkeys(
+        ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all"), 55.4e9
+    ),
+}
+_LOADED: dict[str, Any] = {
+    "device": "NVIDIA H200",
+    "precision": "bf16",
+    "rates": [[float(second), 670e12] for second in range(1, 13)],
+    "telemetry": [[float(second), "1455, 58, 690.5, 0x0000000000000004"] for second in range(13)],
+    "trouble": None,
+}
+
+
+@dataclass
+class FactsFleet:
+    """Three nodes with two GPUs each, whose ranks answer what a test says.
+
+    Attributes:
+        answers: by node and GPU; a text is why there is no answer.
+    """
+
+    answers: Mapping[tuple[str, int], Mapping[str, Any] | str]
+    site: Site = _SITE
+    hosts: tuple[str, ...] = _HOSTS
+    folder: Path = Path()
+    asked: list[Probe] = field(default_factory=list)
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Answer each probe."""
+        return [self.once(probe) for probe in probes]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Answer."""
+        self.asked.append(probe)
+        return [
+            Answer(
+                host=host,
+                rank=rank,
+                local_rank=gpu,
+                data=None if isinstance(told, str) else told,
+                why=told if isinstance(told, str) else None,
+            )
+            for rank, ((host, gpu), told) in enumerate(self.answers.items())
+        ]
+
+
+def fleet_of(usual: Mapping[str, Any], **changes: Any) -> FactsFleet:
+    """Six GPUs that answer alike but for some, such as `b1={"memory": 1e12}`: laid over, or in place as a text."""
+    answers: dict[tuple[str, int], Any] = {(host, gpu): usual for host in _HOSTS for gpu in range(2)}
+    for name, change in changes.items():
+        answers[name[0], int(name[1])] = change if isinstance(change, str) else {**usual, **change}
+    return FactsFleet(answers)
+
+
+def bf16(**changes: Any) -> dict[str, Any]:
+    """What one GPU says whose bf16 product has something about it."""
+    changed = copy.deepcopy(_GOOD)
+    changed["gemm"]["precisions"]["bf16"] |= changes
+    return changed
+
+
+def judged(name: str, fleet: FactsFleet, **settings: Any) -> Report:
+    """Run a check."""
+    return get_check(name).run(fleet, CheckSettings(**settings))
+
+
+def accused(report: Report) -> list[tuple[str | None, str, str]]:
+    """Node, GPU and kind of each finding."""
+    return [(finding.host, finding.subject, finding.kind) for finding in report.findings]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProcessFleet, dict[str, Report]]:
+    """The checks that share a probe, on three nodes, one of which has CPU code of another kind."""
+    fleet = ProcessFleet(
+        site=cpu_site(3, selected=_NAMES),
+        hosts=_HOSTS,
+        folder=tmp_path_factory.mktemp("compute"),
+        env={"c": {"ATEN_CPU_CAPABILITY": "default"}},
+    )
+    return fleet, {name: get_check(name).run(fleet, CheckSettings()) for name in _NAMES[:3]}
+
+
+@pytest.fixture(scope="module")
+def sustained(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The load of seconds on one node."""
+    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("sustained"))
+    return get_check("sustained").run(fleet, CheckSettings())
+
+
+def test_three_real_nodes_compute_the_same(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
+    """Every node has a rate of a real machine and the same product, and none is accused."""
+    _, reports = measured
+    for name in ("gemm", "memory_bandwidth"):
+        report = reports[name]
+        assert (report.findings, dict(report.unjudged), report.skip, report.problem) == ((), {}, None, None), name
+        assert {(reading.host, reading.subject) for reading in report.readings} == {(host, "CPU") for host in _HOSTS}
+        declared = get_check(name).statistics
+        assert all(declared[reading.statistic] == reading.unit for reading in report.readings)
+        assert all(1e7 < reading.quantity.base < 1e15 for reading in report.readings)
+    told = reports["gemm"].evidence
+    assert told["a CPU"]["precisions"]["fp32"]["digest"] == told["b CPU"]["precisions"]["fp32"]["digest"]
+    assert told["a CPU"]["precisions"]["fp32"]["repeated"] > 0
+
+
+def test_checks_share_one_measurement(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
+    """Importing PyTorch takes longer than most of it."""
+    assert [probe.name for probe in measured[0].asked] == ["compute"]
+    assert measured[0].asked[0].config["measure"] == ["gemm", "memory"]
+
+
+def test_nodes_of_another_kind_are_not_compared(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
+    """Node c runs other CPU code, whose products may differ in the last bit."""
+    assert any("devices differ in 2 ways" in note for note in measured[1]["gemm"].notes)
+
+
+def test_without_gpus_there_is_nothing_to_copy_to(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
+    """A skip with its reason."""
+    assert "no GPUs" in (measured[1]["host_device_bandwidth"].skip or "")
+
+
+def test_a_load_on_a_real_node_says_what_it_could_not_watch(sustained: Report) -> None:
+    """A CPU that tells no clock, temperature or power has no such number, and a note."""
+    assert (sustained.findings, dict(sustained.unjudged), sustained.problem) == ((), {}, None)
+    told = {reading.statistic: reading for reading in sustained.readings}
+    assert 1e7 < told["sustained"].quantity.base < 1e15
+    assert "sustained_drop" in told
+    for missing in {"clock_min", "temperature_max", "power_mean"} - set(told):
+        assert any("not told by this machine" in note and missing in note for note in sustained.notes)
+
+
+def test_healthy_gpus_are_not_accused() -> None:
+    """Six alike, and every number is there once for each."""
+    for name in _NAMES:
+        report = judged(name, fleet_of(_LOADED if name == "sustained" else _GOOD))
+        assert not report.findings
+        assert not report.unjudged
+        assert len({(r.host, r.subject, r.statistic) for r in report.readings}) == len(report.readings) > 0
+        assert {r.gpus for r in report.readings} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gemm", bf16(rate=600e12)),
+        ("memory_bandwidth", {"memory": 4.0e12}),
+        ("host_device_bandwidth", {"host_device": {**_GOOD["host_device"], "host_to_device": 27e9}}),
+    ],
+)
+def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
+    """Among six, with its node; a wider tolerance lets it be."""
+    report = judged(name, fleet_of(_GOOD, b1=change))
+    assert accused(report) == [("b", "GPU 1", "outlier")]
+    assert "below the median" in report.findings[0].message
+    assert not judged(name, fleet_of(_GOOD, b1=change), options={"tolerance": 0.6}).findings
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"digest": "2"}, "other_product"),
+        ({"changed": 3}, "not_repeatable"),
+        ({"error": 0.5}, "wrong_product"),
+        ({"error": None}, "wrong_product"),
+        ({"rate": 400e12, "digest": "1"}, "below_peak"),
+    ],
+)
+def test_a_gpu_that_computes_wrong_is_to_be_replaced(change: Mapping[str, Any], kind: str) -> None:
+    """Whichever way it shows."""
+    report = judged("gemm", fleet_of(_GOOD, c0=bf16(**change)))
+    assert {("c", "GPU 0", kind)} <= set(accused(report)) <= {("c", "GPU 0", kind), ("c", "GPU 0", "outlier")}
+    assert {finding.severity for finding in report.findings} == {Severity.ISOLATE}
+
+
+def test_a_gpu_that_is_known_to_be_wrong_has_no_vote() -> None:
+    """Three of six are wrong by fp64: the other three are a majority of those left, not half of all."""
+    bad = bf16(digest="2", error=0.5)
+    report = judged("gemm", fleet_of(_GOOD, a0=bad, a1=bad, b0=bad))
+    assert {kind for *_, kind in accused(report)} == {"wrong_product"}
+    assert not report.unjudged
+
+
+def test_without_a_majority_nobody_is_cleared() -> None:
+    """Half of the GPUs compute one thing, half another."""
+    other = bf16(digest="2")
+    report = judged("gemm", fleet_of(_GOOD, a0=other, a1=other, b0=other))
+    assert not report.findings
+    assert set(report.unjudged) == set(_HOSTS)
+    assert "no majority" in report.unjudged["a"]
+
+
+def test_a_rate_beyond_the_peak_is_no_pass() -> None:
+    """1500 TFLOP/s of 989 published ones: a clock is wrong."""
+    report = judged("gemm", fleet_of(_GOOD, a0=bf16(rate=1500e12)))
+    assert list(report.unjudged) == ["a"]
+    assert "implausible" in report.unjudged["a"]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_silent_gpu_is_no_pass(name: str) -> None:
+    """Its node cannot be judged, and it is said why."""
+    usual = _LOADED if name == "sustained" else _GOOD
+    assert dict(judged(name, fleet_of(usual, b0="out of memory")).unjudged) == {"b": "rank 2: out of memory"}
+
+
+def test_a_reference_bounds_the_rate() -> None:
+    """At scale full, on the GPU that it is for; elsewhere the number is reported, with a note."""
+    bound = Reference(
+        name="house", statistic="gemm_bf16", at_least=Quantity("700 TFLOP/s/gpu"), why="w", source="s",
+        date=dt.date(2026, 1, 1), applies_to=AppliesTo(gpu="H200", gpus=1, nodes=1),
+    )  # fmt: skip
+    report = judged("gemm", fleet_of(_GOOD), references=(bound,))
+    assert {kind for *_, kind in accused(report)} == {"below_reference"}
+    assert len(report.findings) == 6
+    assert not report.notes
+    elsewhere = bound.model_copy(update={"applies_to": AppliesTo(gpu="A100", gpus=1, nodes=1)})
+    report = judged("gemm", fleet_of(_GOOD), references=(elsewhere,))
+    assert not report.findings
+    assert "no reference" in report.notes[0]
+
+
+def test_what_a_device_lacks_is_said() -> None:
+    """No fp8 before compute capability 8.9."""
+    lacking = {"gemm": {**_GOOD["gemm"], "lacking": {"fp8": "needs compute capability 8.9"}}}
+    notes = judged("gemm", fleet_of({**_GOOD, **lacking})).notes
+    assert "fp8 not measured on NVIDIA H200: needs compute capability 8.9" in notes
+
+
+def test_a_gpu_that_slows_down_is_found() -> None:
+    """Its last third is 20 % below its first."""
+    rates = [[float(second), (670e12 if second < 7 else 536e12)] for second in range(1, 13)]
+    report = judged("sustained", fleet_of(_LOADED, a1={"rates": rates}))
+    assert accused(report) == [("a", "GPU 1", "slows_down")]
+    assert "20.0 % below" in report.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "severity"),
+    [
+        ("900, 60, 300, 0x0000000000000008", "throttled", Severity.ISOLATE),
+        ("900, 60, 300, 0x0000000000000044", "throttled", Severity.ISOLATE),
+        ("1455, 91, 690, 0x0000000000000004", "hot", Severity.MONITOR),
+    ],
+)
+def test_telemetry_is_judged(line: str, kind: str, severity: Severity) -> None:
+    """One sample in the middle; the power cap alone is usual."""
+    samples = copy.deepcopy(_LOADED["telemetry"])
+    samples[6][1] = line
+    report = judged("sustained", fleet_of(_LOADED, c1={"telemetry": samples}))
+    assert accused(report) == [("c", "GPU 1", kind)]
+    assert report.findings[0].severity is severity
+
+
+@pytest.mark.parametrize("lines", [[], [[1.0, "GPU is lost."]], [[1.0, "1455, 58, 690.5, [N/A]"]]])
+def test_a_gpu_that_nobody_watched_is_no_pass(lines: list[Any]) -> None:
+    """Whether it was throttled is not known."""
+    report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": lines, "trouble": "nvidia-smi: not found"}))
+    assert "whether it was throttled is not known: nvidia-smi: not found" in report.unjudged["a"]
+
+
+def test_a_load_too_short_to_compare_is_no_pass() -> None:
+    """Two rates have no thirds."""
+    assert "too few" in judged("sustained", fleet_of(_LOADED, a0={"rates": _LOADED["rates"][:2]})).unjudged["a"]
+
+
+def test_gaps_of_telemetry_are_said() -> None:
+    """In the middle and at the end."""
+    told = [[float(at_s), "1455, 58, 690.5, 0x0"] for at_s in (0, 1, 2, 7)]
+    report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": told}))
+    gaps = [note for note in report.notes if "no telemetry" in note]
+    assert gaps == ["a GPU 0: no telemetry from 2 to 7 s", "a GPU 0: no telemetry from 7 to 12 s"]
+
+
+def test_a_line_that_is_none_is_kept_apart() -> None:
+    """And absent numbers stay absent."""
+    samples, strange = telemetry.read([(0.0, "1455, [N/A], 690.5, 0x4"), (1.0, "Unable to reach the GPU")])
+    assert [(each.clock, each.temperature, each.power, each.reasons) for each in samples] == [(1455.0, None, 690.5, 4)]
+    assert strange == ["Unable to reach the GPU"]
+
+
+def test_minutes_are_the_users() -> None:
+    """The deadline follows them."""
+    fleet = fleet_of(_LOADED)
+    judged("sustained", fleet, options={"minutes": 30})
+    assert fleet.asked[0].config["seconds"] == 1800
+    assert fleet.asked[0].deadline_s > 1800
+
+
+@pytest.mark.parametrize("name", _NAMES[:2] + _NAMES[3:])
+def test_an_unknown_option_is_refused(name: str) -> None:
+    """With its name."""
+    with pytest.raises(ConfigError, match="tolerence"):
+        judged(name, fleet_of(_GOOD), options={"tolerence": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [("", []), ("x", []), ("xx", []), ("xy", None), ("xxy", [2]), ("xxyy", None), ("xyz", None), ("xxxyz", [3, 4])],
+)
+def test_dissenters_need_a_majority(values: str, odd: list[int] | None) -> None:
+    """More than half."""
+    assert dissenters(dict(enumerate(values))) == odd

@@ -1,0 +1,239 @@
+"""GPU checks on processes that pose as nodes: the programs they ask are stand-ins, everything else is real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
+from pytest_llmbench.core.health import Report, Severity
+from tests.fleet import ProcessFleet, cpu_site
+from tests.standins.nvidia_smi import BOOT, LOADED, bus, gpu_node, links_text, smi_xml
+
+SITE = Site(system="test", nodes=3, gpus_per_node=2, gpu_model="H100 80GB HBM3", gpu_memory_gib=80)
+GPU_CHECKS = [name for name, check in all_checks().items() if check.family == "gpu"]
+XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, name=python, DBE\n"
+STRAY = "<process_info><pid>77</pid><type>C</type><process_name>/opt/python</process_name></process_info>"
+# Of GPU 1 of the node `bad`; its log and its links are bad, too.
+BAD = {
+    "<current_link_width>16x<": "<current_link_width>8x<",
+    "<current_link_gen>5<": "<current_link_gen>1<",
+    "<remapped_row_pending>No<": "<remapped_row_pending>Yes<",
+    "<sram_threshold_exceeded>No<": "<sram_threshold_exceeded>Yes<",
+    "<dram_uncorrectable>0<": "<dram_uncorrectable>3<",
+    "hw_thermal_slowdown>Not Active<": "hw_thermal_slowdown>Active<",
+    "<current_power_limit>700.00 W<": "<current_power_limit>500.00 W<",
+    "<persistence_mode>Enabled<": "<persistence_mode>Disabled<",
+    "<current_mig>Disabled<": "<current_mig>Enabled<",
+    "<gpu_recovery_action>None<": "<gpu_recovery_action>GPU Reset Required<",
+    "<processes>": f"<processes>{STRAY}",
+    "<state>Completed<": "<state>Not Started<",
+}
+# Check -> what is found on `bad`, with its severity.
+FOUND = {
+    "gpu_inventory": {"mig": "CONFIGURE", "persistence": "CONFIGURE", "recovery_action": "RESET"},
+    "gpu_ecc": {
+        "sram_threshold": "ISOLATE",
+        "ecc_uncorrectable": "RESET",
+        "remap_pending": "RESET",
+        "ecc_history": "MONITOR",
+    },
+    "gpu_xid": {"xid": "RESET"},
+    "gpu_pcie": {"pcie_width": "ISOLATE", "pcie_gen": "ISOLATE"},
+    "gpu_nvlink": {"nvlink_inactive": "RESET", "fabric": "RESET"},
+    "gpu_throttle": {"hw_thermal_slowdown": "ISOLATE", "power_limit": "CONFIGURE", "unlike_others": "CONFIGURE"},
+    "gpu_processes": {"stray_process": "CONFIGURE"},
+}
+
+
+def nodes_of(folder: Path, nodes: Mapping[str, Mapping[str, Any]]) -> ProcessFleet:
+    """A fleet whose nodes are as `gpu_node` makes them."""
+    env = {host: gpu_node(folder / "nodes" / host, **node) for host, node in nodes.items()}
+    return ProcessFleet(site=SITE, hosts=tuple(nodes), folder=folder, env=env)
+
+
+def found_on(report: Report, host: str) -> dict[str, str]:
+    """Severities by kind."""
+    return {finding.kind: str(finding.severity) for finding in report.findings if finding.host == host}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    """All GPU checks on two good nodes, a bad one, and one that nobody can judge."""
+    broken = {"xml": smi_xml()[:900], "links": "", "log": None}
+    bad = {"xml": smi_xml(changes={1: BAD}), "links": links_text(inactive={1: 3}), "log": BOOT + LOADED + 2 * XID}
+    fleet = nodes_of(tmp_path_factory.mktemp("gpus"), {"one": {}, "two": {}, "bad": bad, "cut": broken})
+    reports = {name: get_check(name).run(fleet, CheckSettings()) for name in GPU_CHECKS}
+    assert [probe.name for probe in fleet.asked] == ["gpu-facts"], "all checks share one look at the nodes"
+    return reports
+
+
+def test_there_is_a_case_for_every_check() -> None:
+    """So that none is forgotten here."""
+    assert set(FOUND) <= set(GPU_CHECKS)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_bad_node_is_found_and_no_good_one(reports: dict[str, Report], name: str) -> None:
+    """Each check finds what is its own."""
+    report = reports[name]
+    assert found_on(report, "bad") == FOUND[name]
+    assert not [str(finding) for finding in report.findings if finding.host != "bad"]
+    for finding in report.findings:
+        assert bus(1) in finding.subject or finding.subject == "GPU 1"
+        assert finding.action
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_node_that_cannot_be_judged_is_not_fit(reports: dict[str, Report], name: str) -> None:
+    """Its XML was cut off, and its log is closed to us."""
+    assert list(reports[name].unjudged) == ["cut"]
+    assert ("Operation not permitted" if name == "gpu_xid" else "whole") in reports[name].unjudged["cut"]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_evidence_is_plain_and_small(reports: dict[str, Report], name: str) -> None:
+    """A record holds it whole, for hundreds of nodes."""
+    text = reports[name].model_dump_json()
+    assert Report.model_validate_json(text).evidence
+    assert len(text) < 4 * 25_000
+
+
+def test_an_xid_is_said_once_with_its_gpu(reports: dict[str, Report]) -> None:
+    """However often it was logged, by the number that the driver gives the GPU."""
+    (finding,) = reports["gpu_xid"].findings
+    assert finding.subject == f"GPU 1 ({bus(1)})"
+    assert "Xid 48, 2 times" in finding.message
+
+
+def test_without_gpus_every_check_says_so(tmp_path: Path) -> None:
+    """And asks no node."""
+    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
+    assert all(get_check(name).run(fleet, CheckSettings()).skip for name in FOUND)
+    assert not fleet.asked
+
+
+def test_how_nvidia_smi_fails_says_what_the_node_needs(tmp_path: Path) -> None:
+    """Findings where the cause is known; what is not known leaves a node unjudged, and never skipped."""
+    fallen = {"xml": "Unable to determine the device handle for GPU0000:11:00.0: Unknown Error\n", "code": 255}
+    no_driver = {"xml": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", "code": 9}
+    fleet = nodes_of(tmp_path, {"fallen": fallen, "driver": no_driver, "else": {"code": 255}, "absent": {}})
+    for name in ("nvidia-smi", "dmesg"):
+        (tmp_path / "nodes/absent/bin" / name).unlink()
+    fleet.env["absent"]["PATH"] = str(tmp_path / "nodes/absent/bin")  # type: ignore[index]
+    report = get_check("gpu_inventory").run(fleet, CheckSettings())
+    assert found_on(report, "fallen") == {"fallen_off_the_bus": "REBOOT"}
+    assert found_on(report, "driver") == {"driver_not_loaded": "REBOOT"}
+    assert found_on(report, "absent") == {"nvidia_smi_missing": "CONFIGURE"}
+    assert list(report.unjudged) == ["else"]
+    for name in ("gpu_ecc", "gpu_pcie", "gpu_nvlink", "gpu_throttle", "gpu_processes"):
+        assert set(get_check(name).run(fleet, CheckSettings()).unjudged) == {"fallen", "driver", "else", "absent"}
+    assert list(get_check("gpu_xid").run(fleet, CheckSettings()).unjudged) == ["absent"]
+
+
+def test_the_inventory_is_held_against_the_promise(tmp_path: Path) -> None:
+    """Another model, less memory, fewer GPUs, a lost one, another driver."""
+    other = {"NVIDIA H100 80GB HBM3": "NVIDIA H100 PCIe", "<total>81559 MiB<": "<total>40960 MiB<"}
+    lost = {"<current_power_limit>700.00 W<": "<current_power_limit>[GPU is lost]<"}
+    nodes = {
+        "good": {}, "well": {}, "fine": {},
+        "other": {"xml": smi_xml(changes={0: other})},
+        "few": {"xml": smi_xml(1)},
+        "lost": {"xml": smi_xml(changes={1: lost})},
+        "old": {"xml": smi_xml(driver="545.23.08")},
+    }  # fmt: skip
+    report = get_check("gpu_inventory").run(nodes_of(tmp_path, nodes), CheckSettings())
+    assert found_on(report, "other") == {
+        "gpu_model": "CONFIGURE",
+        "gpu_memory": "ISOLATE",
+        "unlike_others": "CONFIGURE",
+    }
+    assert found_on(report, "few") == {"gpus_missing": "ISOLATE"}
+    assert found_on(report, "lost") == {"gpu_lost": "REBOOT"}
+    assert found_on(report, "old") == {"unlike_others": "CONFIGURE"}
+    assert {finding.host for finding in report.findings} == {"other", "few", "lost", "old"}
+    assert not report.unjudged
+
+
+def test_options_change_what_is_expected(tmp_path: Path) -> None:
+    """A site may want more than all GPUs have, and tolerate what it knows."""
+    fleet = nodes_of(tmp_path, {"one": {"log": BOOT + LOADED + XID + "[1] NVRM: Xid (PCI:0000:10:00): 999, new\n"}})
+    wanted: dict[str, dict[str, Any]] = {
+        "gpu_pcie": {"gen": 6, "width": 32},
+        "gpu_nvlink": {"links": 12, "speed_gb_s": 50},
+        "gpu_processes": {"memory_mib": 0},
+    }  # fmt: skip
+    kinds = {
+        name: get_check(name).run(fleet, CheckSettings(options=options)).findings for name, options in wanted.items()
+    }
+    assert {finding.kind for finding in kinds["gpu_pcie"]} == {"pcie_gen", "pcie_width"}
+    assert {finding.kind for finding in kinds["gpu_nvlink"]} == {"nvlink_inactive", "nvlink_slow"}
+    assert {finding.kind for finding in kinds["gpu_processes"]} == {"memory_in_use"}
+    xids = get_check("gpu_xid").run(fleet, CheckSettings(options={"tolerated": [48]})).findings
+    assert {(finding.message[:7], finding.severity) for finding in xids} == {
+        ("Xid 48,", Severity.MONITOR), ("Xid 999", Severity.RESET),
+    }  # fmt: skip
+
+
+def test_a_link_may_sleep_with_its_gpu(tmp_path: Path) -> None:
+    """Its generation is not judged then, which is said; its width is."""
+    asleep = {"<current_link_gen>5<": "<current_link_gen>1<", "<performance_state>P0<": "<performance_state>P8<"}
+    fleet = nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: asleep, 1: asleep})}})
+    report = get_check("gpu_pcie").run(fleet, CheckSettings())
+    assert not report.findings
+    assert "not judged on 2 GPUs" in report.notes[0]
+    report = get_check("gpu_pcie").run(fleet, CheckSettings(options={"judge_idle_gen": True}))
+    assert found_on(report, "one") == {"pcie_gen": "ISOLATE"}
+
+
+def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) -> None:
+    """Unless the site knows that it does; what is there is found all the same."""
+    fleet = nodes_of(
+        tmp_path, {"one": {"log": XID}, "two": {"log": BOOT + "[5] NVRM: Xid garbled\n"}, "none": {"log": None}}
+    )
+    report = get_check("gpu_xid").run(fleet, CheckSettings())
+    assert found_on(report, "one") == {"xid": "RESET"}
+    assert "does not reach back to the boot" in report.unjudged["one"]
+    assert "cannot be read" in report.unjudged["two"]
+    report = get_check("gpu_xid").run(fleet, CheckSettings(options={"whole_log": False}))
+    assert list(report.unjudged) == ["two", "none"]
+    assert "nobody knows of Xids" in report.unjudged["none"]
+
+
+def test_counters_that_are_not_known_are_no_pass(tmp_path: Path) -> None:
+    """Each of these leaves its node unjudged."""
+    unknown = {
+        "gpu_ecc": {"<dram_uncorrectable>0<": "<dram_uncorrectable>N/A<"},
+        "gpu_pcie": {">16x<": ">N/A<"},
+        "gpu_throttle": {"hw_slowdown>Not Active<": "hw_slowdown>N/A<"},
+        "gpu_processes": {"<used>1 MiB<": "<used>[N/A]<"},
+        "gpu_inventory": {"<persistence_mode>Enabled<": "<persistence_mode>Not Supported<"},
+    }
+    nodes = {name: {"xml": smi_xml(changes={1: change})} for name, change in unknown.items()}
+    rows = {"<remapped_row_failure>No<": "<remapped_row_failure>N/A<"}
+    fleet = nodes_of(tmp_path, {**nodes, "rows": {"xml": smi_xml(changes={0: rows})}})
+    for name in unknown:
+        also = {"rows"} if name == "gpu_ecc" else set()
+        assert set(get_check(name).run(fleet, CheckSettings()).unjudged) == {name} | also
+
+
+def test_ecc_that_is_off_is_a_setting(tmp_path: Path) -> None:
+    """With no counters, and nothing unknown."""
+    off = {"<current_ecc>Enabled<": "<current_ecc>Disabled<", "uncorrectable>0<": "uncorrectable>N/A<"}
+    report = get_check("gpu_ecc").run(nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: off})}}), CheckSettings())
+    assert found_on(report, "one") == {"ecc_off": "CONFIGURE"}
+    assert not report.unjudged
+
+
+def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_path: Path) -> None:
+    """None has a link, or all are down: the second needs somebody."""
+    names = "GPU 0: NVIDIA L4 (UUID: GPU-1)\nGPU 1: NVIDIA L4 (UUID: GPU-2)\n"
+    down = names.replace("\n", "\nNVML: Unable to retrieve NVLink information as all links are inActive\n")
+    nvlink = get_check("gpu_nvlink")
+    assert nvlink.run(nodes_of(tmp_path / "none", {"one": {"links": names}}), CheckSettings()).skip
+    fleet = nodes_of(tmp_path / "down", {"one": {"links": down}})
+    assert found_on(nvlink.run(fleet, CheckSettings()), "one") == {"nvlink_inactive": "RESET"}
+    assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings

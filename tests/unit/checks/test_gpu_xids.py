@@ -1,0 +1,57 @@
+"""What Xids mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.checks._gpu_xids import XIDS, meaning
+from pytest_llmbench.core.health import Severity
+from pytest_llmbench.readers.kernel_log import Event
+
+
+def event(code: int, text: str = "", *, switch: bool = False) -> Event:
+    """An event of some GPU or switch."""
+    return Event(switch=switch, code=code, bus="0000:10:00.0", text=text)
+
+
+@pytest.mark.parametrize(
+    ("severity", "codes"),
+    [
+        (Severity.MONITOR, (13, 31, 43, 45, 63, 92, 94, 121)),
+        (Severity.RESET, (48, 62, 64, 74, 95, 119, 120, 140, 143, 144, 150)),
+        (Severity.REBOOT, (79,)),
+        (Severity.ISOLATE, (54,)),
+        (Severity.RESET, (0, 30, 999)),
+    ],
+)
+def test_severities_follow_the_published_actions(severity: Severity, codes: tuple[int, ...]) -> None:
+    """A code that nobody knows is not taken lightly."""
+    assert {meaning(event(code)).severity for code in codes} == {severity}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "severity"),
+    [
+        ("None", "MONITOR"),
+        ("GPU Reset Required", "RESET"),
+        ("Node Reboot Required", "REBOOT"),
+        ("Drain P2P", "RESET"),
+        ("?", "RESET"),
+    ],
+)
+def test_the_driver_says_itself_what_it_wants(wanted: str, severity: str) -> None:
+    """In the words of Xid 154, of which the last ones count."""
+    text = f"GPU recovery action changed from 0x2 (Node Reboot Required) to 0x1 ({wanted})"
+    assert meaning(event(154, text)).severity == severity
+
+
+def test_switches_say_whether_an_error_is_fatal() -> None:
+    """There are hundreds of SXids."""
+    assert meaning(event(20034, "Fatal, Link 48", switch=True)).severity is Severity.RESET
+    assert meaning(event(22013, "Non-fatal, Link 48", switch=True)).severity is Severity.MONITOR
+
+
+def test_every_code_is_listed_once_and_in_words() -> None:
+    """And the one that needs reading is not in the table."""
+    assert all(each.words for each in XIDS.values())
+    assert 154 not in XIDS

@@ -1,0 +1,328 @@
+"""Network checks: on real processes, one of which dies and one of which is slow, and on a stand-in for all else.
+
+The stand-in computes what ranks would answer; `test_real_pairs` proves that real ones answer in the same words.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.core.health import Report, Severity
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.reference import AppliesTo, Reference
+from tests.fleet import ProcessFleet, cpu_site
+
+Members = list[tuple[str, int]]
+GAME = {"seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}
+
+
+def rate(busbw: float) -> dict[str, Any]:
+    """A game at some rate."""
+    return {**GAME, "busbw": busbw}
+
+
+@dataclass
+class StandIn:
+    """A fleet whose answers are computed.
+
+    Attributes:
+        game: what the ranks of a group say, given their hosts and local ranks.
+        dead: nodes that give no answer.
+    """
+
+    site: Site
+    hosts: tuple[str, ...]
+    game: Callable[[Members], Mapping[str, Any]]
+    dead: frozenset[str] = frozenset()
+    folder: Path = Path()
+    asked: list[Probe] = field(default_factory=list)
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Answer as ranks would."""
+        return [self._answers(probe) for probe in probes]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """As `run`."""
+        return self.run([probe])[0]
+
+    def _answers(self, probe: Probe) -> list[Answer]:
+        self.asked.append(probe)
+        hosts, per_node = probe.hosts or self.hosts, probe.ranks_per_node
+        games: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(len(hosts) * per_node)}
+        for number, groups in enumerate(probe.config["rounds"]):
+            for index, ranks in enumerate(groups):
+                members = [(hosts[rank // per_node], rank % per_node) for rank in ranks]
+                missing = [rank for rank in ranks if hosts[rank // per_node] in self.dead]
+                told = {"missing": missing} if missing else self.game(members)
+                for rank in ranks:
+                    games[rank].append({"round": number, "group": index, **told})
+        return [self._answer(rank, hosts[rank // per_node], rank % per_node, told) for rank, told in games.items()]
+
+    def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
+        if host in self.dead:
+            return Answer(host=host, rank=rank, local_rank=local_rank, data=None, why="died in phase `round 1`")
+        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None}
+        return Answer(host=host, rank=rank, local_rank=local_rank, data=data)
+
+
+def gpu_site(nodes: int, **changes: Any) -> Site:
+    """A site with four GPUs a node."""
+    return replace(Site(system="test", nodes=nodes, gpus_per_node=4, gpu_model="NVIDIA X1"), **changes)
+
+
+def names(count: int) -> tuple[str, ...]:
+    """Hosts."""
+    return tuple(f"n{number}" for number in range(count))
+
+
+def slow(*hosts: str) -> Callable[[Members], Mapping[str, Any]]:
+    """Groups with one of these reach a half."""
+    return lambda members: rate(5.0 if {host for host, _ in members} & set(hosts) else 10.0)
+
+
+def check(
+    name: str, fleet: StandIn | ProcessFleet, *, references: tuple[Reference, ...] = (), **options: Any
+) -> Report:
+    """Run a check."""
+    return get_check(name).run(fleet, CheckSettings(options=options, references=references))
+
+
+def told(report: Report) -> list[tuple[str | None, str]]:
+    """Findings in short."""
+    return [(finding.host, finding.kind) for finding in report.findings]
+
+
+def reference(statistic: str, at_least: str, nodes: int) -> Reference:
+    """A bound for the site of these tests."""
+    return Reference(
+        name="promised", statistic=statistic, at_least=Quantity(at_least), why="w", source="s",
+        date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=nodes),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [3, 4, 7, 40])
+def test_the_slow_node_is_named_with_its_numbers(count: int) -> None:
+    """Out of an even or an odd number of nodes, and its partners are not."""
+    report = check("pairs", StandIn(gpu_site(count), names(count), slow("n2")))
+    assert told(report) == [("n2", "slow_node")]
+    finding = report.findings[0]
+    assert finding.severity is Severity.ISOLATE
+    assert (finding.measured, finding.threshold) == ("5 GB/s", ">= 9 GB/s")
+    assert "with good nodes again: with n" in finding.message
+    assert not report.unjudged
+    medians = {each.host: each.value for each in report.readings if each.statistic == "pair_busbw_median"}
+    # With two others, half of a good node's pairs are those with the bad one.
+    assert medians == {host: 5.0 if host == "n2" else 10.0 if count > 3 else 7.5 for host in names(count)}
+
+
+def test_all_is_well() -> None:
+    """No findings; all pairs are readings, and so are all nodes together."""
+    report = check("pairs", StandIn(gpu_site(4), names(4), slow()))
+    assert not report.findings
+    assert not report.unjudged
+    count = {each.statistic: 0 for each in report.readings}
+    for each in report.readings:
+        count[each.statistic] += 1
+        assert get_check("pairs").statistics[each.statistic] == each.unit
+    assert count == {"pair_busbw": 6, "pair_busbw_median": 4, "pair_latency_median": 4, "group_busbw": 1}
+    assert report.evidence["pair_runs"] == 6
+    assert report.notes == (
+        "no reference for pair_busbw: nodes are compared with each other alone",
+        "no reference for group_busbw of 4 nodes: all of them together only have to work",
+    )
+
+
+def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
+    """One of the two is slow: neither passes, and neither is accused."""
+    bound = reference("pair_busbw", "20 GB/s", 2)
+    report = check("pairs", StandIn(gpu_site(2), names(2), slow()), references=(bound,))
+    assert set(report.unjudged) == {"n0", "n1"}
+    assert not report.findings
+    unbound = check("pairs", StandIn(gpu_site(2), names(2), slow()))
+    assert not unbound.unjudged
+    assert "only that it works" in unbound.notes[1]
+
+
+def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() -> None:
+    """Five of eight are slow."""
+    fleet = StandIn(gpu_site(8), names(8), slow(*names(5)))
+    assert {host for host, _ in told(check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),)))} == set(
+        names(5)
+    )
+    report = check("pairs", fleet)
+    assert not any(finding.severity.fails for finding in report.findings)
+    assert set(told(report)) == {(host, "uneven") for host in names(5)}
+    assert "set a reference for pair_busbw" in report.findings[0].action
+
+
+def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
+    """Nodes 1 and 3 are slow with each other alone."""
+    report = check("pairs", StandIn(gpu_site(6), names(6), lambda members: rate(
+        5.0 if {host for host, _ in members} == {"n1", "n3"} else 10.0
+    )))  # fmt: skip
+    assert set(told(report)) == {("n1", "slow_link"), ("n3", "slow_link")}
+    assert not any(finding.severity.fails for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("game", "kind"), [({**GAME, "wrong": 3}, "wrong_values"), ({"error": "RuntimeError: reset"}, "failing_node")]
+)
+def test_a_node_whose_pairs_fail_is_named_by_how_they_fail(game: Mapping[str, Any], kind: str) -> None:
+    """Wrong sums are no number, however fast they were."""
+    report = check("pairs", StandIn(gpu_site(5), names(5), lambda members: (
+        game if "n1" in {host for host, _ in members} else GAME
+    )))  # fmt: skip
+    assert told(report) == [("n1", kind)]
+    assert "n0 - n1" not in {each.subject for each in report.readings}
+
+
+def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
+    """Of either of the two."""
+    seen: list[bool] = []
+
+    def once(members: Members) -> Mapping[str, Any]:
+        hit = {host for host, _ in members} == {"n0", "n3"} and not seen
+        seen.extend([True] if hit else [])
+        return {**GAME, "wrong": 1} if hit else GAME
+
+    report = check("pairs", StandIn(gpu_site(4), names(4), once))
+    assert set(report.unjudged) == {"n0", "n3"}
+    assert not any(finding.severity.fails for finding in report.findings)
+
+
+def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
+    """It is left out of what is measured afterwards."""
+    fleet = StandIn(gpu_site(6), names(6), slow("n5"), dead=frozenset({"n0"}))
+    report = check("pairs", fleet)
+    assert set(told(report)) == {("n0", "dead_node"), ("n5", "slow_node")}
+    assert not report.unjudged
+    assert all("n0" not in (probe.hosts or ()) for probe in fleet.asked[1:])
+
+
+def test_where_most_are_silent_nobody_is_accused() -> None:
+    """It may as well be the fault of the few that answered."""
+    report = check("pairs", StandIn(gpu_site(4), names(4), slow(), dead=frozenset({"n0", "n1", "n2"})))
+    assert not report.findings
+    assert set(report.unjudged) == set(names(4))
+
+
+def test_bisection_finds_who_is_slow_among_many_alone() -> None:
+    """All pairs are fast; groups of three or more with node 6 are not."""
+
+    def game(members: Members) -> Mapping[str, Any]:
+        hosts = {host for host, _ in members}
+        return rate(2.0 if "n6" in hosts and len(hosts) > 3 else 10.0)
+
+    fleet = StandIn(gpu_site(16), names(16), game)
+    report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", 16),))
+    assert told(report) == [("n6", "slow_node")]
+    assert report.evidence["halvings"] == 4
+    assert report.evidence["group_runs"] <= 4 * 4 + 2
+    assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", 16),), bisect=False).findings
+
+
+def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:
+    """All nodes together raise, and no half does."""
+    report = check("pairs", StandIn(gpu_site(4), names(4), lambda members: (
+        {"error": "RuntimeError: NCCL"} if len({host for host, _ in members}) == 4 else GAME
+    )))  # fmt: skip
+    assert told(report) == [(None, "slow_together")]
+    assert set(report.unjudged) == set(names(4))
+
+
+def test_a_slow_rail_is_named() -> None:
+    """Rail 2 of node 3 alone; one rail is measured at a time, and with the same one of other nodes."""
+
+    def game(members: Members) -> Mapping[str, Any]:
+        assert len({local for _, local in members}) == 1
+        return rate(5.0 if ("n3", 2) in members else 10.0)
+
+    report = check("rail", StandIn(gpu_site(5), names(5), game))
+    assert [(each.host, each.subject, each.kind) for each in report.findings] == [("n3", "rail 2", "slow_node")]
+    assert not report.unjudged
+
+
+def test_links_inside_nodes() -> None:
+    """A node slower than the others inside, one that raises, and one below a reference of its own."""
+
+    def game(members: Members) -> Mapping[str, Any]:
+        assert len({host for host, _ in members}) == 1
+        return {"n1": rate(5.0), "n2": {"error": "RuntimeError: NVLink"}}.get(members[0][0], GAME)
+
+    fleet = StandIn(gpu_site(6), names(6), game, dead=frozenset({"n4"}))
+    report = check("nvlink", fleet)
+    assert set(told(report)) == {("n1", "slow_node"), ("n2", "failing_node")}
+    assert set(report.unjudged) == {"n4"}
+    bound = check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 1),))
+    assert ("n1", "below_reference") in told(bound)
+
+
+@pytest.mark.parametrize(
+    ("name", "site", "why"),
+    [
+        ("pairs", gpu_site(1), "one node"),
+        ("rail", gpu_site(1), "one node"),
+        ("rail", cpu_site(2), "one rank per node"),
+        ("nvlink", cpu_site(1), "one rank per node"),
+    ],
+)
+def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
+    """With the reason."""
+    report = check(name, StandIn(site, names(site.nodes), slow()))
+    assert report.skip is not None
+    assert report.skip.startswith(why)
+
+
+_FAULTY = """
+import os, signal, time
+from pytest_llmbench.workloads import pairs
+
+class Faulty(pairs.DirectGroup):
+    def __init__(self, store, ranks, rank, *rest):
+        super().__init__(store, ranks, rank, *rest)
+        if os.environ["SLURMD_NODENAME"] == "n1" and 0 in ranks:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def all_reduce(self, tensor):
+        if os.environ["SLURMD_NODENAME"] == "n3":
+            time.sleep(0.1)
+        super().all_reduce(tensor)
+
+pairs.DirectGroup = Faulty
+play = pairs.play
+"""
+
+
+class FaultyFleet(ProcessFleet):
+    """Real ranks, of which that of n1 dies in its pair with n0, and that of n3 is slow in every all_reduce."""
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Run them."""
+        return super().run([replace(probe, entry="faulty:play") for probe in probes])
+
+
+def test_real_pairs(tmp_path: Path) -> None:
+    """The dead node is named, and among those that are left, the slow one; the others are well."""
+    (tmp_path / "faulty.py").write_text(_FAULTY)
+    hosts = names(4)
+    fleet = FaultyFleet(cpu_site(4), hosts, tmp_path, env={host: {"PYTHONPATH": str(tmp_path)} for host in hosts})
+    # A pair of one busy machine may well be a few times slower than another.
+    report = check("pairs", fleet, tolerance=0.9, bytes=2**16, iterations=3, warm_up=1, timeout_s=2.0)
+    bad = {(finding.host, finding.kind) for finding in report.findings if finding.severity.fails}
+    assert bad == {("n1", "dead_node"), ("n3", "slow_node")}  # one busy machine may have a hint at uneven pairs, too
+    assert not report.unjudged
+    assert {each.host for each in report.readings if each.statistic == "pair_busbw_median"} == {"n0", "n2", "n3"}
+    assert [row["pair"][0] for row in report.evidence["second_pass"]] == ["n3"] * 3
+
+
+def test_findings_stay_with_their_node() -> None:
+    """A finding of no node would be in no verdict: only what concerns all of them is without one."""
+    report = check("pairs", StandIn(gpu_site(8), names(8), slow("n1", "n6")))
+    assert {finding.host for finding in report.findings} == {"n1", "n6"}

@@ -1,0 +1,208 @@
+"""Storage checks on real processes and real files, and on facts of nodes that are not here."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.core.environments import Container, Environment
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.health import Report, Severity
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.reference import AppliesTo, Reference
+from tests.fleet import ProcessFleet, cpu_site
+
+_HOSTS = ("a", "b", "c")
+_SITE = Site(system="test", nodes=4, gpus_per_node=8)
+_SMALL = {"size": "8 MiB", "streams": 2, "files": 20}
+_GOOD: dict[str, Any] = {
+    "bytes": 2**30, "write_s": 0.5, "read_s": 0.25, "direct": True, "wrong": [], "files": 1000,
+    "create_s": 1.0, "stat_s": 0.5, "unlink_s": 1.0,
+}  # fmt: skip
+
+
+@dataclass
+class FactsFleet:
+    """Nodes with GPUs whose ranks answer what a test says; a text is why there is no answer."""
+
+    answers: Sequence[dict[str, Any] | str]
+    folder: Path
+    site: Site = _SITE
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.hosts = tuple(f"n{i}" for i in range(len(self.answers)))
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Answer each probe."""
+        return [self.once(probe) for probe in probes]
+
+    def once(self, _: Probe) -> list[Answer]:
+        """Answer; every node read the files of the next."""
+        return [
+            Answer(host=self.hosts[rank], rank=rank, local_rank=0, data=None, why=told)
+            if isinstance(told, str)
+            else Answer(
+                host=self.hosts[rank],
+                rank=rank,
+                local_rank=0,
+                data={**told, "read_from": (rank + 1) % len(self.answers)},
+            )
+            for rank, told in enumerate(self.answers)
+        ]
+
+
+def judged(folder: Path, *answers: dict[str, Any] | str, **settings: Any) -> Report:
+    """What `storage` makes of these answers."""
+    return get_check("storage").run(FactsFleet(answers, folder), CheckSettings(**settings))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """Three real nodes that load a real folder."""
+    folder = tmp_path_factory.mktemp("storage")
+    (folder / "data").mkdir()
+    fleet = ProcessFleet(site=cpu_site(3), hosts=_HOSTS, folder=folder / "records")
+    options = {**_SMALL, "folder": str(folder / "data")}
+    return folder / "data", get_check("storage").run(fleet, CheckSettings(options=options))
+
+
+def test_three_real_nodes_get_back_what_they_wrote(loaded: tuple[Path, Report]) -> None:
+    """Every number of every node, and of all of them; nothing is wrong, and nothing is left."""
+    folder, report = loaded
+    assert (report.findings, dict(report.unjudged), report.problem, report.skip) == ((), {}, None, None)
+    statistics = get_check("storage").statistics
+    assert {(r.host, r.statistic) for r in report.readings} == {(h, s) for h in (None, *_HOSTS) for s in statistics}
+    assert all(statistics[r.statistic] == r.unit and r.value > 0 for r in report.readings)
+    assert {r.nodes for r in report.readings if r.host is None} == {3}
+    assert [told["read_from"] for told in report.evidence["answers"].values()] == [1, 2, 0]
+    assert [told["bytes"] for told in report.evidence["answers"].values()] == [8 * 2**20] * 3
+    assert not list(folder.iterdir())
+
+
+def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    """An exabyte fits nowhere."""
+    fleet = ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path)
+    report = get_check("storage").run(fleet, CheckSettings(options={**_SMALL, "size": "1000000000 GiB"}))
+    assert set(report.unjudged) == {"a", "b"}
+    assert "nothing was written" in report.unjudged["a"]
+    assert not list(tmp_path.glob("llmbench-storage-*"))
+    assert not report.readings
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """It is a file."""
+    (tmp_path / "file").touch()
+    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
+    report = get_check("storage").run(fleet, CheckSettings(options={**_SMALL, "folder": str(tmp_path / "file")}))
+    assert "NotADirectoryError" in report.unjudged["a"]
+
+
+def test_totals_are_those_of_the_slowest(tmp_path: Path) -> None:
+    """Two nodes with 1 GiB each, through after 0.5 and 1 s."""
+    report = judged(tmp_path, _GOOD, {**_GOOD, "write_s": 1.0})
+    totals = {r.statistic: r.value for r in report.readings if r.host is None}
+    assert totals["write"] == pytest.approx(2 * 2**30 / 1e9)
+    assert totals["read"] == pytest.approx(8 * 2**30 / 1e9)
+    assert (totals["create"], totals["stat"], totals["unlink"]) == (2000, 4000, 2000)
+
+
+def test_a_slow_node_is_named(tmp_path: Path) -> None:
+    """Among four; of two, nobody can say which is slow."""
+    slow = {**_GOOD, "read_s": 1.0}
+    report = judged(tmp_path, _GOOD, _GOOD, slow, _GOOD)
+    assert [(f.host, f.kind) for f in report.findings] == [("n2", "outlier")]
+    assert "read 1.07374 GB/s is 75.0% below" in report.findings[0].message
+    assert not judged(tmp_path, _GOOD, slow).findings
+
+
+def test_wrong_bytes_are_a_finding_of_who_read_them(tmp_path: Path) -> None:
+    """With the node that wrote them."""
+    report = judged(tmp_path, _GOOD, {**_GOOD, "wrong": ["data-0: 1 of 9 blocks differ, the first at byte 7"]}, _GOOD)
+    (finding,) = report.findings
+    assert (finding.host, finding.subject, finding.kind) == ("n1", "file of n2", "wrong_bytes")
+    assert finding.severity is Severity.ISOLATE
+
+
+def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
+    """The others' numbers are there."""
+    report = judged(tmp_path, _GOOD, "No space left on device", _GOOD)
+    assert dict(report.unjudged) == {"n1": "rank 1: No space left on device"}
+    assert {r.host for r in report.readings} == {"n0", "n2"}
+    assert "no total: some nodes gave no answer" in report.notes
+
+
+def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
+    """Of this system, with this number of nodes."""
+    bound = Reference(
+        name="contract", statistic="write", at_least=Quantity("10 GB/s"), why="w", source="s",
+        date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=2),
+    )  # fmt: skip
+    report = judged(tmp_path, _GOOD, _GOOD, references=(bound,))
+    assert [(f.host, f.kind) for f in report.findings] == [(None, "below_reference")]
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    """With its name."""
+    with pytest.raises(ConfigError, match="sise"):
+        judged(tmp_path, _GOOD, options={"sise": "1 GiB"})
+
+
+def staged(folder: Path, *hosts: str, **changes: Any) -> Report:
+    """What `data_staging` finds on real nodes that all see this machine's files."""
+    options = changes.pop("options", {})
+    fleet = ProcessFleet(site=cpu_site(len(hosts), **changes), hosts=hosts, folder=folder / "records")
+    return get_check("data_staging").run(fleet, CheckSettings(options=options))
+
+
+def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> None:
+    """An environment's data, and further paths with what they must hold."""
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "deep" / "tokens.bin").write_bytes(b"x" * 100)
+    environments = {
+        "here": Environment(data=f"{tmp_path}/data", paths={"model": "hub/model"}),
+        "away": Environment(data=f"{tmp_path}/gone"),
+        "inside": Environment(data="/data", container=Container(runtime="docker", image="i")),
+    }
+    short = {"path": f"{tmp_path}/data/deep/*.bin", "min_bytes": 101}
+    report = staged(tmp_path, "a", "b", environments=environments, options={"paths": [short]})
+    assert [(f.host, f.subject, f.kind) for f in report.findings] == [
+        ("a", f"{tmp_path}/gone", "data_missing"),
+        ("b", f"{tmp_path}/gone", "data_missing"),
+        ("a", short["path"], "data_missing"),
+        ("b", short["path"], "data_missing"),
+    ]
+    assert {finding.severity for finding in report.findings} == {Severity.CONFIGURE}
+    assert "is not there" in report.findings[0].message
+    assert "1 fewer than the 101" in report.findings[2].message
+    assert any("hub/model is no absolute path" in note for note in report.notes)
+    assert any("inside its container" in note for note in report.notes)
+    looks = [told["paths"][f"{tmp_path}/data"] for told in report.evidence["facts"].values()]
+    assert looks[0] == looks[1]
+    assert (looks[0]["files"], looks[0]["bytes"], looks[0]["whole"]) == (1, 100, True)
+
+
+def test_where_no_data_is_named_there_is_nothing_to_look_at(tmp_path: Path) -> None:
+    """A skip with its reason."""
+    assert "name any data" in (staged(tmp_path, "a").skip or "")
+
+
+@pytest.mark.parametrize(
+    ("digests", "odd", "unjudged"), [("xxy", ["n2"], []), ("xy", [], ["n0", "n1"]), ("xx", [], [])]
+)
+def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list[str], unjudged: list[str]) -> None:
+    """The minority is named; where there is none, nobody is cleared."""
+    answers = [
+        {"paths": {"/d": {"wrong": "", "files": 1, "bytes": 9, "whole": False, "digest": digest}}} for digest in digests
+    ]
+    fleet = FactsFleet(answers, tmp_path)
+    report = get_check("data_staging").run(fleet, CheckSettings(options={"paths": [{"path": "/d"}]}))
+    assert [f.host for f in report.findings] == odd
+    assert list(report.unjudged) == unjudged
+    assert report.notes == ("/d: the first 2000 files were compared, there are more",)

@@ -1,0 +1,87 @@
+"""Containers: what each runtime is told, as words for a shell."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.containers import inside, srun_options
+from pytest_llmbench.core.environments import Container
+
+FOLDER = "/shared/a run"
+
+
+def container(runtime: str, **changes: Any) -> Container:
+    """An image with everything that can be said of one."""
+    given = {
+        "image": "registry/train:23.03", "mounts": ("/fsx:/data:ro", "/a b:/a b"), "workdir": "/work dir",
+        "mount_home": True, "args": ("--extra=a b",),
+    }  # fmt: skip
+    return Container.model_validate({"runtime": runtime, **given, **changes})
+
+
+def words(options: list[str]) -> list[str]:
+    """What a shell makes of them."""
+    return shlex.split(" ".join(options))
+
+
+def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
+    """One option of srun each; the command itself stays as it is."""
+    image = container("pyxis")
+    assert words(srun_options(image, FOLDER)) == [
+        "--container-image=registry/train:23.03",
+        "--container-mounts=/shared/a run:/shared/a run,/fsx:/data:ro,/a b:/a b",
+        "--container-workdir=/work dir",
+        "--container-mount-home",
+        "--extra=a b",
+    ]
+    assert inside(image, ["train"], FOLDER, ["NAME"]) == ["train"]
+
+
+@pytest.mark.parametrize("runtime", ["enroot", "docker"])
+def test_srun_is_told_nothing_of_another_runtime(runtime: str) -> None:
+    """Its tasks are the runtime's own commands."""
+    assert srun_options(container(runtime), FOLDER) == []
+
+
+def test_enroot() -> None:
+    """The home by its own variable, the folder to start in by `env`, as enroot has no option for either."""
+    assert words(inside(container("enroot"), ["train", "--now"], FOLDER, ["A", "B"])) == [
+        "env", "ENROOT_MOUNT_HOME=yes", "enroot", "start", "--rw",
+        "--mount", "/shared/a run:/shared/a run", "--mount", "/fsx:/data:ro", "--mount", "/a b:/a b",
+        "--env", "A", "--env", "B", "--extra=a b", "registry/train:23.03",
+        "env", "--chdir=/work dir", "train", "--now",
+    ]  # fmt: skip
+
+
+def test_docker() -> None:
+    """All GPUs, the host's network and shared memory, the user's own id, and the image last."""
+    line = inside(container("docker"), ["train"], FOLDER, ["A"])
+    assert '"$(id -u):$(id -g)"' in line
+    assert '"$HOME:$HOME"' in line
+    found = words(line)
+    assert found[:3] == ["docker", "run", "--rm"]
+    assert {"--gpus=all", "--network=host", "--ipc=host"} <= set(found)
+    assert found[found.index("--workdir") + 1] == "/work dir"
+    assert [found[at + 1] for at, word in enumerate(found) if word == "--volume"] == [
+        "/shared/a run:/shared/a run", "/fsx:/data:ro", "/a b:/a b", "$HOME:$HOME",
+    ]  # fmt: skip
+    assert found[-4:] == ["/work dir", "--extra=a b", "registry/train:23.03", "train"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "here", "gone"),
+    [("pyxis", "--no-container-mount-home", "--container-mount-home"),
+     ("enroot", "ENROOT_MOUNT_HOME=no", "ENROOT_MOUNT_HOME=yes"),
+     ("docker", "--rm", "$HOME:$HOME")],
+)  # fmt: skip
+def test_without_home_and_folder(runtime: str, here: str, gone: str) -> None:
+    """The home stays out, and the run's folder is where commands start."""
+    image = container(runtime, mount_home=False, workdir=None)
+    found = words([*srun_options(image, FOLDER), *inside(image, ["train"], FOLDER, [])])
+    assert here in found
+    assert gone not in found
+    where = {"pyxis": f"--container-workdir={FOLDER}", "enroot": f"--chdir={FOLDER}", "docker": FOLDER}
+    assert where[runtime] in found

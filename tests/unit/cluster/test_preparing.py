@@ -1,0 +1,52 @@
+"""How a run's checks reach the framework's environment: its setup, and the inside of its image."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster.preparing import opened, setup_of
+from pytest_llmbench.core.environments import Container, Environment
+from pytest_llmbench.engines.base import Place
+
+FOLDER = Path("/shared/run")
+
+
+def words(container: Container) -> str:
+    """The start of a command line inside an image."""
+    place = Place(folder=FOLDER, environment=Environment(container=container), slurm=True, time_limit_min=5)
+    return opened(container, place, {"NCCL_DEBUG", "HF_TOKEN"})
+
+
+def test_the_setup_is_that_of_the_script(tmp_path: Path) -> None:
+    """First the file of exports, over it what the system's file says, and then the setup."""
+    file = tmp_path / "with space.sh"
+    file.write_text("export A=file B=file\n")
+    environment = Environment(env_file=str(file), env={"B": "own value"}, setup=("C=$A$B",))
+    script = "\n".join(["set -eo pipefail", *setup_of(environment), 'echo "$A, $B, $C"'])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert done.stdout == "file, own value, fileown value\n"
+    assert setup_of(Environment(setup=("module load x",))) == ("module load x",)
+
+
+def test_pyxis_opens_the_image_once_on_the_first_node() -> None:
+    """By srun, with the options of the script's own."""
+    assert words(Container(runtime="pyxis", image="/apps/x.sqsh", mounts=("/data:/data",))) == (
+        'srun --nodes=1 --ntasks=1 --nodelist="$LLMBENCH_FIRST_HOST" --container-image=/apps/x.sqsh '
+        "--container-mounts=/shared/run:/shared/run,/data:/data --container-workdir=/shared/run "
+        "--no-container-mount-home"
+    )
+
+
+@pytest.mark.parametrize("runtime", ["enroot", "docker"])
+def test_others_open_it_where_they_are_started(runtime: str) -> None:
+    """With the run's folder, and the variables by their names alone."""
+    line = words(Container.model_validate({"runtime": runtime, "image": "image"}))
+    assert runtime in line
+    assert "srun" not in line
+    assert "/shared/run:/shared/run" in line
+    for name in ("HF_TOKEN", "NCCL_DEBUG", "LLMBENCH_HOSTFILE"):
+        assert f"--env {name} " in line

@@ -1,0 +1,30 @@
+"""Engine megatron_lm: JSC's arithmetic, on the numbers that JSC published."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.statistics import Measurement
+
+
+# `strong_scaling.csv` of FZJ-JSC jubench-megatron-lm: nodes, tokens per second, time to report in seconds.
+@pytest.mark.parametrize(
+    ("nodes", "tokens_per_s", "seconds"), [(48, 14620.74, 1367.92), (96, 36055.39, 554.70), (192, 52315.10, 382.30)]
+)
+def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s: float, seconds: float) -> None:
+    """20 million tokens at that rate, whatever the number of nodes, whose batch grows with them."""
+    topology = Topology(nodes=nodes, gpus_per_node=4)
+    recipe = load_recipes([shipped("recipes")])["nlp175b"].on(topology)
+    assert recipe.samples_per_step == nodes
+    lines = [Step(step=step, interval=10, seconds=recipe.tokens_per_step / tokens_per_s) for step in (10, 20, 30)]
+    measurement = Measurement(
+        recipe=recipe, steps=lines, judged=lines[1:], gpus=topology.gpus, matmul_flops_per_s=None, peak_flops_per_s=None
+    )
+    rules = statistics_of(get_engine("megatron_lm"))
+    assert rules["tokens_per_s_all_lines"].compute(measurement) == pytest.approx(tokens_per_s)
+    assert rules["time_for_20m_tokens_all_lines"].compute(measurement) == pytest.approx(seconds, abs=0.01)

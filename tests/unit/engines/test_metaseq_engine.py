@@ -1,0 +1,252 @@
+"""The metaseq engine: what it refuses, the commands it builds, and what it reads and doubts in a log."""
+
+from __future__ import annotations
+
+import statistics as stats
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.environments import Environment
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.schema import merge, validate
+from pytest_llmbench.core.series import Progress, StepSeries
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.base import Command, Place, Script, get_engine, statistics_of
+from pytest_llmbench.engines.metaseq import ENGINE
+from pytest_llmbench.judging.statistics import Measurement, judged_steps
+
+NODE = Topology(nodes=1, gpus_per_node=8)
+CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
+SIZES = ("125m", "350m", "760m", "1.3b", "2.7b", "6.7b", "13b", "30b", "66b", "175b")
+RATES = ("190000", "231072.4", "240000", "220000", "1.23457e+06")
+LINE = (
+    '2023-03-20 10:00:0{index} | INFO | train_inner | {{"epoch": 1, "update": 0.1, "loss": "{loss}", "wps": "{wps}", '
+    '"ups": "0.44", "wpb": "524288", "bsz": "256", "num_updates": "{step}", "gnorm": "1.5", "loss_scale": "4"}}'
+)
+DONE = "2023-03-20 10:01:00 | INFO | metaseq_cli.train | done training in 123.4 seconds"
+
+
+def recipe(name: str = "metaseq125m", scale: Scale = "full", **changes: Any) -> Recipe:
+    """A shipped recipe with changes."""
+    shipped_one = load_recipes([shipped("recipes")], scale)[name].model_dump(mode="json")
+    return validate(Recipe, merge(shipped_one, changes), name)
+
+
+def command(what: Recipe, topology: Topology = NODE, **environment: Any) -> Command:
+    """The only command of a recipe's script."""
+    place = Place(
+        folder=Path("/shared/runs") / what.name,
+        environment=Environment.model_validate(environment),
+        slurm=topology.nodes > 1,
+        time_limit_min=30,
+    )
+    work = ENGINE.work(what, topology, place)
+    assert isinstance(work, Script)
+    (only,) = work.commands
+    return only
+
+
+def problems(what: Recipe, topology: Topology) -> list[str]:
+    """Why a recipe cannot run."""
+    return list(ENGINE.problems(what, topology))
+
+
+def log(folder: Path, *lines: str, name: str = "logs/output.log") -> Path:
+    """Write a log of a run, with a step line for each of RATES, then these lines."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    steps = [
+        LINE.format(index=index, loss=10 - index, wps=wps, step=5 * index) for index, wps in enumerate(RATES, start=1)
+    ]
+    path.write_text("".join(f"{line}\n" for line in [*steps, *lines]))
+    return path
+
+
+def median_wps(what: Recipe, series: StepSeries) -> float | None:
+    """The statistic of record."""
+    judged = judged_steps(what, series.steps)
+    measurement = Measurement(
+        recipe=what, steps=series.steps, judged=judged, gpus=8, matmul_flops_per_s=None, peak_flops_per_s=None
+    )
+    return statistics_of(get_engine("metaseq"))["median_wps"].compute(measurement)
+
+
+def test_it_is_found_by_name_and_is_a_command() -> None:
+    """Nothing of it has to be installed here."""
+    found: object = get_engine("metaseq")
+    assert found is ENGINE
+    assert (ENGINE.kind, ENGINE.missing()) == ("command", None)
+
+
+def test_every_size_is_there_under_a_name_that_the_torch_recipes_do_not_have() -> None:
+    """`-k opt125m` must not choose a recipe of another engine as well."""
+    found = load_recipes([shipped("recipes")])
+    names = {name for name, each in found.items() if each.engine == "metaseq"}
+    assert names == {f"metaseq{size}" for size in SIZES}
+    assert all(found[f"metaseq{size}"].options["model_size"] == size for size in SIZES)
+    assert not any(other in name for name in names for other in found if found[other].engine != "metaseq")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_size_computes_what_the_torch_recipe_of_its_name_does(size: str) -> None:
+    """Both follow the same table of metaseq's launcher."""
+    found = load_recipes([shipped("recipes")])
+    own, torch = found[f"metaseq{size}"], found[f"opt{size}"]
+    assert (own.model, own.optimizer, own.nodes) == (torch.model, torch.optimizer, torch.nodes)
+    assert (own.tokens_per_step, own.steps) == (torch.tokens_per_step, torch.steps)
+    copies = own.nodes * own.gpus_per_node // own.parallelism.tensor
+    assert own.micro_batch_size * copies == own.samples_per_step
+
+
+def test_one_node_runs_the_command_of_the_document() -> None:
+    """With the number of nodes that it really has, and a folder of its own."""
+    found = command(recipe())
+    assert found.launcher == "once"
+    assert " ".join(found.argv) == (
+        "opt-baselines --model-size 125m --benchmark -t 1 -g 8 -n 1 -p metaseq125m --local --azure "
+        "--checkpoints-dir /shared/runs/metaseq125m/checkpoints --no-wandb"
+    )
+    assert found.env == {}
+    assert found.folder is None  # the launcher copies its sources to where it starts
+
+
+def test_several_nodes_are_those_of_the_run() -> None:
+    """The launcher starts its ranks in the allocation that is there, and submits nothing."""
+    found = command(recipe("metaseq175b"), Topology(nodes=128, gpus_per_node=8))
+    assert {"--salloc", "128"} <= set(found.argv)
+    assert "--local" not in found.argv
+    assert found.env == {"SLURM_KILL_BAD_EXIT": "1"}
+
+
+def test_arguments_of_the_launcher_may_speak_of_the_environment() -> None:
+    """They come last, so that they win; a name that the environment lacks is an error."""
+    own = recipe(options={"arguments": {"python": "{train_python}", "no-wandb": False}})
+    assert command(own, paths={"train_python": "/opt/python"}).argv[-2:] == ("--python", "/opt/python")
+    with pytest.raises(ConfigError, match="train_python"):
+        command(own)
+
+
+def test_a_long_name_leaves_room_for_the_launcher_s_folder() -> None:
+    """It adds over 200 characters, and a file system takes 255."""
+    argv = command(recipe().model_copy(update={"name": "x" * 100})).argv
+    assert len(argv[argv.index("-p") + 1]) <= 50
+
+
+def test_smoke_runs_the_training_program_on_every_rank() -> None:
+    """Without the launcher, with what the recipe's own fields say."""
+    found = command(recipe(scale="smoke"), CPUS)
+    assert found.launcher == "torchrun"
+    assert found.argv[:4] == ("-m", "pytest_llmbench.workloads.cuda_on_cpu", "-m", "metaseq.cli.train")
+    given = dict(zip(found.argv, found.argv[1:], strict=False))
+    assert given["--distributed-world-size"] == "2"
+    assert given["--model-parallel-size"] == "2"
+    # One copy of the model makes two forward passes of 4 for the 8 sequences of an update.
+    assert (given["--batch-size"], given["--update-freq"]) == ("4", "2")
+    assert given["--adam-betas"] == "(0.9, 0.95)"
+    assert given["--save-dir"] == "/shared/runs/metaseq125m/checkpoints"
+    assert "--no-wandb" not in found.argv
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "rounded"), [("metaseq125m", 128, 0), ("metaseq350m", 96, 0), ("metaseq175b", 96, 10)]
+)
+def test_a_batch_that_the_launcher_would_round_is_refused(name: str, nodes: int, rounded: int) -> None:
+    """To none at all on many GPUs, or to fewer sequences than the recipe says."""
+    (why,) = problems(recipe(name), Topology(nodes=nodes, gpus_per_node=8))
+    assert f"opt-baselines would round in silence to {rounded} on each" in why
+
+
+def test_other_shapes_that_cannot_run_are_refused() -> None:
+    """Half a model, a single GPU, no GPU, and at scale smoke a batch that does not divide."""
+    assert "do not divide into copies" in problems(recipe("metaseq175b"), Topology(nodes=1, gpus_per_node=4))[0]
+    alone = recipe(parallelism={"tensor": 1})
+    (why,) = problems(alone, Topology(nodes=2, gpus_per_node=1))
+    assert "opt-baselines refuses fewer than 2 GPUs" in why
+    assert "pass --scale smoke" in problems(recipe(), CPUS)[0]
+    (why,) = problems(recipe(scale="smoke", global_batch_size=6), CPUS)
+    assert "6 sequences does not divide into micro batches of 4 on 1 copies" in why
+
+
+@pytest.mark.parametrize("name", ["logs/output.log", "checkpoints/test-125m.dummy_lm.ngpu16/train.log", "train.log"])
+def test_its_log_is_found_where_it_is(tmp_path: Path, name: str) -> None:
+    """In the run's output, where the launcher sends that of srun, or in a folder of logs made elsewhere."""
+    log(tmp_path, DONE, name=name)
+    console = tmp_path / "logs" / "output.log"
+    console.parent.mkdir(exist_ok=True)
+    console.touch()
+    series = ENGINE.read(tmp_path, recipe())
+    assert [step.step for step in series.steps] == [5, 10, 15, 20, 25]
+    assert series.completed is not None
+    assert series.unread == 0
+
+
+@pytest.mark.parametrize("name", ["logs/output.log", "checkpoints/test-125m.dummy_lm.ngpu16/train.log"])
+def test_progress_is_that_of_the_log_with_steps(tmp_path: Path, name: str) -> None:
+    """While it runs, at either place, and none before the first line."""
+    assert ENGINE.progress(tmp_path) is None
+    assert ENGINE.laggards(tmp_path) == "it printed nothing"
+    console = tmp_path / "logs" / "output.log"
+    console.parent.mkdir()
+    console.write_text("running command: srun ...\n")
+    assert ENGINE.progress(tmp_path) is None
+    log(tmp_path, "the last words", name=name)
+    assert ENGINE.progress(tmp_path) == Progress(step=25, seconds=524288 / 1.23457e6)
+    assert ENGINE.laggards(tmp_path) == "the last line of its output is: the last words"
+
+
+def test_what_a_rank_said_last_explains_a_run_without_proof(tmp_path: Path) -> None:
+    """The launcher keeps it apart from the log, and ends with exit code 0."""
+    log(tmp_path, name="checkpoints/a/train.log")
+    (tmp_path / "checkpoints/a/train.stderr.17").write_text("RuntimeError: CUDA error: out of memory\n")
+    series = ENGINE.read(tmp_path, recipe())
+    assert series.completed is None
+    assert series.failure == "RuntimeError: CUDA error: out of memory"
+
+
+def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: Path) -> None:
+    """Each line's `wps` as it stands, six digits from a million on."""
+    log(tmp_path, DONE)
+    found = median_wps(recipe(), ENGINE.read(tmp_path, recipe()))
+    assert found == stats.median(map(float, RATES[1:])) == pytest.approx(235_536.2)
+    assert recipe().statistic_of_record == "median_wps"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE.format(index=9, loss=3, wps="0", step=30),
+        LINE.format(index=9, loss=3, wps="1", step=30).replace("wps", "x"),
+    ],
+)
+def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> None:
+    """Where the clock was only just started its rate is 0: a part of the lines is no measurement."""
+    log(tmp_path, line, DONE)
+    assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
+
+
+def test_a_single_line_leaves_no_number(tmp_path: Path) -> None:
+    """The first does not count, and there is no other."""
+    (tmp_path / "train.log").write_text(LINE.format(index=1, loss=9, wps="200000", step=5) + "\n")
+    assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "doubt"),
+    [
+        ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 50 >= max_update: 50", None),
+        ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 25 >= max_update: 25",
+         "it was told to stop after 25 updates; the recipe says 50"),
+        ("x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0",
+         "1 updates were skipped"),
+    ],
+)  # fmt: skip
+def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: str | None) -> None:
+    """Another end than the recipe's, and updates that count in words per second and trained nothing."""
+    log(tmp_path, line, DONE)
+    found = list(ENGINE.doubts(recipe(), NODE, ENGINE.read(tmp_path, recipe())))
+    assert len(found) == (doubt is not None)
+    assert doubt is None or found[0].startswith(doubt)

@@ -1,0 +1,64 @@
+"""What a JUnit suite says of the runs behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.records import RunRecord
+from pytest_llmbench.plugin.provenance import suite_properties
+
+
+@pytest.fixture(scope="module")
+def base() -> RunRecord:
+    """A record that says nothing of what ran."""
+    return RunRecord(
+        session="s", key="k", token="t", recipe=load_recipes([shipped("recipes")])["opt125m"], system="local",
+        cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(Path("f")),
+    )  # fmt: skip
+
+
+def properties(base: RunRecord, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The suite properties of runs with these keys in their records."""
+    return suite_properties({key: base.model_copy(update={**told, "key": key}) for key, told in runs.items()})
+
+
+def test_what_all_runs_share_is_said_once_and_the_rest_by_run(base: RunRecord) -> None:
+    """A value of another run, and a variable that only one of them has, are each said with the run's key."""
+    assert properties(
+        base,
+        {
+            "a": {"versions": {"python": "3.11"}, "provenance": {"kernel": "6.1", "git_commit": "1" * 40}},
+            "b": {"provenance": {"python": "3.11", "kernel": "6.1", "git_commit": "2" * 40, "env.NCCL_DEBUG": "INFO"}},
+        },
+    ) == {
+        "python": "3.11",
+        "kernel": "6.1",
+        "git_commit[a]": "1" * 40,
+        "git_commit[b]": "2" * 40,
+        "env.NCCL_DEBUG[b]": "INFO",
+    }  # fmt: skip
+
+
+def test_a_run_that_never_started_makes_no_difference(base: RunRecord) -> None:
+    """It has nothing to say, which is not another version of anything."""
+    told = {"provenance": {"torch": "2.13"}, "command": "sbatch runs/a/logs/submission.sh"}
+    refused = {"command": "sbatch runs/b/logs/submission.sh"}
+    runs: dict[str, dict[str, Any]] = {"a": told, "never": {}, "refused": refused}
+    assert properties(base, runs) == {"torch": "2.13", "command": "sbatch runs/a/logs/submission.sh"}
+
+
+def test_each_job_names_its_own_script(base: RunRecord) -> None:
+    """The script of every run can be found from the suite."""
+    runs = {key: {"provenance": {"torch": "2.13"}, "command": f"sbatch {key}.sh"} for key in "ab"}
+    assert properties(base, runs) == {"torch": "2.13", "command[a]": "sbatch a.sh", "command[b]": "sbatch b.sh"}
+
+
+def test_a_session_without_records_says_nothing(base: RunRecord) -> None:
+    """There is no run to speak of."""
+    assert properties(base, {}) == {}

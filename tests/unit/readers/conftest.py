@@ -1,0 +1,41 @@
+"""Reading texts as if they were logs, and the public samples, which are not part of the project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.readers.items import Parse
+from pytest_llmbench.readers.log import read_log
+
+Read = Callable[[Parse, str | bytes], StepSeries]
+
+
+@pytest.fixture(scope="session")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
+    """Return what reads one log from its content."""
+    path = tmp_path_factory.mktemp("log") / "job.out"
+
+    def read_content(parse: Parse, content: str | bytes) -> StepSeries:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return read_log([path], parse)
+
+    return read_content
+
+
+@pytest.fixture(scope="session")
+def sample() -> Callable[[str], Path]:
+    """Return what finds a public sample by its name, or skips the test."""
+    root = Path(__file__).parents[3]
+    folder = Path(os.environ.get("LLMBENCH_SAMPLES", root.parent / "shared" / "samples"))
+
+    def find(name: str) -> Path:
+        if not (folder / name).is_file():
+            pytest.skip(f"no public sample {name} in {folder} (LLMBENCH_SAMPLES names another folder)")
+        return folder / name
+
+    return find

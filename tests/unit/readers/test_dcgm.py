@@ -1,0 +1,275 @@
+"""DCGM's diagnostic, as JSON of three versions and as a table: the same results, whoever tells them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.readers.dcgm import read_dcgm
+from pytest_llmbench.readers.dcgm_items import Diagnosis, Status
+from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, VERSIONS, Changes, Error, Said, printed
+
+Sample = Callable[[str], Path]
+WITH_A_SKIP: Changes = {"eud": {0: Said("Skip"), 1: Said("Skip")}}
+
+
+def one(text: str) -> Diagnosis:
+    """The only diagnosis of an output."""
+    (diagnosis,) = read_dcgm(text)
+    return diagnosis
+
+
+def statuses(diagnosis: Diagnosis, key: str) -> list[tuple[tuple[str, ...], Status]]:
+    """What a test says, by entities."""
+    (test,) = [each for each in diagnosis.tests if each.key == key]
+    return [(result.entities, result.status) for result in test.results]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_that_passes_is_healthy(version: str) -> None:
+    """Nothing else makes it so: see below."""
+    diagnosis = one(printed(version))
+    assert diagnosis.healthy
+    assert {"memory", "pcie", "diagnostic", "targeted_stress"} <= {test.key for test in diagnosis.tests}
+    assert diagnosis.gpus == 2
+    assert diagnosis.version == (None if version.startswith("2") else version.removeprefix("table of "))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_failure_names_its_gpu_and_why(version: str) -> None:
+    """Numbers of DCGM's own come with JSON from version 3 on."""
+    diagnosis = one(printed(version, {"memory": {1: Said("Fail", FAULTY)}}))
+    assert statuses(diagnosis, "memory") == [(("GPU 0",), Status.PASS), (("GPU 1",), Status.FAIL)]
+    (recorded,) = [recorded for result in diagnosis.results for recorded in result.recorded]
+    assert recorded.text == FAULTY.text
+    numbers = (recorded.error_id, recorded.category, recorded.severity)
+    assert numbers == ((52, 10, 2) if version in JSON_VERSIONS[1:] else (None, None, None))
+    assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_skip_is_no_pass(version: str) -> None:
+    """Neither for a test nor for the whole."""
+    diagnosis = one(printed(version, WITH_A_SKIP))
+    assert {status for _, status in statuses(diagnosis, "eud")} == {Status.SKIP}
+    assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize("version", ["3.3.9", "table of 3.2.6", "table of 4.2.3"])
+def test_a_long_message_is_put_together_again(version: str) -> None:
+    """A table has it in pieces of 45 characters, cut anywhere."""
+    text = "GPU 1 " + " ".join(f"word{number}" for number in range(40))
+    diagnosis = one(printed(version, {"pcie": {1: Said("Fail", Error(text, 30, 13, 4))}}))
+    assert [recorded.text for result in diagnosis.results for recorded in result.recorded] == [text]
+
+
+def test_a_gpu_without_a_result_is_told() -> None:
+    """Up to version 3 what did not run is a hole in a list."""
+    document = json.loads(printed("3.3.9"))
+    (hardware,) = [
+        each for each in document["DCGM GPU Diagnostic"]["test_categories"] if each["category"] == "Hardware"
+    ]
+    hardware["tests"][0]["results"][1] = None
+    diagnosis = one(json.dumps(document))
+    assert diagnosis.uncovered == ("GPU Memory has no result of GPU 1",)
+    assert not diagnosis.healthy
+
+
+def test_a_gpu_that_no_test_looked_at_is_told() -> None:
+    """It was found, and that was all."""
+    document = json.loads(printed("4.4.2"))
+    document["entity_groups"][0]["entities"].append({"device_id": "2330", "entity_id": 2})
+    assert one(json.dumps(document)).uncovered == ("results of 2 GPUs of 3",)
+
+
+def test_a_summary_that_says_more_than_its_results_counts() -> None:
+    """An error of no GPU alone is in the summary and nowhere else."""
+    document = json.loads(printed("4.4.2"))
+    test = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
+    test["test_summary"] = {"status": "Fail", "warnings": [{"warning": "no NVML", "error_id": 6}]}
+    assert statuses(one(json.dumps(document)), "software")[-1] == ((), Status.FAIL)
+
+
+def test_an_error_of_no_gpu_alone_is_kept_where_all_passed() -> None:
+    """What the summary repeats of its results is not told twice."""
+    document = json.loads(printed("4.4.2", {"software": {1: Said("Pass", FAULTY)}}))
+    test = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
+    test["test_summary"]["warnings"].append({"warning": "no NVML", "error_id": 6})
+    told = [
+        (result.entities, recorded.text) for result in one(json.dumps(document)).results for recorded in result.recorded
+    ]
+    assert told == [(("GPU 1",), FAULTY.text), ((), "no NVML")]
+
+
+def test_a_test_without_results_did_not_run() -> None:
+    """Whatever its summary says."""
+    document = json.loads(printed("4.4.2"))
+    document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"] = []
+    assert statuses(one(json.dumps(document)), "software") == [((), Status.SKIP)]
+
+
+def test_iterations_are_read_together() -> None:
+    """A failure in the last is one."""
+    runs = [json.loads(printed("4.4.2")), json.loads(printed("4.4.2", {"memory": {1: Said("Fail", FAULTY)}}))]
+    whole = {"iterations": runs, "Overall Result": "Fail", "Warning": "a test failed"}
+    diagnosis = one(json.dumps(whole, indent=2))
+    assert diagnosis.overall is Status.FAIL
+    assert sum(test.key == "memory" for test in diagnosis.tests) == 2
+    assert Status.FAIL in {result.status for result in diagnosis.results}
+    cut = one(json.dumps(whole, indent=2)[:-40])
+    assert (cut.tests, cut.healthy) == ((), False)
+
+
+def test_lines_around_the_json_are_not_in_its_way() -> None:
+    """Neither are braces in them."""
+    text = f"WARNING: {{limits}}\n{{not JSON\n{printed('4.4.2')}\nbye\n"
+    assert one(text).healthy
+
+
+def test_what_several_nodes_printed_is_several_diagnoses() -> None:
+    """A step of Slurm gives them one after the other, without names."""
+    for version in ("table of 3.2.6", "4.4.2"):
+        read = read_dcgm(printed(version) + printed(version, WITH_A_SKIP))
+        assert [each.healthy for each in read] == [True, False]
+    table = printed("table of 3.2.6")
+    cut = "\n".join(table.splitlines()[:-1]) + "\n"
+    assert [each.healthy for each in read_dcgm(cut + table)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "nothing"),
+        ("Successfully ran diagnostic for group.\n", "no results"),
+        ("pyxis: failed to import docker image\n", "no results"),
+        ('{"DCGM Diagnostic": {"test_categories": []}}', "no tests"),
+        ('{"DCGM Diagnostic": {}}', "no tests"),
+        ('{"DCGM Diagnostic": null}', "no object"),
+        (printed("4.4.2").replace('"Pass"', '"Great"'), "'Great' is no status"),
+        (printed("3.3.9").replace('"Pass"', "1"), "1 is no status"),
+        (printed("4.4.2").replace('"category": "Stress",', ""), "no category"),
+        (re.sub(r"\| memory .*\n", "", printed("table of 4.2.3")), "two results of the same: 'GPU0: Pass'"),
+        (printed("table of 3.2.6").replace("Pass - All", "Good - All"), "'Good - All', which is no result"),
+    ],
+)
+def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
+    """A status that nobody knows is no pass."""
+    diagnosis = one(text)
+    assert why in (diagnosis.unreadable or "")
+    assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"DCGM GPU Diagnostic": {"version": "3.3.9", "runtime_error": "Error: no host engine"}}',
+        "Error: unable to establish a connection to the specified host: localhost\n",
+    ],
+)
+def test_an_error_without_results_is_kept(text: str) -> None:
+    """In JSON, or as the only line."""
+    diagnosis = one(text)
+    assert (diagnosis.runtime_error or "").startswith("Error: ")
+    assert not diagnosis.healthy
+
+
+WHOLE = {version: printed(version) for version in VERSIONS}
+
+
+@given(version=st.sampled_from(VERSIONS), part=st.floats(0, 1, exclude_max=True))
+@settings(deadline=None)
+def test_what_is_cut_anywhere_is_never_healthy(version: str, part: float) -> None:
+    """Nor does it raise."""
+    text = WHOLE[version].rstrip()
+    assert not any(diagnosis.healthy for diagnosis in read_dcgm(text[: int(part * len(text))]))
+
+
+@given(text=st.binary(max_size=400).map(lambda raw: raw.decode(errors="replace")) | st.text(max_size=400))
+@settings(deadline=None)
+def test_noise_is_never_healthy(text: str) -> None:
+    """Nor does it raise."""
+    assert not any(diagnosis.healthy for diagnosis in read_dcgm(text))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["Skip", "Great"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The paths to every value of a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(each for key, item in inner for each in places(item, (*path, key)))]
+
+
+@given(data=st.data(), version=st.sampled_from(JSON_VERSIONS), value=VALUES)
+@settings(deadline=None)
+def test_a_value_of_another_kind_never_raises(data: st.DataObject, version: str, value: object) -> None:
+    """Anywhere in a document; in the place of a status, nothing but a status is healthy."""
+    document = json.loads(WHOLE[version])
+    *way, last = data.draw(st.sampled_from([path for path in places(document) if path]))
+    inner: Any = document
+    for key in way:
+        inner = inner[key]
+    inner[last] = value
+    (diagnosis,) = read_dcgm(json.dumps(document))
+    assert not (diagnosis.healthy and last == "status")
+
+
+def test_real_json_of_version_4(sample: Sample) -> None:
+    """A GB10 whose persistence mode is off; where plugins may not run, what they would have tested is skipped."""
+    quick = one(sample("dcgm/dcgm4_gb10-level1.json").read_text())
+    assert (quick.version, quick.driver, quick.gpus) == ("4.2.3", "580.82.09", 1)
+    ((recorded,),) = [result.recorded for result in quick.results]
+    assert (recorded.error_id, recorded.category, recorded.severity) == (29, 8, 5)
+    skips = one(sample("dcgm/dcgm4_gb10-level2-partial-skip.json").read_text())
+    assert [(test.key, test.skipped) for test in skips.tests] == [("software", False), ("memory", True), ("pcie", True)]
+    ran = one(sample("dcgm/dcgm4_gb10-level2-plugins-allowed.json").read_text())
+    assert [len(result.recorded) for result in ran.results] == [1, 0, 0]
+    assert [result.status for result in ran.results] == [Status.FAIL, Status.PASS, Status.PASS]
+
+
+def test_real_output_of_nvvs(sample: Sample) -> None:
+    """A line before the JSON, holes in its lists, upper case, GPUs as a number or as a list in a text."""
+    diagnosis = one(sample("dcgm/nvvs_v3.1.0_real_output_from_JsonResultTests.txt").read_text())
+    assert (diagnosis.version, diagnosis.gpus, diagnosis.healthy) == ("3.1.0", 8, True)
+    assert len(diagnosis.tests) == 10
+
+
+def test_real_tables_of_two_nodes(sample: Sample) -> None:
+    """Only the extended utility diagnostic, which is not public, was skipped."""
+    read = read_dcgm(sample("dcgm/dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text())
+    assert [(each.version, each.gpus, len(each.tests)) for each in read] == [("3.2.5", 8, 16), ("3.2.6", 8, 16)]
+    assert [[test.key for test in each.tests if test.skipped] for each in read] == [["eud"], ["eud"]]
+    assert not any(result.recorded for each in read for result in each.results)
+
+
+def test_the_schema_is_no_result(sample: Sample) -> None:
+    """It has all of the words."""
+    assert not one(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text()).healthy
+
+
+def test_built_json_is_as_the_schema_has_it(sample: Sample) -> None:
+    """Every key that version 4 requires is in what these tests read."""
+    schema = json.loads(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text())
+    _conforms(json.loads(printed("4.4.2", {"memory": {1: Said("Fail", FAULTY)}})), schema)
+
+
+def _conforms(value: Any, schema: dict[str, Any]) -> None:
+    kinds: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int}
+    assert isinstance(value, kinds[schema["type"]])
+    assert set(schema.get("required", ())) <= set(value if isinstance(value, dict) else ())
+    for name, inner in schema.get("properties", {}).items():
+        if name in value:
+            _conforms(value[name], inner)
+    for each in value if isinstance(value, list) else ():
+        _conforms(each, schema["items"])

@@ -1,0 +1,145 @@
+"""Lines are what the framework wrote, whatever carried them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.readers.lines import Line, last_lines, read_lines, split_prefix
+
+
+def lines_of(folder: Path, content: bytes) -> list[Line]:
+    """Read the lines of a file."""
+    path = folder / "job.out"
+    path.write_bytes(content)
+    return list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text"),
+    [
+        ("", "iteration 1"),
+        ("", "    indented"),
+        ("[default3]:", " iteration"),
+        ("[trainer0]:", "x"),
+        ("[rank0]: ", "RuntimeError: NCCL error in: x"),
+        ("0: ", "iteration"),
+        ("  13: ", "  iteration"),
+        ("[1,0]<stdout>:", "x"),
+        ("[prterun-node1-77@1,12]<stderr>: ", "x"),
+        ("vm-07-14: ", "Epoch: 0, Step: 1"),
+        ("10.0.0.7: ", "x"),
+        ("node1.cluster.example: ", "x"),
+        ("DGX-A100-3: ", "x"),
+        ("localhost: ", "x"),
+        ("titan: ", "x"),
+        ("node1: 0: [default3]:[rank3]: ", "x"),
+    ],
+)
+def test_prefixes(prefix: str, text: str) -> None:
+    """What launchers put before a line is taken off, several of them at once, and tells the source."""
+    assert split_prefix(prefix + text) == (prefix.strip(), text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Throughput: 943.4550 samples/sec",
+        "Epoch: 0, Step: 10, Rank: 0, loss = 1.0",
+        "ppl: 29.2, loss: 3.4",
+        "loss: 3",
+        "RuntimeError: CUDA error",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "urllib3.exceptions.MaxRetryError: refused",
+        "srun: error: node1: task 3: Killed",
+        "slurmstepd: error: *** STEP 3.0 ON node1 CANCELLED AT 2026-11-21T08:00:00 DUE TO TIME LIMIT ***",
+        "2026-11-21 02:58:47 | INFO | train_inner | {}",
+        "[2026-11-21 02:58:47] iteration",
+        "[Rank 0] (after 1 iterations)",
+        "[after training is done] datetime: 2026",
+        "BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026",
+        "INFO:megatron.core.timers:(min, max)",
+        "vm:123:456 [0] NCCL INFO",
+    ],
+)
+def test_what_looks_like_a_prefix(text: str) -> None:
+    """The frameworks' own words before a colon stay."""
+    assert split_prefix(text) == ("", text)
+
+
+def test_ends_of_lines(tmp_path: Path) -> None:
+    """A line feed, a carriage return or both end a line; only line feeds count; the last may lack its end."""
+    lines = lines_of(tmp_path, b"a\nb\r\n10%\r 20%\r\n\nlast")
+    assert [(line.text, line.number, line.whole) for line in lines if line.text] == [
+        ("a", 1, True),
+        ("b", 2, True),
+        ("10%", 3, True),
+        (" 20%", 3, True),
+        ("last", 5, False),
+    ]
+    assert {line.file for line in lines} == {"job.out"}
+
+
+def test_colours(tmp_path: Path) -> None:
+    """Colours, cursor movements and window titles are no text, wherever they stand."""
+    colourful = b"\x1b[32m[def\x1b[0mault1]:\x1b[2K\x1b[1;31mite\x1b[0mration\x1b]0;title\x07 1\x1bM\n"
+    (line,) = lines_of(tmp_path, colourful)
+    assert (line.source, line.text) == ("[default1]:", "iteration 1")
+
+
+def test_a_hole(tmp_path: Path) -> None:
+    """A log that is truncated while it is written begins with zeros up to where the writer was."""
+    first, second = lines_of(tmp_path, b"\0" * 5000 + b"[default1]:iteration\n1\x002\n")
+    assert (first.source, first.text) == ("[default1]:", "iteration")
+    assert second.text == "1\x002"  # no number was here
+
+
+def test_a_progress_bar_of_any_length(tmp_path: Path) -> None:
+    """A bar that is redrawn for hours has no line feed, and every picture of it is a line."""
+    lines = lines_of(tmp_path, b"".join(b"\rstep %d of 20000" % step for step in range(20000)) + b"\n")
+    assert [line.text for line in lines if line.text] == [f"step {step} of 20000" for step in range(20000)]
+    assert all(line.whole and line.number == 1 for line in lines)
+
+
+@pytest.mark.parametrize("length", [65535, 65536, 65537, 131072, 131073, 300000])
+def test_too_long_lines(tmp_path: Path, length: int) -> None:
+    """Of a line beyond 64 KiB the beginning is left and it is not whole; the next one is not affected."""
+    long, after = lines_of(tmp_path, b"x" * length + b"\nafter\n")
+    assert long.text == "x" * min(length, 65536)
+    assert long.whole == (length <= 65536)
+    assert (after.text, after.number, after.whole) == ("after", 2, True)
+
+
+@given(
+    content=st.binary(max_size=300), ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\x00", b"\xff", b"\x1b["]))
+)
+def test_no_content_makes_reading_fail(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, ends: list[bytes]
+) -> None:
+    """Bytes that are no text, too, come out as lines; every line but the last is whole."""
+    lines = lines_of(tmp_path_factory.getbasetemp(), content + b"x".join(ends))
+    assert all(line.whole for line in lines[:-1])
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """It has no lines, and neither has a folder."""
+    assert list(read_lines(tmp_path / "none")) == []
+    assert list(read_lines(tmp_path)) == []
+    assert last_lines(tmp_path / "none") == []
+
+
+def test_last_lines(tmp_path: Path) -> None:
+    """The end of a long file, without the line that it begins in; of a short one all of it."""
+    path = tmp_path / "job.out"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(20000)) + b"cut")
+    lines = last_lines(path)
+    assert lines[-2:] == [
+        Line(text="line 19999", source="", file="job.out", number=lines[-2].number, whole=True),
+        Line(text="cut", source="", file="job.out", number=lines[-1].number, whole=False),
+    ]
+    assert all(line.text.startswith("line 1") for line in lines[:-1])
+    path.write_bytes(b"one\ntwo\n")
+    assert [line.text for line in last_lines(path)] == ["one", "two"]

@@ -1,0 +1,218 @@
+"""What a log says as a whole, by a dialect made for this."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.series import Progress, StepSeries
+from pytest_llmbench.readers.items import (
+    Completed,
+    Count,
+    Failed,
+    Item,
+    Parse,
+    StepLine,
+    Total,
+    Unreadable,
+    WorldSize,
+)
+from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
+
+Read = Callable[[Parse, str], StepSeries]
+
+
+def parse(text: str) -> Iterable[Item]:
+    """`step 3 0.5` took 0.5 s; `first 1 0.5` is said again by the next; the other items by their names."""
+    match text.split():
+        case ["step", number, seconds]:
+            yield StepLine(step=int(number), seconds=float(seconds))
+        case ["first", number, seconds]:
+            yield StepLine(step=int(number), seconds=float(seconds), interval=1, said_again=True)
+        case ["step", *_]:
+            raise Unreadable("no step")
+        case ["total", name, value]:
+            yield Total(name, float(value))
+        case ["skipped"]:
+            yield Count("skipped")
+        case ["ranks", number]:
+            yield WorldSize(int(number))
+        case ["done", *_]:
+            yield Completed(text)
+        case ["failed", *_]:
+            yield Failed(text)
+
+
+def intervals(series: StepSeries) -> list[tuple[int, int]]:
+    """The steps' numbers and of how many they are the mean."""
+    return [(step.step, step.interval) for step in series.steps]
+
+
+def test_an_empty_log(read: Read) -> None:
+    """Nothing was said."""
+    assert read(parse, "") == StepSeries()
+    assert read(parse, "noise\n\n") == StepSeries()
+
+
+def test_everything_that_can_be_said(read: Read) -> None:
+    """The first word on a total, an end and a failure counts."""
+    series = read(parse, "ranks 8\ntotal a 1\nstep 1 0.5\ntotal a 2\nfailed x\n failed y\n done 1\ndone 2\n")
+    assert series.world_size == 8
+    assert dict(series.totals) == {"a": 1.0}
+    assert (series.failure, series.completed) == ("failed x", "done 1")
+    assert [(step.step, step.seconds) for step in series.steps] == [(1, 0.5)]
+    assert series.restarted is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["step 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 1), (3, 1)]),
+        (["step 10 1", "step 20 1"], [(10, 10), (20, 10)]),
+        (["step 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 9), (20, 10)]),
+        (["first 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 10), (20, 10)]),
+        (["first 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 2), (3, 1)]),
+        (["step 110 1", "step 120 1"], [(110, 10), (120, 10)]),
+        (["step 10 1"], [(10, 10)]),
+    ],
+)
+def test_intervals(read: Read, lines: list[str], expected: list[tuple[int, int]]) -> None:
+    """A line is the mean since the line before it, also where the log starts in the middle of a run."""
+    assert intervals(read(parse, "\n".join(lines) + "\n")) == expected
+
+
+def test_unreadable_lines_are_counted_and_the_first_shown(read: Read) -> None:
+    """A thousand of them do not fill a report."""
+    series = read(parse, "noise\n" + "step x\n" * 1000 + "step 1 0.5\n")
+    assert series.unread == 1000
+    assert len(series.unreadable) == 20
+    assert series.unreadable[0] == "job.out:2: no step"
+    assert len(series.steps) == 1
+
+
+def test_a_line_that_is_cut_off_says_no_number(read: Read) -> None:
+    """Digits may be missing. Its words count, as they are only shown."""
+    series = read(parse, "step 1 0.5\nstep 2 0.5")
+    assert [step.step for step in series.steps] == [1]
+    assert series.unreadable == ("job.out:2: step 2 is cut off",)
+    assert read(parse, "total a 12").totals == {}
+    assert read(parse, "skipped").totals == {}
+    assert read(parse, "ranks 12").world_size is None
+    assert read(parse, "done 12").completed == "done 12"
+
+
+def test_ranks_that_say_the_same_are_one(read: Read) -> None:
+    """By their prefixes, or without any; what they count is what one of them counts."""
+    text = "".join(f"{rank}: {line}\n" for line in ("step 1 1", "skipped", "step 2 1", "skipped") for rank in (0, 1, 2))
+    series = read(parse, text + "1: step 3 1\n")
+    assert intervals(series) == [(1, 1), (2, 1), (3, 1)]
+    assert series.totals == {"skipped": 2.0}
+    same = read(parse, "step 1 nan\nstep 2 1\nstep 1 nan\nstep 2 1\n")
+    assert intervals(same) == [(1, 1), (2, 1)]
+    assert (series.restarted, same.restarted) == (None, None)
+
+
+def test_the_last_word_on_a_step_counts(read: Read) -> None:
+    """A progress bar says a step several times."""
+    series = read(parse, "step 1 1\nstep 2 1\rstep 2 3\r\n")
+    assert [step.seconds for step in series.steps] == [1.0, 3.0]
+    assert series.restarted is None
+
+
+def test_a_second_run_is_noticed_and_not_mixed_in(read: Read) -> None:
+    """Its steps go back to the beginning; those beyond the first run's end are not taken for it."""
+    series = read(parse, "step 1 1\nstep 2 1\nstep 1 5\nstep 2 5\nstep 3 5\n")
+    assert series.restarted == "job.out:3: step 1 after step 2: a second run in the same log"
+    assert [step.seconds for step in series.steps] == [1.0, 1.0]
+
+
+def test_a_second_run_that_goes_on_where_the_first_ended(read: Read) -> None:
+    """Its steps do not tell, but it says again how many ranks it has."""
+    series = read(parse, "ranks 2\nranks 2\nstep 1 1\nranks 2\nstep 2 5\n")
+    assert series.restarted == (
+        "job.out:4: the number of ranks is said again after the first step: a second run in the same log"
+    )
+    assert intervals(series) == [(1, 1)]
+    assert read(parse, "step 1 1\nranks 2\n").restarted is None  # what rank 0 says may come late
+
+
+def test_several_files_are_one_log(tmp_path: Path) -> None:
+    """A log that was split is put together, a copy of it adds nothing, another run is noticed."""
+    contents = ("ranks 2\nstep 1 1\n", "step 2 1\n", "ranks 2\nstep 1 1\nstep 2 1\n", "step 1 9\n")
+    paths = [tmp_path / f"{number}.out" for number in range(4)]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(content)
+    series = read_log(paths[:3], parse)
+    assert intervals(series) == [(1, 1), (2, 1)]
+    assert series.restarted is None
+    assert read_log(paths, parse).restarted == "3.out:1: step 1 after step 2: a second run in the same log"
+
+
+def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
+    """By several patterns; folders and absent files are none."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "x.log").mkdir()
+    for name in ("b.log", "a.log", "logs/output.log", "c.txt"):
+        (tmp_path / name).touch()
+    found = log_files(tmp_path, ["logs/output.log", "*.log", "a*"])
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["a.log", "b.log", "logs/output.log"]
+
+
+@pytest.mark.parametrize("end", ["", "noise\n", "step x\n", "step 4", "step 4 0.2", "\n\n"])
+def test_the_last_step_of_a_log_that_grows(tmp_path: Path, end: str) -> None:
+    """The last whole one, whatever comes after it and however much before."""
+    path = tmp_path / "job.out"
+    path.write_text("x" * 100_000 + "\n0: step 2 1\n0: \x1b[1mstep 3 0.5\x1b[0m\n" + end)
+    assert last_step(path, parse) == Progress(step=3, seconds=0.5)
+    path.write_text(end)
+    assert last_step(path, parse) is None
+
+
+def test_the_last_words_of_a_log(tmp_path: Path) -> None:
+    """The last line that is not empty, with the rank that said it, whole or not."""
+    path = tmp_path / "job.out"
+    assert last_words(path) == ""
+    path.write_text("[rank3]:   \x1b[31mwaiting\x1b[0m \r\n\n0: \n")
+    assert last_words(path) == "[rank3]: waiting"
+    path.write_text("a\nb")
+    assert last_words(path) == "b"
+
+
+def test_numbers_that_are_not_finite_are_kept(read: Read) -> None:
+    """The judge refuses them, not the reader."""
+    (step,) = read(parse, "step 1 nan\n").steps
+    assert step.seconds is not None
+    assert math.isnan(step.seconds)
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure"),
+    [
+        (["ValueError: first", "KeyError: then"], "ValueError: first"),
+        (["ChildFailedError: ", "ValueError: why", "KeyError: later"], "ValueError: why"),
+        (
+            [
+                "RuntimeError: [pair.cc:553] Connection closed by peer",
+                "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+                "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            ],
+            "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+        ),
+    ],
+)
+def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str], failure: str) -> None:
+    """Not what launchers say of it, nor ranks whose peer is gone, whoever prints first."""
+    series = read(lambda text: [Failed(text)], "\n".join([*lines, ""]))
+    assert series.failure == failure
+
+
+def test_slurms_word_on_the_time_limit_is_read_in_every_dialect(read: Read) -> None:
+    """With srun's label before it; the first counts, and the line that is no step is no step."""
+    line = "slurmstepd: error: *** STEP 7.{} ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
+    series = read(parse, f"step 1 1\n0: {line.format(0)}\n{line.format(1)}\n")
+    assert series.cut_off == line.format(0)
+    assert len(series.steps) == 1
+    assert read(parse, "step 1 1\n").cut_off is None

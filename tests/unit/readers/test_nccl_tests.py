@@ -1,0 +1,318 @@
+"""nccl-tests' tables and files: every version's exact numbers, and none where there is none."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.curves import Curve, Timing
+from pytest_llmbench.readers.items import Unreadable
+from pytest_llmbench.readers.nccl_tests import read_nccl_tests
+from pytest_llmbench.readers.nccl_tests_json import read_nccl_tests_json
+from tests.standins import nccl_tests as standin
+
+GIB = 1 << 30
+
+OLD = """\
+#                                                       out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           0             0   float     sum    36.90    0.00    0.00    N/A    36.47    0.00    0.00    N/A
+  8589934592    2147483648   float     sum    63896  134.44  235.26    N/A    63959  134.30  235.03    N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 117.573
+#
+"""
+NEW = """\
+# Collective test starting: all_reduce_perf
+#  Rank  0 Group  0 Pid   1844 on         n1 device  0 [0000:00:06] NVIDIA H200
+#  Rank  1 Group  0 Pid   1844 on         n2 device  0 [0000:00:07] NVIDIA H200
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+           8             2     float     sum      -1    40.26    0.00    0.00       0    36.95    0.00    0.00       0
+     1048576        262144     float     sum      -1    32.28   32.48   32.48       2    32.49   32.27   32.27       0
+  8589934592    2147483648     float     sum      -1    31307  274.38  274.38       0    31328  274.19  274.19   1e+06
+# Out of bounds values : 2 FAILED
+# Avg bus bandwidth    : 102.3
+#
+# Collective test concluded: all_reduce_perf
+#
+"""
+STAMPED = """\
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong            timestamp
+  8589934592    2147483648     float     sum      -1    31307  274.38  480.16       0    31328  274.19  479.84       0  2026-11-21 10:00:00
+"""  # noqa: E501 - as it is printed
+PER_ITERATION = """\
+#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%            timestamp
+  8589934592    2147483648     float     sum      -1    31307  274.38  480.16       0  31000.1  32000.2  31999.9     0.50    31328  274.19  479.84       0  31000.3  32000.4  31999.8     0.60  2026-11-21 10:00:00
+"""  # noqa: E501 - as it is printed
+
+
+def read(text: str) -> Curve:
+    """Read a log with one table."""
+    curves = read_nccl_tests(text)
+    assert len(curves) == 1
+    return curves[0]
+
+
+def at(curve: Curve, size: int) -> tuple[Timing, Timing]:
+    """Both timings of a size."""
+    point = curve.at(size)
+    assert point is not None
+    assert point.out_of_place is not None
+    assert point.in_place is not None
+    return point.out_of_place, point.in_place
+
+
+def timed(time_us: float, algbw: float, busbw: float, wrong: int | None = None) -> Timing:
+    """A timing."""
+    return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "rows", "average", "largest"),
+    [
+        ("superbench_nccl_allreduce.log", 8, 34, 68.4048, timed(63896, 134.44, 235.26)),
+        ("superbench_nccl_allgather.log", 8, 34, 58.2651, timed(33646, 255.31, 223.39)),
+        ("superbench_nccl_broadcast.log", 8, 34, 64.8653, timed(36896, 232.81, 232.81)),
+        ("superbench_nccl_reduce.log", 8, 34, 65.018, timed(37613, 228.38, 228.38)),
+        ("dgxc_all_reduce_8xH100_root-column.txt", 8, 32, 159.151, timed(31307, 274.38, 480.16, 0)),
+        ("awslabs_all_reduce_2xp5_srun-l-prefix.txt", None, 32, None, timed(33605, 255.62, 479.28, 0)),
+        ("../h200/nccl_tests_2.19.6_all_reduce_4xH200.txt", 4, 31, 124.386, timed(35306, 243.30, 364.95, 0)),
+    ],
+)
+def test_public_samples(
+    sample: Callable[[str], Path], name: str, ranks: int | None, rows: int, average: float | None, largest: Timing
+) -> None:
+    """Every row is read; at 8 GiB the numbers are those of the file; one that was cut off is incomplete."""
+    curve = read(sample(f"nccl-tests/{name}").read_text())
+    assert (curve.ranks, len(curve.points), curve.unreadable) == (ranks, rows, 0)
+    assert (curve.average_busbw, curve.complete) == (average, average is not None)
+    assert at(curve, 8 * GIB)[0] == largest
+    assert not curve.wrong
+
+
+def test_the_old_and_the_new_table_give_the_right_columns() -> None:
+    """Field 6 is busbw in the old table and algbw in the new: a script that takes it fails healthy nodes."""
+    assert at(read(OLD), 8 * GIB) == (timed(63896, 134.44, 235.26), timed(63959, 134.3, 235.03))
+    new = read(NEW)
+    assert at(new, 8 * GIB) == (timed(31307, 274.38, 274.38, 0), timed(31328, 274.19, 274.19, 1_000_000))
+    assert (new.collective, new.ranks, new.nodes, new.out_of_bounds) == ("all_reduce", 2, 2, 2)
+    assert [point.size for point in new.wrong] == [1 << 20, 8 * GIB]
+    assert [point.redop for point in new.points] == ["sum"] * 3
+
+
+def test_no_line_of_the_footer_is_a_row() -> None:
+    """`tail -4 | head -1` finds `# Out of bounds values : 0 OK` in a new log, and reads a bandwidth of 0."""
+    assert NEW.splitlines()[-4].startswith("# Avg")
+    assert [point.size for point in read(NEW).points] == [8, 1 << 20, 8 * GIB]
+    assert [point.size for point in read(OLD).points] == [0, 8 * GIB]
+
+
+@pytest.mark.parametrize("text", [STAMPED, PER_ITERATION], ids=["timestamps", "per iteration"])
+def test_columns_on_the_right_of_the_times(text: str) -> None:
+    """Timestamps (-S 1) and statistics over iterations (-I 1) shift nothing."""
+    curve = read(text)
+    assert at(curve, 8 * GIB) == (timed(31307, 274.38, 480.16, 0), timed(31328, 274.19, 479.84, 0))
+    assert not curve.complete
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "    31307  274.38  480.16       0    31328  274.19  479.84",
+        "    31307  274.38  480.16       0    313  274.19  479.84  0",
+        "    31307  27438.1  480.16     0   31328  274.19  479.84  0",
+        "      nan  274.38  480.16       0    31328  274.19  479.84  0",
+        "    31307vm:1:1 [0] NCCL INFO Launch mode Parallel",
+        "    31307  274.38  480.16      -1    31328  274.19  479.84  0",
+    ],
+    ids=["a column less", "lost digits", "glued digits", "no number", "another line in it", "less than none wrong"],
+)
+def test_a_row_that_cannot_be_read_is_counted(row: str) -> None:
+    """It gives no number; the others do."""
+    left = "  8589934592    2147483648     float     sum      -1"
+    curve = read(NEW.replace("# Out of", f"{left}{row}\n# Out of"))
+    assert (curve.unreadable, len(curve.points)) == (1, 3)
+
+
+def test_the_time_of_the_cpu_is_no_time_of_the_operation() -> None:
+    """-C 1 prints how long it took to queue the operation."""
+    curve = read(NEW.replace("    time", " cputime"))
+    assert (curve.points, curve.unreadable) == ((), 3)
+
+
+def test_rows_without_a_header_mean_nothing() -> None:
+    """What `grep 8589934592` leaves does not say which column is which."""
+    curve = read(OLD.splitlines()[4] + "\n")
+    assert (curve.points, curve.unreadable, curve.complete) == ((), 1, False)
+
+
+def test_an_old_deviation_is_no_count() -> None:
+    """Before 2.13 the last column was the largest deviation: more than 0 need not be wrong, and the footer knows."""
+    curve = read(OLD.replace("N/A\n", "4e-07\n").replace(" 0 OK", " 3 FAILED"))
+    assert [timing.wrong for timing in at(curve, 8 * GIB)] == [None, None]
+    assert curve.out_of_bounds == 3
+
+
+def test_two_tables_are_two_curves() -> None:
+    """One program after the other in one log; nothing of the first is in the second."""
+    curves = read_nccl_tests(NEW + NEW.replace("all_reduce", "all_gather").replace("2 FAILED", "0 OK"))
+    assert [curve.collective for curve in curves] == ["all_reduce", "all_gather"]
+    assert [curve.out_of_bounds for curve in curves] == [2, 0]
+    assert [(curve.ranks, len(curve.points), curve.complete) for curve in curves] == [(2, 3, True)] * 2
+
+
+def test_ranks_that_each_print_a_table() -> None:
+    """Programs without MPI under `srun --label` measure each for itself: two tables, line by line in one log."""
+    lines = [f"{rank}: {line}" for line in NEW.splitlines() for rank in (0, 1)]
+    curves = read_nccl_tests("\n".join(lines) + "\n")
+    assert curves == [read(NEW)] * 2
+
+
+@pytest.mark.parametrize("text", ["", "bash: all_reduce_perf: command not found\n", "USAGE: all_reduce_perf\n"])
+def test_no_table_is_no_curve(text: str) -> None:
+    """Neither an empty log nor an error makes one."""
+    assert read_nccl_tests(text) == []
+
+
+prefixes = st.sampled_from(["", "0: ", "[1,0]<stdout>:", "12: ", "[1,0]<stdout>: "])
+noise = st.lists(
+    st.sampled_from(
+        ["vm:18:18 [0] NCCL INFO Launch mode Parallel", "", "NCCL version 2.28.9+cuda13.0", "\x00\x01", "8589934592",
+         "# ", "srun: warning: 12 13 float", "WARNING: 1 2"]
+    ),
+    max_size=3,
+)  # fmt: skip
+
+
+@given(text=st.sampled_from([OLD, NEW, STAMPED, PER_ITERATION]), prefix=prefixes, data=st.data())
+def test_prefixes_and_lines_between_change_nothing(text: str, prefix: str, data: st.DataObject) -> None:
+    """Whatever srun, mpirun and NCCL put before and between the lines."""
+    lines = []
+    for line in text.splitlines():
+        lines += [f"{prefix}{between}" for between in data.draw(noise)]
+        lines.append(f"{prefix}{line}")
+    assert read("\n".join(lines) + "\n") == read(text)
+
+
+@given(text=st.sampled_from([OLD, NEW, STAMPED, PER_ITERATION]), data=st.data())
+def test_what_is_cut_off_gives_no_number(text: str, data: st.DataObject) -> None:
+    """Up to any byte: the rows that were whole, in their order, and completeness only with the whole footer."""
+    cut = text[: data.draw(st.integers(0, len(text)))]
+    curves = read_nccl_tests(cut)
+    whole = read(text)
+    points = curves[0].points if curves else ()
+    assert points == whole.points[: len(points)]
+    rows = [line for line in cut.splitlines(keepends=True) if line.endswith("\n") and re.match(r" +\d", line)]
+    assert len(points) == len(rows)
+    if curves and curves[0].complete:
+        assert curves[0].average_busbw == whole.average_busbw
+
+
+@given(text=st.sampled_from([OLD, NEW, PER_ITERATION]), data=st.data())
+def test_a_byte_that_is_lost_makes_no_other_number_in_silence(text: str, data: st.DataObject) -> None:
+    """A digit less in a time or in algbw does not go through: size, time and algbw have to agree."""
+    row = next(re.finditer(r"^ +(8589934592) .*$", text, re.MULTILINE))
+    place = data.draw(st.integers(row.start(1), row.end() - 1))
+    assume(text[place] != " ")
+    curve = read(text[:place] + text[place + 1 :])
+    before = read(text)
+    if curve.unreadable == 0 and (damaged := curve.at(8 * GIB)) is not None:
+        for one, other in zip(damaged.timings, at(before, 8 * GIB), strict=True):
+            assert one.time_us == pytest.approx(other.time_us, rel=1e-3)
+            assert one.algbw == pytest.approx(other.algbw, rel=1e-3)
+
+
+@given(st.text(alphabet="0123456789 .#eNsize count type\n\r:[],<>stdout-", max_size=300))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    """Whatever it is."""
+    read_nccl_tests(text)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """What one program printed, and the file it wrote."""
+    folder = standin.install(tmp_path_factory.mktemp("nccl-tests"), "reduce_scatter")
+    file = folder / "result.json"
+    command = [str(folder / "reduce_scatter_perf"), "-g", "4", "-b", "64", "-e", "4194304", "-f", "4", "-J", str(file)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout, file.read_text()
+
+
+def test_the_file_says_what_was_printed_with_all_digits(written: tuple[str, str]) -> None:
+    """Both are the same curve, up to rounding."""
+    printed, told = read(written[0]), read_nccl_tests_json(written[1])
+    assert (told.collective, told.ranks, told.nodes, told.complete) == ("reduce_scatter", 4, 1, True)
+    assert [point.size for point in told.points] == [point.size for point in printed.points]
+    assert printed.collective == told.collective
+    for one, other in zip(told.points, printed.points, strict=True):
+        assert one.out_of_place is not None
+        assert one.out_of_place.busbw == pytest.approx(standin.busbw("reduce_scatter", one.size, 4))
+        assert other.out_of_place is not None
+        assert other.out_of_place.busbw == pytest.approx(one.out_of_place.busbw, abs=0.006)
+        assert (other.redop, other.dtype, other.count) == (one.redop, one.dtype, one.count)
+
+
+def test_numbers_that_are_none_in_a_file(written: tuple[str, str]) -> None:
+    """`nan` is no time, so that the row is counted; a count of wrong elements that is null or `nan` was not checked."""
+    data = json.loads(written[1])
+    data["results"][0]["out_of_place"]["time"] = "nan"
+    data["results"][1]["in_place"]["nwrong"] = None
+    data["results"][2]["in_place"] = None
+    del data["results"][3]["size"]
+    curve = read_nccl_tests_json(json.dumps(data))
+    assert (curve.unreadable, len(curve.points)) == (2, len(data["results"]) - 2)
+    assert curve.points[0].in_place is not None
+    assert curve.points[0].in_place.wrong is None
+    assert curve.points[1].in_place is None
+
+
+@pytest.mark.parametrize("key", ["end_time", "out_of_bounds", "average_bus_bandwidth"])
+def test_a_file_without_its_end_is_incomplete(written: tuple[str, str], key: str) -> None:
+    """As one that was closed early."""
+    data = json.loads(written[1])
+    del data[key]
+    assert not read_nccl_tests_json(json.dumps(data)).complete
+
+
+@given(data=st.data())
+def test_a_file_that_was_cut_off_is_none(written: tuple[str, str], data: st.DataObject) -> None:
+    """No part of it is a curve."""
+    cut = data.draw(st.integers(0, len(written[1]) - 1))
+    with pytest.raises(Unreadable):
+        read_nccl_tests_json(written[1][:cut])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["results", "config", "args", "out_of_bounds", "average_bus_bandwidth", "end_time"]),
+        json_values,
+    )
+)
+def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
+    """Whatever is under its keys."""
+    curve = read_nccl_tests_json(json.dumps(data))
+    assert curve.points == ()
+
+
+def test_the_stand_in_knows_no_option_that_the_real_ones_do_not() -> None:
+    """And says so as they do, with status 0."""
+    command = [sys.executable, standin.__file__, "all_reduce_perf", "-j", "1"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "invalid option 'j'")

@@ -1,0 +1,152 @@
+"""NeMo's progress bar and its lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.log import read_log
+from pytest_llmbench.readers.nemo import parse
+
+BAR = "Epoch 0: 100%|████| 40/40 [00:31<00:00,  1.27it/s, v_num=, reduced_train_loss=10.90, global_step={}]"
+LINE = "Training epoch 0, iteration 18/19 | lr: 0.005 | global_batch_size: 4 | global_step: 18 | {}"
+
+
+def one(text: str) -> Item:
+    """Read a line that says one thing."""
+    (item,) = parse(text)
+    return item
+
+
+def test_the_bar_of_nemo_1(sample: Callable[[str], Path]) -> None:
+    """Its steps are numbered from 0, and what it shows is the last step alone."""
+    series = read_log([sample("nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt")], parse)
+    (step,) = series.steps
+    assert (step.step, step.interval, step.loss, step.seconds) == (40, 1, 10.9, None)
+    assert step.reported["consumed_samples"] == 9984.0
+    assert series.completed == "`Trainer.fit` stopped: `max_steps=40` reached."
+    assert series.failure is None
+
+
+def test_the_lines_of_nemo_2(sample: Callable[[str], Path]) -> None:
+    """Every step of a real run is there, with the samples of one iteration."""
+    series = read_log([sample("cpu_runs/nemo_sample.log")], parse)
+    assert [step.step for step in series.steps] == list(range(1, 21))
+    assert {step.samples for step in series.steps} == {4}
+    assert (series.steps[0].loss, series.steps[-1].loss) == (4.843, 4.911)
+    assert series.steps[-1].reported["consumed_samples"] == 80.0
+    assert (series.world_size, series.unread) == (1, 0)
+    assert series.completed == "`Trainer.fit` stopped: `max_steps=20` reached."
+
+
+def test_a_log_without_steps_has_none(sample: Callable[[str], Path]) -> None:
+    """NeMo 24.09 logged the set-up of its 126M run to a file, and its steps elsewhere."""
+    series = read_log([sample("nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt")], parse)
+    assert (series.steps, series.unread, series.failure, series.completed) == ((), 0, None, None)
+
+
+@pytest.mark.parametrize("tag", ["train_step_timing", "train_step_timing in s"])
+def test_the_time_of_a_step_where_it_is_shown(tag: str) -> None:
+    """By the names of either age, in the bar and in the line."""
+    assert one(BAR.format(f"39.00, {tag}=0.45")) == StepLine(step=40, interval=1, seconds=0.45, loss=10.9)
+    step = one(LINE.format(f"reduced_train_loss: 4.89 | {tag}: 0.36 | consumed_samples: 76"))
+    assert step == StepLine(
+        step=19, seconds=0.36, samples=4, loss=4.89,
+        reported={"lr": 0.005, "global_batch_size": 4.0, "consumed_samples": 76.0},
+    )  # fmt: skip
+
+
+def test_bars_without_ends_of_lines(read: Callable[[Parse, str], StepSeries]) -> None:
+    """Bars end in a carriage return, and a warning or the next bar may stand right behind one."""
+    text = "\r".join(BAR.format(f"{step}.00") for step in (0, 0, 1)) + BAR.format("2.00") + "[NeMo W 2023] a warning\n"
+    assert [step.step for step in read(parse, text).steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch 0:   0%|          | 0/40 [00:00<?, ?it/s]",
+        "Validation DataLoader 0: 100%|███| 2/2 [00:00<00:00,  7.5it/s]",
+        "[NeMo W 2024-09-17 15:56:52 nemo_logging:349] UserWarning: You called `self.log('global_step', ...)`",
+        "Trainer was signaled to stop but the required `min_epochs=1` has not been met.",
+    ],
+)
+def test_what_only_looks_alike_says_nothing(text: str) -> None:
+    """A bar before its first step, a validation, a warning."""
+    assert list(parse(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (BAR.format("1.23e+5"), "whole number"),  # rounded by the bar
+        (BAR.format("nan.0"), "whole number"),
+        (BAR.format("-1.00"), "whole number"),
+        (BAR.format("39.00, train_step_timing=fast"), "train_step_timing"),
+        (BAR.format("39.00")[:-1], "cut off"),
+        ("Training epoch 0, iteration 18/19 | lr: 0.005", "whole number"),
+        (LINE.format("reduced_train_loss: 4.89|"), "reduced_train_loss"),
+    ],
+)
+def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
+    """It is said, and no step is made of it."""
+    with pytest.raises(Unreadable, match=why):
+        list(parse(text))
+
+
+def test_losses_that_are_no_numbers_any_more() -> None:
+    """NaN and infinity are read, also with the zeros that Lightning pads them with."""
+    for text in (BAR.replace("10.90", "nan.0").format("1.0"), LINE.format("reduced_train_loss: nan")):
+        step = one(text)
+        assert isinstance(step, StepLine)
+        assert step.loss is not None
+        assert math.isnan(step.loss)
+    assert one(LINE.format("grad_norm: -inf | reduced_train_loss: inf")) == StepLine(
+        step=19, samples=4, loss=math.inf, grad_norm=-math.inf, reported={"lr": 0.005, "global_batch_size": 4.0}
+    )
+
+
+def test_a_mean_of_batch_sizes_is_no_batch_size() -> None:
+    """NeMo 2 divides by the interval what it was not told in every step."""
+    step = one("Training epoch 0, iteration 9/19 | global_batch_size: 3.6 | global_step: 9")
+    assert step == StepLine(step=10, reported={"global_batch_size": 3.6})
+
+
+@pytest.mark.parametrize(
+    ("text", "item"),
+    [
+        ("All distributed processes registered. Starting with 8 processes", WorldSize(8)),
+        ("Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16", WorldSize(16)),
+        (
+            "`Trainer.fit` stopped: `max_epochs=1` reached.",
+            Completed("`Trainer.fit` stopped: `max_epochs=1` reached."),
+        ),
+        (
+            "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+            Failed("torch.cuda.OutOfMemoryError: CUDA out of memory."),
+        ),
+        (
+            "srun: error: n1: task 3: Exited with exit code 1",
+            Failed("srun: error: n1: task 3: Exited with exit code 1"),
+        ),
+    ],
+)
+def test_what_is_said_of_the_run(text: str, item: Item) -> None:
+    """How many ranks it has, that it is complete, that it failed."""
+    assert one(text) == item
+
+
+@given(step=st.integers(0, 99_999), loss=st.floats(allow_nan=False), batch=st.integers(1, 10**6))
+def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
+    """Whatever the numbers, as its printer formats them."""
+    text = f"Training epoch 3, iteration 7/9 | global_batch_size: {batch} | global_step: {step}"
+    item = one(f"{text} | reduced_train_loss: {loss:.4}")
+    assert isinstance(item, StepLine)
+    assert (item.step, item.samples, item.loss) == (step + 1, batch, float(f"{loss:.4}"))

@@ -1,0 +1,60 @@
+"""What is a number, and what makes a line unreadable."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.readers.items import Unreadable
+from pytest_llmbench.readers.numbers import as_number, count, duration, number
+
+ARABIC_FIVE = "\N{ARABIC-INDIC DIGIT FIVE}"
+
+
+@given(st.floats(allow_nan=False))
+def test_every_float_is_read_as_it_is_printed(value: float) -> None:
+    """In every notation that loses nothing, and with spaces around it."""
+    for text in (repr(value), f" {value:.17e} ", f"{value:.17E}"):
+        assert as_number(text) == value
+    assert as_number(value) == value
+
+
+@pytest.mark.parametrize("value", ["", "-", ".", "1_000", "1,5", "0x10", "1e", "5 %", ARABIC_FIVE, None, True, [1], {}])
+def test_what_is_no_number(value: object) -> None:
+    """Python reads some of these as numbers; no framework prints them."""
+    assert as_number(value) is None
+    with pytest.raises(Unreadable, match=r"loss is .*, which is no number"):
+        number("loss", value)
+
+
+def test_numbers_beyond_a_float() -> None:
+    """A text is infinite as a float; an integer of JSON cannot become one."""
+    assert as_number("9" * 5000) == math.inf
+    assert as_number(10**400) is None
+    assert math.isnan(number("loss", "nan"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "-1", "1.0", "1e3", "9" * 16, "9" * 5000, ARABIC_FIVE, "", 0, True, 1.0, 10**15],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_no_count(value: object) -> None:
+    """A count is printed with digits, and few of them."""
+    with pytest.raises(Unreadable, match=r"step is .*, which is no whole number from 1 on"):
+        count("step", value)
+
+
+def test_counts() -> None:
+    """As a text, padded with spaces or zeros, and as an integer."""
+    assert [count("step", value) for value in ("1", "    40", "007", 12)] == [1, 40, 7, 12]
+
+
+@pytest.mark.parametrize("value", ["0", "0.0", "-3", "nan", "inf", "1e999", "x"])
+def test_what_is_no_duration(value: str) -> None:
+    """What takes no time was not measured."""
+    with pytest.raises(Unreadable, match=r"elapsed \(ms\) is"):
+        duration("elapsed (ms)", value)

@@ -1,0 +1,312 @@
+"""What holds for every dialect: whatever carries a log, its numbers are the same, and none is made up."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench import readers
+from pytest_llmbench.core.series import Step, StepSeries
+from pytest_llmbench.readers.items import Item, Parse, StepLine, Unreadable
+
+Read = Callable[[Parse, str | bytes], StepSeries]
+Sample = Callable[[str], Path]
+
+
+def dialect(name: str) -> Parse | None:
+    """Return what reads one log of a module: its `reader()`, where lines are read in context, or its `parse`."""
+    module = import_module(f"{readers.__name__}.{name}")
+    parse: Parse | None = module.reader() if hasattr(module, "reader") else getattr(module, "parse", None)
+    return parse
+
+
+DIALECTS = [module.name for module in pkgutil.iter_modules(readers.__path__) if dialect(module.name)]
+
+_MEGATRON_LINE = (
+    " [2026-11-21 02:45:{0:02}.116282] iteration {0:8}/      40 | consumed samples: {1:12} | elapsed time per "
+    "iteration (ms): 25{0:02}.3 | throughput per GPU (TFLOP/s/GPU): 22.0 | learning rate: 2.932500E-04 | global batch "
+    "size:    32 | lm loss: 1.0{0:02}240E+01 | loss scale: 1.0 | grad norm: 3.120 | "
+    "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+_METASEQ_LINE = (
+    '2026-11-21 02:58:{0:02} | INFO | train_inner | {{"epoch": 1, "update": 0.0{0}, "loss": "8.5{0}", "wps": '
+    '"240{0:02}.8", "ups": "46.7", "wpb": "512", "bsz": "8", "num_updates": "{0}", "lr": "0.004", "gnorm": "2.1"}}\n'
+)
+_NEMO_LINE = (
+    "Training epoch 0, iteration {0}/39 | lr: 0.0001 | global_batch_size: 32 | global_step: {0} | reduced_train_loss: "
+    "10.{0} | train_step_timing in s: 1.0{0} | consumed_samples: {1}\n"
+)
+
+
+def _log(before: str, line: str, after: str, numbers: Sequence[int]) -> str:
+    return before + "".join("some words\n" + line.format(number, 32 * number) for number in numbers) + after
+
+
+# Small logs in the words of each dialect. One that has none here is tested with what is no log, and with samples.
+LOGS = {
+    "megatron_lm": _log(
+        "using world size: 2, data-parallel size: 2, context-parallel size: 1\n",
+        _MEGATRON_LINE,
+        "[after training is done] datetime: 2026-11-21 02:46:19.747045 \n",
+        (1, 5, 10, 15),
+    ),
+    "metaseq": _log(
+        "2026-11-21 02:58:47 | INFO | metaseq.cli.train | training on 2 devices (GPUs/TPUs)\n",
+        _METASEQ_LINE,
+        "2026-11-21 02:58:47 | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient\n"
+        "2026-11-21 02:58:48 | INFO | metaseq.cli.train | done training in 0.5 seconds\n",
+        (5, 10, 15, 20),
+    ),
+    "nemo": _log(
+        "All distributed processes registered. Starting with 2 processes\n",
+        _NEMO_LINE,
+        "`Trainer.fit` stopped: `max_steps=4` reached.\n",
+        (0, 1, 2, 3),
+    ),
+    "gnu_time": (
+        "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024\nsome words\n"
+        "13.39user 53.30system 2:51.89elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k\n"
+        "END_TRAINING: Mon Apr  8 09:02:25 UTC 2024\n"
+    ),
+}
+SAMPLES = [
+    ("megatron_lm", "cpu_runs/mlm_cpu_sample.log"),
+    ("megatron_lm", "h200/megatron_lm_0.19.2_gpt125m_1xH200.log"),
+    ("megatron_lm", "jsc/175B_job.out.excerpt.txt"),
+    ("metaseq", "cpu_runs/msq_cpu_sample.log"),
+    ("metaseq", "metaseq/fairseq_fsdp_13b_8xV100_train.log"),
+    ("metaseq", "metaseq/fairseq_moe_dummy_lm_8xA100_train.log"),
+    ("nemo", "cpu_runs/nemo_sample.log"),
+    ("nemo", "nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt"),
+    ("nemo", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt"),
+    ("deepspeed_chat", "cpu_runs/dschat_step1.log"),
+    ("deepspeed_chat", "cpu_runs/dschat_step2.log"),
+    ("deepspeed_chat", "cpu_runs/dschat_step3.log"),
+    ("deepspeed_chat", "lambda/opt-350m_1_1xN_batch0001.log"),
+]
+PREFIXES = [
+    "node1: ",
+    "vm-07-14: ",
+    "titan: ",
+    "1: ",
+    "   1: ",
+    "[default3]:",
+    "[rank3]: ",
+    "[1,0]<stdout>:",
+    "node1: 3: ",
+    "3: [default0]:[rank0]: ",
+]
+NOISE = [
+    "some words",
+    "",
+    "\x00\x00",
+    "\ufffd" * 3,
+    "RuntimeWarning: an iteration took 3 s | and more |",
+    "vm:71:88 [0] NCCL INFO Channel 00/02 : 0 1",
+    "2026-11-21 02:58:47 | WARNING | x | loss 3.0",
+    "x" * 70_000,
+]
+EVIL = [
+    "iteration {0}/ {0} | consumed samples: {0} | elapsed time per iteration (ms): {0} | number of nan iterations: 0 |",
+    '2026-11-21 02:58:47 | INFO | train_inner | {{"num_updates": {0}, "wps": {0}}}',
+    '2026-11-21 02:58:47 | INFO | train_inner | {{"num_updates": "{0}", "wps": "{0}", "wpb": "{0}"}}',
+    "Training epoch 0, iteration {0}/{0} | global_step: {0} | reduced_train_loss: {0}",
+    "Epoch 0: 100%|#| {0}/{0} [00:31<00:00, 1.27it/s, loss={0}, global_step={0}.00]",
+    "Epoch: {0}, Step: {0}, Rank: 0, loss = {0}",
+    "Beginning of Epoch {0}/{0}, Total Micro Batches {0}",
+    "using world size: {0}, data-parallel size: {0}",
+    "{0}.0user {0}.0system {0}:{0}elapsed",
+    "epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec={0}, CurrSamplesPerSec={0}",
+]
+COUNTS = {"gradient_overflows"}
+NUMBERS = [
+    "9" * 5000,
+    "1e999",
+    "-1",
+    "0",
+    "nan",
+    "\N{ARABIC-INDIC DIGIT FIVE}",
+    "[" * 5000,
+    "1" + "\x00" + "2",
+    "",
+    "1e",
+]
+
+logs = pytest.mark.parametrize(("name", "log"), LOGS.items(), ids=LOGS)
+samples = pytest.mark.parametrize(("name", "file"), SAMPLES, ids=[file for _, file in SAMPLES])
+
+
+def reading(name: str) -> Parse:
+    """Return what reads one log."""
+    parse = dialect(name)
+    assert parse is not None
+    return parse
+
+
+def items_of(parse: Parse, text: str) -> list[Item]:
+    """Return what a line says; nothing where it is unreadable, which is the only error there may be."""
+    try:
+        return list(parse(text))
+    except Unreadable:
+        return []
+
+
+def said(series: StepSeries) -> dict[str, object]:
+    """Everything that a log says, but for where and how often it could not be read."""
+    return series.model_dump(exclude={"unreadable", "unread", "failure"})
+
+
+def numbers(series: StepSeries) -> object:
+    """The steps and totals, so that they can be compared where some are NaN."""
+    return repr((series.steps, sorted(series.totals.items()), series.world_size))
+
+
+def merged(lists: Sequence[Sequence[str]], order: Sequence[int]) -> list[str]:
+    """Take the next line of one list after the other, then what is left of each."""
+    rest = [list(reversed(lines)) for lines in lists]
+    taken = [rest[which % len(rest)].pop() for which in order if rest[which % len(rest)]]
+    return taken + [line for lines in rest for line in reversed(lines)]
+
+
+def test_every_dialect_is_found() -> None:
+    """Those that are here are among them; one that is added is tested without being named."""
+    assert {"gnu_time", "megatron_lm", "metaseq"} <= set(DIALECTS)
+    assert set(LOGS) <= set(DIALECTS)
+
+
+@logs
+def test_the_logs_say_something(read: Read, name: str, log: str) -> None:
+    """Else what holds for them would hold for nothing."""
+    series = read(reading(name), log)
+    assert series.unread == 0
+    if name == "gnu_time":
+        assert len(series.totals) == 5
+    else:
+        assert len(series.steps) == 4
+        assert (series.world_size, series.completed is None) == (2, False)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(text=st.one_of(st.text(), st.builds(str.format, st.sampled_from(EVIL), st.sampled_from(NUMBERS))))
+def test_no_text_makes_a_dialect_fail(name: str, text: str) -> None:
+    """It has items, none, or is unreadable; a step has a number from 1 on."""
+    assert all(item.step >= 1 for item in items_of(reading(name), text) if isinstance(item, StepLine))
+
+
+@logs
+@given(data=st.data())
+def test_no_damage_makes_a_dialect_fail(name: str, log: str, data: st.DataObject) -> None:
+    """Lines of a log with pieces cut out, put in, or doubled."""
+    line = data.draw(st.sampled_from(log.splitlines()))
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(line))] * 2)))
+    piece = data.draw(
+        st.one_of(st.just(line[first:last] * 2), st.just(""), st.sampled_from(NUMBERS), st.text(max_size=5))
+    )
+    items_of(reading(name), line[:first] + piece + line[last:])
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(content=st.binary(max_size=500))
+def test_no_bytes_make_reading_fail(read: Read, name: str, content: bytes) -> None:
+    """Also where they come in between the lines of a log."""
+    lines = LOGS.get(name, "").encode().splitlines(keepends=True)
+    read(reading(name), content.join(lines) + content)
+
+
+@logs
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefixes_change_nothing(read: Read, name: str, log: str, prefix: str) -> None:
+    """Not with the ends of lines of Windows and colours, either."""
+    plain = said(read(reading(name), log))
+    lines = log.splitlines()
+    assert said(read(reading(name), "".join(f"{prefix}{line}\n" for line in lines))) == plain
+    assert said(read(reading(name), "".join(f"{prefix}{line}\r\n" for line in lines))) == plain
+    assert said(read(reading(name), "".join(f"\x1b[32m{prefix}\x1b[1m{line}\x1b[0m\n" for line in lines))) == plain
+    assert said(read(reading(name), "".join(f"\r\x1b[2K{prefix}{line}\r" for line in lines))) == plain
+
+
+@samples
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: str, file: str, prefix: str) -> None:
+    """Real logs, which have prefixes and progress bars of their own."""
+    log = sample(file).read_bytes().decode(errors="replace")
+    plain = numbers(read(reading(name), log))
+    # The parts of a progress bar are lines of their own; they all get the prefix, as there is no terminal.
+    lines = log.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    assert numbers(read(reading(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain
+    assert numbers(read(reading(name), "\r\n".join(lines))) == plain
+
+
+@logs
+@given(
+    order=st.lists(st.integers(0, 1), max_size=40), noise=st.lists(st.sampled_from(NOISE), max_size=20), data=st.data()
+)
+def test_what_stands_between_changes_nothing(
+    read: Read, name: str, log: str, order: list[int], noise: list[str], data: st.DataObject
+) -> None:
+    """Other lines, and the same lines of another rank."""
+    plain = said(read(reading(name), log))
+    lines = log.splitlines()
+    assert said(read(reading(name), "\n".join(merged([lines, noise], order)) + "\n")) == plain
+    if hasattr(import_module(f"{readers.__name__}.{name}"), "reader"):
+        return  # reads lines in their context
+    prefixes = data.draw(st.lists(st.sampled_from(PREFIXES), min_size=2, max_size=3, unique_by=str.strip))
+    copies = [[prefix + line for line in lines] for prefix in prefixes]
+    order = data.draw(st.lists(st.integers(0, 2), max_size=60))
+    assert said(read(reading(name), "\n".join(merged(copies, order)) + "\n")) == plain
+
+
+def assert_part_of(part: Sequence[Step], whole: Sequence[Step]) -> None:
+    """Assert that steps are the first of others. Of the last of them less may be known yet."""
+    assert [step.step for step in part] == [step.step for step in whole[: len(part)]]
+    assert repr(part[:-1]) == repr(whole[: max(0, len(part) - 1)])
+    for step, full in zip(part[-1:], whole[len(part) - 1 : len(part)], strict=True):
+        for name, value in step.model_dump(exclude={"reported", "interval"}).items():
+            assert value is None or repr(value) == repr(getattr(full, name))
+        assert len(part) == 1 or step.interval == full.interval
+        for name, value in step.reported.items():
+            assert repr(value) == repr(full.reported[name])
+
+
+def assert_no_other_words(part: StepSeries, whole: StepSeries) -> None:
+    """Assert that the beginning of a log says nothing of the run that all of it does not say."""
+    for name, value in part.totals.items():
+        assert value == whole.totals[name] or (name in COUNTS and value < whole.totals[name])
+    assert part.world_size in {None, whole.world_size}
+    assert part.restarted in {None, whole.restarted}
+    assert part.completed is None or (whole.completed or "").startswith(part.completed)
+
+
+@logs
+def test_a_log_that_is_cut_off_says_less_and_nothing_else(read: Read, name: str, log: str) -> None:
+    """At every byte. A step whose line is there is there, with all its numbers."""
+    whole = read(reading(name), log)
+    ended = [end for end, line in _ends(log) if any(isinstance(item, StepLine) for item in reading(name)(line))]
+    for end in range(len(log)):
+        part = read(reading(name), log[:end])
+        assert len(part.steps) == sum(1 for each in ended if each <= end)
+        assert repr(part.steps) == repr(whole.steps[: len(part.steps)])
+        assert_no_other_words(part, whole)
+
+
+def _ends(log: str) -> list[tuple[int, str]]:
+    lines = log.splitlines(keepends=True)
+    return [(len("".join(lines[: number + 1])), line.rstrip("\n")) for number, line in enumerate(lines)]
+
+
+@samples
+@given(share=st.floats(0, 1))
+def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str, share: float) -> None:
+    """At any byte: no step comes, none changes, and no end."""
+    content = sample(file).read_bytes()
+    whole = read(reading(name), content)
+    end = round(len(content) * share)
+    part = read(reading(name), content[:end])
+    assert_part_of(part.steps, whole.steps)
+    assert_no_other_words(part, whole)

@@ -1,0 +1,282 @@
+"""The reader of step logs: what counts, what is reported, and that nothing makes it fail."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.readers.step_log import read_steps
+from tests.conftest import known
+
+
+def start(rank: int = 0, **changes: object) -> bytes:
+    """Build the line that introduces a rank."""
+    event = {
+        "event": "start", "schema": 1, "rank": rank, "world_size": 2, "local_rank": rank, "host": f"n{rank}",
+        "pid": 7, "device": "NVIDIA H200", "versions": {"torch": "2.13.0"},
+    }  # fmt: skip
+    return line(event | changes)
+
+
+def step(number: int, **changes: object) -> bytes:
+    """Build the line of a step."""
+    event = {
+        "event": "step", "step": number, "seconds": 0.5 + number / 64, "tokens": 64, "samples": 2,
+        "loss": 2.0, "grad_norm": 1.0, "peak_memory_bytes": 1024, "time": 1.7e9,
+    }  # fmt: skip
+    return line(event | changes)
+
+
+def line(event: dict[str, Any]) -> bytes:
+    """Encode one event."""
+    return json.dumps(event).encode() + b"\n"
+
+
+END = line({"event": "end", "steps": 3})
+LOG = start() + line({"event": "matmul", "flops_per_s": 1e12}) + step(1) + step(2) + step(3) + END
+
+Read = Callable[..., StepSeries]
+
+
+@contextmanager
+def reader() -> Iterator[Read]:
+    """Offer a function that reads the given bytes as the logs of rank 0, rank 1, ..."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "steps").mkdir()
+
+        def run(*logs: bytes) -> StepSeries:
+            for rank, log in enumerate(logs):
+                (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(log)
+            return read_steps(folder)
+
+        yield run
+
+
+@pytest.fixture
+def read() -> Iterator[Read]:
+    """See `reader`."""
+    with reader() as run:
+        yield run
+
+
+def numbers(series: StepSeries) -> list[int]:
+    """Numbers of the steps read."""
+    return [step.step for step in series.steps]
+
+
+def test_ranks_are_combined_step_by_step(read: Read) -> None:
+    """A step takes as long as its slowest rank; work adds up, losses are averaged, peaks are the highest."""
+    one = step(1, seconds=1, tokens=10, samples=1, loss=2, grad_norm=3.0, peak_memory_bytes=None)
+    other = step(1, seconds=2.5, tokens=20, samples=3, loss=3.0, grad_norm=4.0, peak_memory_bytes=9)
+    (combined,) = read(start() + one, start(1) + other).steps
+    assert combined.model_dump() == {
+        "step": 1, "seconds": 2.5, "tokens": 30, "samples": 4, "loss": 2.5, "grad_norm": 4.0,
+        "peak_memory_bytes": 9, "ranks": 2, "interval": 1, "reported": {},
+    }  # fmt: skip
+
+
+def test_a_rank_is_read_as_it_introduced_itself(read: Read) -> None:
+    """Host, device, versions, rate, end and failure are kept by rank."""
+    failed = start(1) + line({"event": "failure", "error": "RuntimeError: no", "time": 1.5})
+    first, second = read(LOG, failed).ranks
+    assert (first.rank, first.host, first.device, first.versions) == (
+        0,
+        "n0",
+        "NVIDIA H200",
+        {"torch": "2.13.0"},
+    )
+    assert (first.matmul_flops_per_s, first.ended, first.failure) == (1e12, True, None)
+    assert (second.ended, second.failure, second.failed_at) == (False, "RuntimeError: no", 1.5)
+
+
+def test_a_step_that_one_rank_lacks_is_told_by_its_ranks(read: Read) -> None:
+    """A lost step of one rank stays visible as a step that only the other logged."""
+    series = read(LOG, start(1) + step(1) + step(3) + END)
+    assert [(step.step, step.ranks) for step in series.steps] == [(1, 2), (2, 1), (3, 2)]
+    assert series.unreadable == ()
+
+
+@pytest.mark.parametrize("ranks", [("nan", 1.0), (1.0, "nan")])
+def test_one_bad_rank_is_not_averaged_away(read: Read, ranks: tuple[object, object]) -> None:
+    """A NaN of any rank, first or last, makes loss and gradient norm of the step NaN."""
+    (combined,) = read(*(step(1, loss=value, grad_norm=value) for value in ranks)).steps
+    assert math.isnan(known(combined.loss))
+    assert math.isnan(known(combined.grad_norm))
+
+
+def test_infinities_keep_their_sign(read: Read) -> None:
+    """Texts `inf` and `-inf` are the numbers they name."""
+    (combined,) = read(step(1, loss="-inf", grad_norm="inf")).steps
+    assert (combined.loss, combined.grad_norm) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": 0},
+        {"seconds": -1.0},
+        {"seconds": "1.0"},
+        {"seconds": True},
+        {"seconds": None},
+        {"seconds": "inf"},
+        {"step": 0},
+        {"step": 1.0},
+        {"step": True},
+        {"step": "1"},
+        {"tokens": 64.0},
+        {"tokens": -64},
+        {"tokens": 2**63},
+        {"samples": -1},
+        {"samples": False},
+        {"loss": None},
+        {"loss": "NaN"},
+        {"loss": "2.0"},
+        {"loss": [2.0]},
+        {"grad_norm": True},
+        {"peak_memory_bytes": 0.5},
+        {"peak_memory_bytes": -1},
+        {"time": "now"},
+        {"event": "steps"},
+        {"event": None},
+        {"surprise": 1},
+    ],
+    ids=str,
+)
+def test_a_step_with_a_wrong_value_never_counts(read: Read, changes: dict[str, object]) -> None:
+    """A value of the wrong kind or range makes the line unreadable, and the report names file and line."""
+    series = read(start() + step(1, **changes) + step(2))
+    assert numbers(series) == [2]
+    (report,) = series.unreadable
+    assert report.startswith("rank-00000.jsonl:2: ")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\n",
+        b"null\n",
+        b"[1]\n",
+        b"\xff\xfe\n",
+        b"\x00\n",
+        step(1)[:-9] + b"\n",
+        step(1).replace(b"2.0", b"NaN"),
+        step(1).replace(b"2.0", b"1e999"),
+        step(1).replace(b"2.0", b"Infinity"),
+        step(1).replace(b'"loss"', b'"lo\xffss"'),
+        step(1).strip() + step(1),
+        b"[" * 50_000 + b"\n",
+        b"1" * 60_000 + b"\n",
+        b"x" * 200_000 + b"\n",
+        step(1).strip() + b" " * 70_000 + b"\n",
+    ],
+    ids=range(15),
+)
+def test_a_line_that_is_no_event_never_counts(read: Read, bad: bytes) -> None:
+    """Bytes that are not one event of ours are one unreadable line, however long; the rest is read."""
+    series = read(start() + bad + step(2))
+    assert numbers(series) == [2]
+    (report,) = series.unreadable
+    assert report.startswith("rank-00000.jsonl:2: ")
+    assert len(report) < 300
+
+
+def test_a_step_out_of_order_or_twice_never_counts(read: Read) -> None:
+    """Only a number higher than all before it is a step; the first of two counts."""
+    series = read(start() + step(2, loss=1.0) + step(2, loss=9.0) + step(1) + step(3))
+    assert numbers(series) == [2, 3]
+    assert series.steps[0].loss == 1.0
+    assert series.unreadable == (
+        "rank-00000.jsonl:3: step 2 after step 2",
+        "rank-00000.jsonl:4: step 1 after step 2",
+    )
+
+
+def test_a_last_line_without_its_end_never_counts(read: Read) -> None:
+    """A step whose newline is missing may be cut in the middle of a number."""
+    series = read(LOG + step(4).rstrip(b"\n"))
+    assert numbers(series) == [1, 2, 3]
+    assert series.unreadable == ("rank-00000.jsonl:7: cut off",)
+
+
+def test_a_rank_in_the_wrong_file_or_twice_is_reported(read: Read) -> None:
+    """A start of another rank, or a second one, is not believed."""
+    series = read(start(1), start(1) + start(1, host="elsewhere"))
+    assert [(info.rank, info.host) for info in series.ranks] == [(1, "n1")]
+    assert series.unreadable == ("rank-00000.jsonl:1: start of rank 1", "rank-00001.jsonl:2: second start")
+
+
+def test_a_failure_before_the_start_is_reported(read: Read) -> None:
+    """A rank that failed before it could introduce itself still says why."""
+    series = read(line({"event": "failure", "error": "RunError: no GPU", "time": 1.0}))
+    assert series.ranks == ()
+    assert series.unreadable == ("rank-00000.jsonl:1: no start of this rank, which failed: RunError: no GPU",)
+
+
+def test_a_file_of_garbage_is_told_in_few_lines(read: Read) -> None:
+    """The first unreadable lines are reported, the rest is counted."""
+    series = read(b"garbage\n" * 1000)
+    assert len(series.unreadable) == 21
+    assert series.unreadable[-1] == "rank-00000.jsonl:1000: 980 more unreadable lines up to here"
+
+
+def test_other_files_are_no_ranks(tmp_path: Path) -> None:
+    """Only names that the writer gives are read; a folder of such a name is reported."""
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    arabic = "rank-\N{ARABIC-INDIC DIGIT ONE}0000.jsonl"
+    for name in ("rank-0.jsonl", "rank-000001.jsonl", "rank-00000.jsonl.swp", arabic, "notes"):
+        (steps / name).write_bytes(LOG)
+    (steps / "rank-00002.jsonl").mkdir()
+    (steps / "rank-123456.jsonl").write_bytes(step(1))
+    series = read_steps(tmp_path)
+    assert [(step.step, step.ranks) for step in series.steps] == [(1, 1)]
+    assert series.unreadable == ("rank-00002.jsonl:0: cannot be read on: Is a directory",)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=3))
+def test_no_bytes_make_reading_fail(logs: list[bytes]) -> None:
+    """Whatever the files hold, reading returns a series, and random bytes are never a step."""
+    with reader() as run:
+        assert run(*logs).steps == ()
+
+
+@given(st.integers(0, len(LOG)))
+def test_a_truncated_log_holds_only_steps_of_the_whole_one(length: int) -> None:
+    """Cut anywhere, a log yields a prefix of its steps with the same numbers, and reports the cut."""
+    with reader() as run:
+        whole = run(LOG).steps
+        cut = run(LOG[:length])
+    assert cut.steps == whole[: len(cut.steps)]
+    assert bool(cut.unreadable) == (length > 0 and not LOG[:length].endswith(b"\n"))
+
+
+_LINES = LOG.splitlines(keepends=True)
+_GARBAGE = st.one_of(
+    st.binary(max_size=80).map(lambda raw: raw.replace(b"\n", b"") + b"\n"),
+    st.builds(lambda at: step(2)[:at] + b"\n", st.integers(0, len(step(2)) - 2)),
+    st.builds(lambda value: step(3, seconds=value), st.sampled_from([-1, "1", None, True, [], {}])),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(_LINES)), _GARBAGE), max_size=8))
+def test_garbage_between_lines_changes_no_number(garbage: list[tuple[int, bytes]]) -> None:
+    """Unreadable lines anywhere in a log leave every step and rank as they are, and each is reported."""
+    lines = list(_LINES)
+    for place, bad in sorted(garbage, key=lambda item: item[0], reverse=True):
+        lines.insert(place, bad)
+    with reader() as run:
+        clean = run(LOG)
+        soiled = run(b"".join(lines))
+    assert (soiled.steps, soiled.ranks) == (clean.steps, clean.ranks)
+    assert len(soiled.unreadable) == len(garbage)

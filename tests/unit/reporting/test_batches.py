@@ -1,0 +1,108 @@
+"""The result file of a batch, beside our own verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.records import Judgement, Problem, RunRecord, Verdict
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.reporting.batches import Batch, batches
+from tests.conftest import TINY
+
+NODES = 2
+CHAT = load_recipes([shipped("recipes")])["chat_350m_bs24_zero0"].on(Topology(nodes=NODES, gpus_per_node=8))
+HEADER = "Hostnames,Throughput (samples/sec),Status"
+
+
+def made(folder: Path, group: int, recipe: Recipe = CHAT, log: str | None = None, **changes: Any) -> RunRecord:
+    """A run of a group, and its log where there is one."""
+    key, hosts = f"{recipe.name}-group{group}", (f"n{2 * group - 1}", f"n{2 * group}")
+    record = RunRecord(
+        session="s", key=key, token="t", recipe=recipe, system="Lambda_8xH100", cluster="slurm", allocation="session",
+        nodes=NODES, ranks=16, gpus=16, folder=str(folder / key), hosts=hosts,
+    ).model_copy(update={"device": "NVIDIA H100 80GB HBM3", **changes})  # fmt: skip
+    if log is not None:
+        path = folder / key / "logs" / "output.log"
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(f"{host} slots=8\n" for host in hosts) + "\n" + log)
+    return record
+
+
+def evaluated(*records: RunRecord) -> list[Batch]:
+    """The batches of records that came in this order."""
+    specs = [RunSpec(key=each.key, recipe=each.recipe, group=int(each.key[-1])) for each in records]
+    return batches(specs, {record.key: record for record in records})
+
+
+def judged(verdict: Verdict, reference: str = "lambda_900_per_node") -> Judgement:
+    """How a test ended."""
+    return Judgement(test="test_reference", verdict=verdict, reference=reference)
+
+
+def test_runs_are_rows_in_the_order_of_their_groups(tmp_path: Path) -> None:
+    """One passes, one is too slow, one was ended, one never began: the last two are no Success there, ERROR here."""
+    timed_out = Problem(kind="time_limit", message="not finished")
+    records = [
+        made(tmp_path, 4, device=None, problem=Problem(kind="not_prepared", message="no data"),
+             judgements=(judged(Verdict.ERROR),)),
+        made(tmp_path, 2, log="n3: Throughput: 1799.9999 samples/sec\n", judgements=(judged(Verdict.FAIL),)),
+        made(tmp_path, 3, log="Beginning of Epoch 1/10\n", problem=timed_out, judgements=(judged(Verdict.ERROR),)),
+        made(tmp_path, 1, log="n1: Throughput: 1874.1065 samples/sec\nThroughput: 1.0 samples/sec\n",
+             judgements=(judged(Verdict.ERROR, "another"), judged(Verdict.PASS))),
+    ]  # fmt: skip
+    (batch,) = evaluated(*records)
+    assert batch.file.decode().split("\r\n") == [
+        HEADER, '"n1, n2",1874.1065,Success', '"n3, n4",1799.9999,Fail', '"n5, n6",-1,Fail', '"n7, n8",-1,Fail', "",
+    ]  # fmt: skip
+    assert (batch.reference.name, batch.applies) == ("lambda_900_per_node", True)
+    assert list(batch.describe()) == [
+        ("", f"chat_350m_bs24_zero0: 4 runs, success from 1800 samples/s on; {HEADER} | verdict"),
+        ("PASS", '  chat_350m_bs24_zero0-group1: "n1, n2",1874.1065,Success | PASS'),
+        ("FAIL", '  chat_350m_bs24_zero0-group2: "n3, n4",1799.9999,Fail | FAIL'),
+        ("ERROR", '  chat_350m_bs24_zero0-group3: "n5, n6",-1,Fail | ERROR (time_limit)'),
+        ("ERROR", '  chat_350m_bs24_zero0-group4: "n7, n8",-1,Fail | ERROR (not_prepared)'),
+        ("", "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"device": "NVIDIA A100-SXM4-80GB"}, {"gpus": 8}, {"device": None}], ids=["gpu", "fewer", "unknown"]
+)
+def test_a_bound_for_another_machine_is_said(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The evaluator knows of no machines, so its file is as it would be; who reads it is told."""
+    (batch,) = evaluated(made(tmp_path, 1, log="Throughput: 2000.0 samples/sec\n", **changes))
+    assert batch.file.endswith(b'"n1, n2",2000.0,Success\r\n')
+    said = [line for _, line in batch.describe()]
+    assert "  that bound, lambda_900_per_node, is for 16 × H100 80GB HBM3, and not for these runs" in said
+    assert said[-1].endswith("Success | not judged")
+
+
+def test_a_bound_that_fits_comes_before_the_first(tmp_path: Path) -> None:
+    """A site's own bound is for its machine, though the source's stands before it."""
+    site = CHAT.references[0].model_copy(update={"name": "site", "applies_to": None})
+    elsewhere = CHAT.model_copy(update={"references": (*CHAT.references, site)})
+    (batch,) = evaluated(made(tmp_path, 1, elsewhere, log="", device="NVIDIA A10"))
+    assert (batch.reference.name, batch.applies) == ("site", True)
+
+
+def test_logs_that_were_handed_in_are_found(tmp_path: Path) -> None:
+    """As one file, or in a folder."""
+    log = tmp_path / "logs" / "opt-350m_1_2xN_batch0001.log"
+    log.parent.mkdir()
+    log.write_text("a slots=8\nThroughput: 5.0 samples/sec\n")
+    for replayed in (log, log.parent):
+        (batch,) = evaluated(made(tmp_path, 1, replayed=str(replayed)))
+        assert batch.file.endswith(b"\r\na,5.0,Fail\r\n")
+
+
+def test_there_is_no_file_without_an_evaluator_or_a_bound(tmp_path: Path) -> None:
+    """An engine of ours has no other's evaluator, and a recipe without a bound nothing to evaluate by."""
+    tiny = Recipe.model_validate({**TINY, "name": "tiny"})
+    unbound = CHAT.model_copy(update={"references": ()})
+    assert evaluated(made(tmp_path, 1, tiny), made(tmp_path, 2, unbound)) == []

@@ -1,0 +1,213 @@
+"""The driver of a command: real processes, ended with everything they started, and a report of how."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.driver import DriverReport, read_report
+from pytest_llmbench.workloads.command import OWNER_GONE, run_command
+
+# A child, and a grandchild in a session of its own, that leave their ids behind.
+FAMILY = """
+setsid bash -c 'echo $$ > grandchild; exec sleep 1000' &
+bash -c 'echo $$ > child; exec sleep 1000' &
+echo started
+wait
+"""
+Drive = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def prepare(folder: Path, script: str, **task: Any) -> None:
+    """Write the run's folder: one CPU rank, and an owner that gave one sign of life."""
+    (folder / "owner").write_text("0\n")
+    told = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": str(folder / "owner")}
+    (folder / "command.json").write_text(json.dumps({**told, **task}))
+    (folder / "run.sh").write_text(script)
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Drive]:
+    """Start the driver of a run as a process of its own."""
+    with ExitStack() as started:
+
+        def start(script: str, env: dict[str, str] | None = None, **task: Any) -> subprocess.Popen[bytes]:
+            prepare(tmp_path, script, **task)
+            process = started.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "pytest_llmbench.workloads.command", str(tmp_path)],
+                    env={**clean(), **(env or {})},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )
+            )
+            started.callback(process.kill)
+            return process
+
+        yield start
+
+
+def clean() -> dict[str, str]:
+    """An environment that is of no Slurm job."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
+
+
+def report(folder: Path) -> DriverReport:
+    """What the driver reported."""
+    found = read_report(folder)
+    assert found is not None
+    return found
+
+
+def output(folder: Path) -> str:
+    """What the script printed."""
+    return (folder / "logs" / "output.log").read_text()
+
+
+def wait_for(ready: Callable[[], object]) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def family(folder: Path) -> list[int]:
+    """The ids of child and grandchild, once both are there."""
+    files = [folder / "child", folder / "grandchild"]
+    wait_for(lambda: all(file.exists() and file.read_text().strip() for file in files))
+    return [int(file.read_text()) for file in files]
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether processes end; one that nobody has waited for yet has. One that was killed may take a moment to go."""
+    deadline = time.monotonic() + 10
+    while any(state(pid) not in {"", "Z"} for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def state(pid: int) -> str:
+    """A process's state by the kernel's letter, empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> None:
+    """Output and errors in one file, the exit code, the host, and what the script finds in its environment."""
+    script = 'echo "to $LLMBENCH_HOSTS, $LLMBENCH_FIRST_HOST"; cat "$LLMBENCH_HOSTFILE"; echo oops >&2; pwd; exit 7'
+    process = drive(script, ranks_per_node=4)
+    assert process.wait(60) == 0
+    host = os.uname().nodename
+    assert output(tmp_path) == f"to {host}, 127.0.0.1\n{host} slots=4\noops\n{tmp_path}\n"
+    told = report(tmp_path)
+    assert (told.exit_code, told.hosts, told.device, told.problem) == (7, (host,), "cpu", None)
+    assert told.ended is not None
+    assert told.ended >= told.started
+    assert told.provenance["python"]
+    assert not (tmp_path / "bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "script"),
+    [(signal.SIGTERM, 143, f"trap '' TERM\n{FAMILY}"), (signal.SIGINT, 130, FAMILY)],
+    ids=["SIGTERM", "SIGINT"],
+)
+def test_a_signal_ends_all_that_was_started(
+    drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
+) -> None:
+    """Also who does not listen, and who has a session of its own."""
+    process = drive(script)
+    pids = family(tmp_path)
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert gone(pids)
+    assert report(tmp_path).exit_code is None
+
+
+@pytest.mark.parametrize("silence", ["silent", "stop"])
+def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -> None:
+    """The dead man's switch: nobody rewrites the file, or somebody asks for the end."""
+    process = drive(FAMILY, ttl_s=1.0 if silence == "silent" else 600.0)
+    if silence == "stop":
+        pids = family(tmp_path)
+        (tmp_path / "stop").write_text("")
+        assert process.wait(60) == OWNER_GONE
+        assert gone(pids)
+    assert process.wait(60) == OWNER_GONE
+
+
+def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> None:
+    """Signals count from the beginning, before the script starts."""
+    slow = {"name": "slow", "check": f"echo $$ > {tmp_path}/check; sleep 1000", "make": "nothing"}
+    process = drive("echo never", prepare=[slow])
+    wait_for(lambda: (tmp_path / "check").exists() and (tmp_path / "check").read_text())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert gone([int((tmp_path / "check").read_text())])
+    assert read_report(tmp_path) is None
+    assert not (tmp_path / "logs" / "output.log").exists()
+
+
+def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> None:
+    """A script that ends before those it started."""
+    process = drive(FAMILY.replace("wait\n", "until test -s child && test -s grandchild; do sleep 0.05; done\n"))
+    assert process.wait(60) == 0
+    assert report(tmp_path).exit_code == 0
+    assert gone(family(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "said"),
+    [
+        ({"prepare": [{"name": "corpus", "path": "/no/corpus", "make": "make it"}]}, "not_prepared", "make it"),
+        ({"nodes": 2}, "wrong_nodes", "the run asks for 2 nodes and finds 1: "),
+        ({"device": "cuda"}, "wrong_hardware", "nvidia-smi"),
+    ],
+    ids=["not prepared", "nodes", "no GPU"],
+)
+def test_what_a_node_lacks_is_reported_and_nothing_starts(
+    drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str
+) -> None:
+    """The problem is in the report; the script never ran."""
+    (tmp_path / "none").mkdir()
+    assert drive("echo never", {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None, **task).wait(60) == 0
+    problem = report(tmp_path).problem
+    assert problem is not None
+    assert problem.kind == kind
+    assert said in problem.message
+    assert not (tmp_path / "logs" / "output.log").exists()
+
+
+def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
+    """Bash's own words, and its code."""
+    process = drive("")
+    (tmp_path / "run.sh").unlink()
+    assert process.wait(60) == 0
+    assert report(tmp_path).exit_code == 127
+    assert "run.sh: No such file or directory" in output(tmp_path)
+
+
+def test_in_the_process_of_pytest_its_handlers_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an owner nobody else waits for it: Ctrl-C is the session's."""
+    for name in set(os.environ) - set(clean()):
+        monkeypatch.delenv(name)
+    prepare(tmp_path, "exit 0", owner=None)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run_command(str(tmp_path))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert report(tmp_path).exit_code == 0

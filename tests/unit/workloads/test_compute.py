@@ -1,0 +1,206 @@
+"""What compute probes do on a node: products and their correctness, bandwidth, telemetry."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_llmbench.workloads import bandwidth, compute, gemm, telemetry
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.meeting import Meeting
+from pytest_llmbench.workloads.probe import ProbeLog
+from pytest_llmbench.workloads.telemetry import Telemetry
+
+_CPU = torch.device("cpu")
+_CONFIG = {"measure": ["gemm", "memory"], "side": 128, "seconds": 0.02, "block_s": 0.01, "timeout_s": 10.0}
+
+
+@pytest.fixture
+def rank(context: RankContext) -> RankContext:
+    """One rank alone with small matrices."""
+    return replace(context, config=_CONFIG)
+
+
+def test_a_node_says_how_fast_and_how_right_it_is(rank: RankContext, tmp_path: Path) -> None:
+    """As plain data, and twice the same product."""
+    first = compute.measure(rank, ProbeLog(rank))
+    again = replace(rank, folder=tmp_path / "again")
+    second = compute.measure(again, ProbeLog(again))
+    assert json.loads(json.dumps(first, allow_nan=False)) == first
+    told = first["gemm"]["precisions"]["fp32"]
+    assert told["digest"] == second["gemm"]["precisions"]["fp32"]["digest"]
+    assert (first["gemm"]["factors"], first["setting"]) == (second["gemm"]["factors"], second["setting"])
+    assert told["changed"] == 0 < told["repeated"]
+    assert 0 < told["error"] < 1e-5
+    assert 1e7 < first["memory"] < 1e13
+    assert "host_device" not in first
+
+
+def test_factors_are_the_same_everywhere() -> None:
+    """From a seed; others have another digest."""
+    assert gemm.factors(8).digest == gemm.factors(8).digest != gemm.factors(9).digest
+
+
+def _multiplied(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[int, torch.Tensor], object]) -> Any:
+    """What is told of a device that spoils its products, by how many it made before."""
+    prepared, count = gemm.prepared, 0
+
+    def broken(*args: Any) -> Any:
+        left, right, multiply = prepared(*args)
+
+        def spoiled() -> torch.Tensor:
+            nonlocal count
+            out = multiply()
+            spoil(count, out)
+            count += 1
+            return out
+
+        return left, right, spoiled
+
+    monkeypatch.setattr(gemm, "prepared", broken)
+    # Long enough for many products, whatever else the machine does meanwhile.
+    return gemm.gemm("fp32", gemm.factors(64), _CPU, seconds=0.5, start=lambda: None)
+
+
+def test_a_product_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its last bit, from some time on; the first product is right, and so is its digest."""
+
+    def flip(count: int, out: torch.Tensor) -> None:
+        if count > 5:
+            out.view(torch.int32)[3, 5] ^= 1
+
+    right = gemm.gemm("fp32", gemm.factors(64), _CPU, seconds=0.05, start=lambda: None)
+    told = _multiplied(monkeypatch, flip)
+    assert 0 < told["changed"] <= told["repeated"]
+    assert (told["digest"], told["error"]) == (right["digest"], right["error"])
+
+
+def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its fp64 counterpart."""
+    told = _multiplied(monkeypatch, lambda _, out: out.mul_(1.01))
+    assert told["changed"] == 0
+    assert told["error"] > 0.01
+
+
+def test_a_product_that_is_not_finite_has_no_error_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though NaN is not equal to itself, it is the same bits each time."""
+    told = _multiplied(monkeypatch, lambda _, out: out[7, 7].fill_(torch.nan))
+    assert (told["error"], told["changed"]) == (None, 0)
+
+
+@pytest.mark.parametrize(("allowed", "word"), [(True, "high"), (False, "highest")])
+def test_tf32_is_a_choice_for_a_while(*, allowed: bool, word: str) -> None:
+    """What was set before is set again."""
+    before = torch.get_float32_matmul_precision()
+    with gemm.tf32(allowed=allowed):
+        assert torch.get_float32_matmul_precision() == word
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_copies_are_made_alone_and_then_together(
+    rank: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks: one after the other, then both at once, each way; nobody waits for ever."""
+    busy, most, lock, both = 0, {"alone": 0}, threading.Lock(), threading.Barrier(2, timeout=10)
+
+    def copied(*_: Any, to_device: bool, start: Callable[[], object], **__: Any) -> float:
+        nonlocal busy
+        start()
+        with lock:
+            busy += 1
+            alone = "all" not in threading.current_thread().name
+            most["alone"] = max(most["alone"], busy if alone else 0)
+        if not alone:
+            both.wait()
+        with lock:
+            busy -= 1
+        return 1.0 if to_device else 2.0
+
+    found: dict[int, dict[str, float]] = {}
+
+    def run(number: int) -> None:
+        mine = replace(rank, rank=number, local_rank=number, world_size=2, ranks_per_node=2)
+        with Meeting(tmp_path / "meeting", number, range(2), 10.0) as meeting:
+
+            def start(what: str) -> Callable[[], None]:
+                threading.current_thread().name = what
+                return lambda: meeting.wait(what)
+
+            found[number] = compute._copies(mine, _CPU, start)
+
+    monkeypatch.setattr(bandwidth, "copy", copied)
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    there = {"host_to_device": 1.0, "host_to_device_all": 1.0, "device_to_host": 2.0, "device_to_host_all": 2.0}
+    assert found == {0: there, 1: there}
+    assert most["alone"] == 1
+
+
+def test_a_load_has_a_rate_for_each_block(rank: RankContext) -> None:
+    """With the time of each, and what was seen meanwhile."""
+    told = compute.sustain(rank, ProbeLog(rank))
+    times = [at_s for at_s, _ in told["rates"]]
+    assert times == sorted(times)
+    assert all(1e6 < rate < 1e15 for _, rate in told["rates"])
+    assert told["precision"] == "fp32"
+    assert told["telemetry"]
+    assert told["trouble"] is None
+
+
+def test_a_cpu_fills_the_columns_of_a_gpu() -> None:
+    """Numbers, or that there are none."""
+    columns = telemetry.cpu_line().split(", ")
+    assert len(columns) == len(telemetry.COLUMNS.split(","))
+    assert all(column == "[N/A]" or column.isdigit() for column in columns)
+
+
+def _watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Telemetry:
+    """Watch with another program in the place of nvidia-smi until it has said a line or is gone."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with Telemetry("GPU-1") as watched:
+        assert watched._process is not None
+        while not watched.samples and watched._process.poll() is None:
+            pass
+    return watched
+
+
+def test_lines_of_nvidia_smi_are_kept_with_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is ended with the load."""
+    watched = _watch(tmp_path, monkeypatch, 'echo "1455, 58, 690.5, 0x4"; exec sleep 60')
+    assert [line for _, line in watched.samples] == ["1455, 58, 690.5, 0x4"]
+    assert watched.trouble is None
+    assert watched._process is not None
+    assert watched._process.returncode is not None
+
+
+def test_telemetry_that_ends_early_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its exit code; what it printed is kept."""
+    script = 'echo "No devices were found"; exit 6'
+    watched = _watch(tmp_path, monkeypatch, script)
+    while watched.trouble is None:  # it may still have been there when its line was read
+        watched = _watch(tmp_path, monkeypatch, script)
+    assert watched.trouble == "nvidia-smi ended early with exit code 6"
+    assert [line for _, line in watched.samples] == ["No devices were found"]
+
+
+def test_without_nvidia_smi_there_is_no_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is said."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Telemetry("GPU-1") as watched:
+        pass
+    assert watched.trouble is not None
+    assert watched.trouble.startswith("nvidia-smi: ")
+    assert not watched.samples

@@ -1,0 +1,206 @@
+"""What a node says of itself: from trees of files as the kernel makes them, and from this machine."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.workloads.host_caches import cache_folders, is_warm, nearest
+from pytest_llmbench.workloads.host_clock import synchronised
+from pytest_llmbench.workloads.host_facts import capabilities, interfaces, limits
+from pytest_llmbench.workloads.host_files import names_in
+from pytest_llmbench.workloads.host_folders import room
+from pytest_llmbench.workloads.host_mounts import find_mount, mount_of
+from pytest_llmbench.workloads.host_software import library_version, software, toolkit
+from pytest_llmbench.workloads.host_tuning import acs_control, iommu_options, redirecting_bridges, tuning
+
+MOUNTS = r"""
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+28 27 0:40 / /home rw,relatime - autofs systemd-1 rw
+29 28 0:41 / /home rw,relatime - nfs4 server:/export/my\040home rw,vers=4.2
+30 27 0:42 / /scratch\040disk rw shared:2 master:3 - xfs /dev/nvme0n1 rw
+cut off
+"""
+
+
+def files(root: Path, texts: dict[str, str]) -> Path:
+    """Make a tree of files."""
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n", encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "source"),
+    [
+        ("/home/me/.triton", "nfs4", "server:/export/my home"),
+        ("/homework", "ext4", "/dev/vda"),
+        ("/scratch disk/x", "xfs", "/dev/nvme0n1"),
+        ("/", "ext4", "/dev/vda"),
+    ],
+)
+def test_the_mount_of_a_path(path: str, kind: str, source: str) -> None:
+    """The deepest counts, and of two at one place the later, which hides the other."""
+    found = find_mount(Path(path), MOUNTS)
+    assert found is not None
+    assert (found["type"], found["source"]) == (kind, source)
+
+
+@given(st.text())
+def test_any_text_is_no_reason_to_break(text: str) -> None:
+    """Readers of texts find something or nothing."""
+    find_mount(Path("/home"), text)
+    toolkit(text)
+    library_version(text, "libnccl.so.2")
+    iommu_options(text)
+
+
+def test_a_machine_without_mounts_names_none(tmp_path: Path) -> None:
+    """Every real one has some."""
+    assert mount_of(tmp_path, tmp_path) is None
+    assert mount_of(tmp_path) is not None
+
+
+def test_limits_of_this_process() -> None:
+    """None is unlimited, so a soft limit is never above the hard one."""
+    told = limits(Path("/"))
+    for name in ("nofile", "memlock", "nproc"):
+        soft, hard = told["soft"][name], told["hard"][name]
+        assert hard is None or (soft is not None and soft <= hard)
+    assert told["cpus"] >= 1
+
+
+def test_capabilities() -> None:
+    """A hexadecimal mask."""
+    assert capabilities("Name:\tpython\nCapEff:\t000001ffffffffff\n") == 0x1FFFFFFFFFF
+    assert capabilities("Name:\tpython\n") == 0
+
+
+def test_interfaces_and_their_states(tmp_path: Path) -> None:
+    """An interface without a state has an unknown one."""
+    root = files(tmp_path, {"sys/class/net/ib0/operstate": "down", "sys/class/net/eth0/operstate": "up"})
+    (root / "sys/class/net/lo").mkdir()
+    assert interfaces(root) == {"eth0": "up", "ib0": "down", "lo": "unknown"}
+    assert "lo" in interfaces(Path("/"))
+    assert names_in(tmp_path / "nothing") == []
+
+
+def space(*capabilities_at: tuple[int, int, int], control: int = 0) -> bytes:
+    """A configuration space with extended capabilities: where, which, and where the next one is."""
+    data = bytearray(4096)
+    for at, which, following in capabilities_at:
+        struct.pack_into("<IHH", data, at, following << 20 | 1 << 16 | which, 0, control)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "control"),
+    [
+        (space((0x100, 0x000D, 0), control=0x1D), 0x1D),
+        (space((0x100, 0x0001, 0x148), (0x148, 0x000D, 0), control=0x1D), 0x1D),
+        (space((0x100, 0x0001, 0), control=0x1D), 0),
+        (space((0x100, 0x0001, 0x148), (0x148, 0x0002, 0x100)), 0),
+        (bytes(64), 0),
+    ],
+)
+def test_access_control_of_a_device(data: bytes, control: int) -> None:
+    """Wherever in the list it stands; lists may end, or lead in a circle."""
+    assert acs_control(data) == control
+
+
+@given(st.binary(min_size=0x100, max_size=0x200))
+def test_any_configuration_space_has_an_end(data: bytes) -> None:
+    """Whatever its pointers say."""
+    assert 0 <= acs_control(data) < 1 << 16
+
+
+def test_bridges_that_redirect(tmp_path: Path) -> None:
+    """Only bridges count, and only those that redirect; what cannot be read is not known."""
+    devices = tmp_path / "sys/bus/pci/devices"
+    made = {"0000:00:01.0": ("0x060400", 0x1D), "0000:00:02.0": ("0x060400", 1), "0000:01:00.0": ("0x0302", 0x1D)}
+    for address, (kind, control) in made.items():
+        files(tmp_path, {f"sys/bus/pci/devices/{address}/class": kind})
+        (devices / address / "config").write_bytes(space((0x100, 0x000D, 0), control=control))
+    assert redirecting_bridges(tmp_path) == ["0000:00:01.0"]
+    for device in devices.iterdir():
+        (device / "config").write_bytes(bytes(64))  # all that others than root may read
+    assert redirecting_bridges(tmp_path) is None
+    assert redirecting_bridges(tmp_path / "nothing") == []
+
+
+def test_tuning_of_a_tree(tmp_path: Path) -> None:
+    """Of the command line, only what is about the IOMMU is told."""
+    root = files(tmp_path, {
+        "proc/cmdline": "root=/dev/sda token=secret intel_iommu=on iommu=pt quiet",
+        "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave",
+        "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave",
+        "sys/devices/system/node/node0/cpulist": "0-1",
+        "sys/kernel/iommu_groups/0/type": "DMA-FQ",
+    })  # fmt: skip
+    told = tuning(root)
+    assert told["iommu_options"] == ["intel_iommu=on", "iommu=pt"]
+    assert told["governors"] == {"powersave": 2}
+    assert told["iommu_groups"] == {"DMA-FQ": 1}
+    assert (told["numa_nodes"], told["numa_balancing"]) == (1, None)
+    assert "secret" not in str(told)
+
+
+def test_software_of_a_tree(tmp_path: Path) -> None:
+    """What is not there is left out."""
+    root = files(tmp_path, {"usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}'})
+    told = software(root)
+    assert told["cuda toolkit"] == "12.4.1"
+    assert {"kernel", "python"} <= told.keys()
+    assert "cuda toolkit" not in software(tmp_path / "nothing")
+
+
+def test_the_version_of_a_library_is_in_the_name_of_its_file(tmp_path: Path) -> None:
+    """The name that programs ask for is a link."""
+    (tmp_path / "libnccl.so.2.18.5").touch()
+    (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.18.5")
+    cache = f"2 libs found in cache\n\tlibnccl.so.2 (libc6,x86-64) => {tmp_path}/libnccl.so.2\n"
+    assert library_version(cache, "libnccl.so.2") == "2.18.5"
+    assert library_version(cache, "libnccl.so") is None
+
+
+def test_folders_of_compiled_kernels() -> None:
+    """As their owners choose them."""
+    usual = cache_folders({"HOME": "/home/me"})
+    assert usual["TORCH_EXTENSIONS_DIR"] == Path("/home/me/.cache/torch_extensions")
+    assert usual["TRITON_CACHE_DIR"] == Path("/home/me/.triton/cache")
+    assert usual["CUDA_CACHE_PATH"] == Path("/home/me/.nv/ComputeCache")
+    moved = cache_folders({"HOME": "/home/me", "TRITON_CACHE_DIR": "/local/triton", "XDG_CACHE_HOME": "/x"})
+    assert moved["TRITON_CACHE_DIR"] == Path("/local/triton")
+    assert moved["TORCH_EXTENSIONS_DIR"] == Path("/x/torch_extensions")
+
+
+def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
+    """Other nodes leave marks meanwhile."""
+    assert nearest(tmp_path / "not" / "there") == tmp_path
+    assert not is_warm(tmp_path)
+    (tmp_path / ".llmbench-1-a").touch()
+    assert not is_warm(tmp_path)
+    (tmp_path / "kernel.so").touch()
+    assert is_warm(tmp_path)
+
+
+def test_room_of_this_machine(tmp_path: Path) -> None:
+    """Nothing is left of the trial."""
+    told = room(tmp_path)
+    assert told["why"] is None
+    assert 0 <= told["free_bytes"] <= told["bytes"]
+    assert room(tmp_path / "nothing")["why"] == "No such file or directory"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_kernel_says_something_of_its_clock() -> None:
+    """Or that it says nothing."""
+    told = synchronised()
+    assert told is None or told["max_error_s"] >= 0
