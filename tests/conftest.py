@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,6 +237,14 @@ def require_slurm() -> None:
     if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
         pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
     pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
+
+
+@contextmanager
+def slurm_nodes(*, alone: bool = False) -> Iterator[None]:
+    """Hold Slurm's nodes: together with other tests, or `alone`, for what no other test could bear beside it."""
+    with (Path(tempfile.gettempdir()) / "llmbench-slurm-nodes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def known(value: float | None) -> float:

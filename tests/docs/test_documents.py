@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import require_slurm
+from tests.conftest import require_slurm, slurm_nodes
 from tests.docs.documents import CHECKOUT, DOCUMENTS, Reader, check_marks, needs_slurm, read_blocks
 
 BLOCKS = {name: read_blocks(name, (CHECKOUT / name).read_text(encoding="utf-8")) for name in DOCUMENTS}
@@ -27,7 +28,8 @@ def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) ->
     """Its blocks, in order, in a fresh folder; what needs a Slurm is a test of its own."""
     if slurm:
         require_slurm()
-    Reader(folder=tmp_path / "reader", slurm=slurm).follow(BLOCKS[name])
+    with slurm_nodes() if slurm else nullcontext():
+        Reader(folder=tmp_path / "reader", slurm=slurm).follow(BLOCKS[name])
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.cluster.slurm import clean_environment
-from tests.conftest import require_slurm
+from tests.conftest import require_slurm, slurm_nodes
 
 HERE = Path(__file__).parent
+UP = HERE.parents[1] / "tools" / "slurm" / "up.sh"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +38,16 @@ def run_slurm(*command: str) -> str:
 def slurm_is_up() -> None:
     """Skip without a Slurm that answers; in CI, where it must be there, fail."""
     require_slurm()
+
+
+@pytest.fixture(autouse=True)
+def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
+    """The nodes, all in service: whoever is about to break one has them alone, and leaves them mended."""
+    breaks = request.node.get_closest_marker("breaks_nodes") is not None
+    with slurm_nodes(alone=breaks):
+        yield
+        if breaks:
+            subprocess.run([str(UP)], check=True, capture_output=True)
 
 
 class Queue:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from tests.slurm.conftest import Queue
 
 SLURM = ("--cluster", "slurm", "-k", "tiny")
 ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
-UP = Path(__file__).parents[2] / "tools" / "slurm" / "up.sh"
 
 
 def error_of(result: Result) -> str:
@@ -108,6 +106,7 @@ def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Q
     queue.wait_until_empty(result.session, 30)
 
 
+@pytest.mark.breaks_nodes
 def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
     """When a node stops answering, Slurm gives its job up, and the error says which."""
     if os.geteuid() != 0:
@@ -118,12 +117,9 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
     (pid_file,) = base.glob("run/slurmd*n8.pid")
-    try:
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
-        os.kill(watch.pid(session, "tiny", 1), signal.SIGKILL)
-        message = error_of(user.finish(process, timeout_s=400))
-    finally:
-        subprocess.run([str(UP)], check=True, capture_output=True)
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    os.kill(watch.pid(session, "tiny", 1), signal.SIGKILL)
+    message = error_of(user.finish(process, timeout_s=400))
     assert "n8" in message or "NODE_FAIL" in message
     queue.wait_until_empty(session, 30)
 

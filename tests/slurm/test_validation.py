@@ -17,7 +17,6 @@ from pytest_llmbench.cluster.slurm import clean_environment
 from tests.conftest import Result, UserFolder
 from tests.slurm.conftest import Queue
 
-UP = Path(__file__).parents[2] / "tools" / "slurm" / "up.sh"
 SLOW_LINK = Path(__file__).parent / "slow_link"
 NODES = [f"n{number}" for number in range(1, 9)]
 BAD = "n5"
@@ -73,7 +72,6 @@ def dead_daemon(_: Path) -> Iterator[dict[str, str]]:
     try:
         yield {"SLURM_JOB_ID": job, "SLURM_JOB_NUM_NODES": "8"}
     finally:
-        subprocess.run([str(UP)], check=True, capture_output=True)
         subprocess.run(["scancel", job], check=True, env=clean_environment())
 
 
@@ -137,6 +135,7 @@ def run(user: UserFolder, fault: Fault, *args: str) -> Result:
         return user.run("--system=emulated.yaml", "--nodes", "8", "--nodes-per-run", "4", *args)
 
 
+@pytest.mark.breaks_nodes
 @pytest.mark.parametrize("way", FAULTS)
 def test_the_bad_node_is_named_and_training_avoids_it(user: UserFolder, queue: type[Queue], way: str) -> None:
     """All other nodes pass, the run of the first four fit nodes is made, and that of the others skipped."""
@@ -177,19 +176,16 @@ def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Que
     queue.wait_until_empty(result.session, 30)
 
 
+@pytest.mark.breaks_nodes
 def test_drained_on_request(user: UserFolder, queue: type[Queue]) -> None:
     """`--drain=yes` takes the node out, with the reason that `sinfo -R` shows; nothing else is touched."""
-    fault = FAULTS["limit"]
-    try:
-        result = run(user, fault, "-n2", "--drain=yes", "-k", "fit")
-        state = queue.run("sinfo", "--noheader", f"--nodes={BAD}", "--format=%T %E").splitlines()[0]
-        assert "drain" in state, result.text
-        assert "llmbench" in state
-        assert "limits" in state
-        others = queue.run("sinfo", "--noheader", f"--nodes={','.join(set(NODES) - {BAD})}", "--format=%T")
-        assert "drain" not in others
-    finally:
-        subprocess.run(["scontrol", "update", f"nodename={BAD}", "state=resume"], check=False)
+    result = run(user, FAULTS["limit"], "-n2", "--drain=yes", "-k", "fit")
+    state = queue.run("sinfo", "--noheader", f"--nodes={BAD}", "--format=%T %E").splitlines()[0]
+    assert "drain" in state, result.text
+    assert "llmbench" in state
+    assert "limits" in state
+    others = queue.run("sinfo", "--noheader", f"--nodes={','.join(set(NODES) - {BAD})}", "--format=%T")
+    assert "drain" not in others
 
 
 def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue]) -> None:
