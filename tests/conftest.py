@@ -48,6 +48,10 @@ TINY: Mapping[str, Any] = {
     ],
 }
 
+# More ranks than cores: threads that wait by spinning take the cores from those they wait for, and a training of
+# seconds takes minutes. Read when PyTorch is imported, here and in all that the tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # This test suite runs in the background of a shell: what it starts must not inherit that, as tests send SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -158,5 +158,5 @@ def test_nothing_is_left_behind(
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
     process.send_signal(number)
-    process.communicate(timeout=90)
+    process.communicate(timeout=300)
     user.wait_for(lambda _: not any(alive(pid) for pid in pids), timeout_s=60)

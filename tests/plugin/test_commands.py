@@ -176,7 +176,7 @@ def test_nothing_outlives_pytest(megatron: MegatronLM, number: signal.Signals) -
     session = megatron.user.wait_for(lambda session: running(session) and session)
     assert len([line for line in alive(session) if "pretrain_gpt.py --tensor" in line]) >= 2
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     megatron.user.wait_for(lambda session: not alive(session), timeout_s=60)
 
 

@@ -70,7 +70,7 @@ def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
         assert not list(user.path.glob("reports/*/runs"))
     finally:
         first.terminate()
-        text, _ = first.communicate(timeout=60)
+        text, _ = first.communicate(timeout=300)
     assert first.returncode == pytest.ExitCode.INTERRUPTED, text
     result = user.finish(second)
     assert result.returncode == 0, result.text

@@ -36,7 +36,7 @@ def on_a_terminal(user: UserFolder, *arguments: str) -> tuple[int, str]:
     except OSError:  # Linux: the other end is closed
         pass
     os.close(ours)
-    return process.wait(60), written.decode().replace("\r\n", "\n")
+    return process.wait(300), written.decode().replace("\r\n", "\n")
 
 
 def test_the_live_line_comes_and_goes(user: UserFolder) -> None:

@@ -89,7 +89,7 @@ def test_nothing_is_left_running(megatron: MegatronLM, queue: type[Queue], optio
     session = megatron.user.wait_for(lambda session: running(session) and session)
     assert len([line for line in alive(session) if "pretrain_gpt.py --tensor" in line]) >= 4
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=90)
+    process.communicate(timeout=300)
     queue.wait_until_empty(session, 60)
     megatron.user.wait_for(lambda session: not alive(session), timeout_s=60)
 

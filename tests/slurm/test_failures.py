@@ -161,7 +161,7 @@ def test_nothing_is_left_behind(
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     assert len(queue.jobs_of(session)) == 1
     process.send_signal(number)
-    process.communicate(timeout=90)
+    process.communicate(timeout=300)
     queue.wait_until_empty(session, 60)
 
 

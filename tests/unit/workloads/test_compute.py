@@ -108,7 +108,7 @@ def test_copies_are_made_alone_and_then_together(
     rank: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks: one after the other, then both at once, each way; nobody waits for ever."""
-    busy, most, lock, both = 0, {"alone": 0}, threading.Lock(), threading.Barrier(2, timeout=10)
+    busy, most, lock, both = 0, {"alone": 0}, threading.Lock(), threading.Barrier(2, timeout=120)
 
     def copied(*_: Any, to_device: bool, start: Callable[[], object], **__: Any) -> float:
         nonlocal busy
@@ -127,7 +127,7 @@ def test_copies_are_made_alone_and_then_together(
 
     def run(number: int) -> None:
         mine = replace(rank, rank=number, local_rank=number, world_size=2, ranks_per_node=2)
-        with Meeting(tmp_path / "meeting", number, range(2), 10.0) as meeting:
+        with Meeting(tmp_path / "meeting", number, range(2), 120.0) as meeting:
 
             def start(what: str) -> Callable[[], None]:
                 threading.current_thread().name = what
