@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pytest_llmbench.core.recipes import ModelShape
+from pytest_llmbench.workloads.linear_cross_entropy import linear_cross_entropy, losses_and_gradient, product_dtype
 from pytest_llmbench.workloads.tokens import stable_seed
 
 _INIT_STD = 0.006
@@ -26,10 +27,14 @@ class Decoder(nn.Module):
         shape: the model of a recipe.
         sequence_length: number of learned positions.
         activation_checkpointing: recompute each block in the backward pass, keep none of its activations.
+        fp32_residual: blocks add to a stream of fp32, whatever they compute in.
     """
 
-    def __init__(self, shape: ModelShape, sequence_length: int, *, activation_checkpointing: bool) -> None:
+    def __init__(
+        self, shape: ModelShape, sequence_length: int, *, activation_checkpointing: bool, fp32_residual: bool = False
+    ) -> None:
         super().__init__()
+        self.fp32_residual = fp32_residual
         self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.positions = nn.Embedding(sequence_length, shape.hidden_size)
         self.blocks = nn.ModuleList(
@@ -40,6 +45,8 @@ class Decoder(nn.Module):
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy, nat per token, of int64 `inputs` and `targets`, both [batch, sequence]."""
         hidden = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
+        if not self.fp32_residual:
+            hidden = hidden.to(product_dtype(hidden))
         for block in self.blocks:
             hidden = block(hidden)
         loss: torch.Tensor = self.head(hidden, self.tokens.weight, targets)
@@ -88,16 +95,28 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm, output projection with the token embedding, and cross entropy."""
+    """Final norm, output projection with the token embedding, and cross entropy.
+
+    Attributes:
+        step: what turns a part of the logits into losses and their gradient; may be replaced by the same compiled.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(shape.hidden_size)
+        self.norm = FinalNorm(shape.hidden_size)
+        self.step = losses_and_gradient
 
     def forward(self, hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean loss of [batch, sequence, h] against [batch, sequence], with an embedding of [V, h]."""
-        logits = functional.linear(self.norm(hidden), embedding)
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return linear_cross_entropy(self.norm(hidden).flatten(0, 1), embedding, targets.flatten(), self.step)
+
+
+class FinalNorm(nn.LayerNorm):
+    """A norm whose output is in the type that it is multiplied in, so that compiled it writes nothing wider."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [..., h] to the same shape."""
+        return super().forward(hidden).to(product_dtype(hidden))
 
 
 @torch.no_grad()

@@ -13,13 +13,15 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.torch_options import Options
 from pytest_llmbench.workloads.decoder import Decoder, initialise
+from pytest_llmbench.workloads.linear_cross_entropy import losses_and_gradient
 
 
-def build_model(recipe: Recipe, device: torch.device, world_size: int, seed: int) -> nn.Module:
+def build_model(recipe: Recipe, options: Options, device: torch.device, world_size: int, seed: int) -> nn.Module:
     """Build the model of a recipe on its ranks, with equal values however it is spread.
 
-    It comes to life on the meta device, so that a sharded one is never whole in any memory.
+    It comes to life on the meta device, so that a sharded one is never whole in any memory. A rank alone has it bare.
 
     Returns:
         A module that maps inputs and targets to the loss, as `Decoder` does.
@@ -29,6 +31,7 @@ def build_model(recipe: Recipe, device: torch.device, world_size: int, seed: int
             recipe.model,
             recipe.sequence_length,
             activation_checkpointing=recipe.parallelism.activation_checkpointing == "full",
+            fp32_residual=options.residual == "fp32",
         )
     if recipe.compile and device.type == "cuda":
         _compile(model)
@@ -36,7 +39,9 @@ def build_model(recipe: Recipe, device: torch.device, world_size: int, seed: int
         _shard(model, recipe, device, world_size)
     model.to_empty(device=device)
     initialise(model, seed)
-    return model if isinstance(model, FSDPModule) else DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if isinstance(model, FSDPModule) or world_size == 1:
+        return model
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 @contextmanager
@@ -60,10 +65,12 @@ def clip_gradients(model: nn.Module, longest: float) -> torch.Tensor:
 
 def _compile(model: Decoder) -> None:
     # Block by block: they are all alike, so one compilation serves them all, and gradients of a block are
-    # there for their reduction as soon as its backward pass is done.
+    # there for their reduction as soon as its backward pass is done. Not the embeddings: compiled, the gradients of
+    # a frequent token are added one after the other, where PyTorch's own kernel sorts tokens first.
     for block in model.blocks:
         block.compile(dynamic=False)
-    model.head.compile(dynamic=False)
+    model.head.norm.compile(dynamic=False)
+    model.head.step = torch.compile(losses_and_gradient, dynamic=False)
 
 
 def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -12,12 +14,13 @@ from torch import nn
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Optimizer, Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads import machine, matmul
+from pytest_llmbench.core.torch_options import Options
+from pytest_llmbench.workloads import attention, machine, matmul
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
 from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
 from pytest_llmbench.workloads.steplog import StepLog
-from pytest_llmbench.workloads.tokens import Tokens, batch, open_tokens, stable_seed
+from pytest_llmbench.workloads.tokens import Batch, Tokens, batches, open_tokens, stable_seed
 
 # Of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
@@ -39,15 +42,17 @@ def train(context: RankContext, log: StepLog) -> None:
         RunError: the ranks do not find each other, or a rank has no GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
+    options = validate(Options, recipe.options, f"recipe {recipe.name}: options")
     # The longest wait for a rank that is only slow, not dead, is the one for its start.
     with process_group(context, recipe.deadlines.meeting_s) as device:
         neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
         torch.set_num_threads(machine.cpu_threads(neighbours))
-        training = _prepare(recipe, context, device)
+        training = _prepare(recipe, options, context, device)
         _kept.append(training)
         log.phase(0, "matmul")
         log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
-        _loop(training, log)
+        with attention.kernel(recipe, options.attention, device), closing(_batches(training)) as data:
+            _loop(training, data, log)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,15 +72,20 @@ class _Training:
     model: nn.Module
     optimizer: torch.optim.Optimizer
 
+    @property
+    def starts(self) -> range:
+        """The first sequence of each micro batch, counted from the first of this rank in the step."""
+        return range(0, self.rank_batch, self.recipe.micro_batch_size)
 
-def _prepare(recipe: Recipe, context: RankContext, device: torch.device) -> _Training:
+
+def _prepare(recipe: Recipe, options: Options, context: RankContext, device: torch.device) -> _Training:
     if recipe.samples_per_step % (context.world_size * recipe.micro_batch_size):
         raise ConfigError(
             f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
             f"{recipe.micro_batch_size} on {context.world_size} ranks"
         )
     data = open_tokens(recipe)
-    model = build_model(recipe, device, context.world_size, _SEED)
+    model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     return _Training(
         recipe=recipe,
@@ -94,11 +104,22 @@ def _prepare(recipe: Recipe, context: RankContext, device: torch.device) -> _Tra
     )
 
 
-def _loop(training: _Training, log: StepLog) -> None:
+def _batches(training: _Training) -> Generator[Batch]:
+    """Every micro batch of this rank, in order."""
+    recipe = training.recipe
+    firsts = (
+        step * recipe.samples_per_step + training.rank * training.rank_batch + start
+        for step in range(recipe.steps)
+        for start in training.starts
+    )
+    return batches(training.data, firsts, recipe.micro_batch_size, training.device)
+
+
+def _loop(training: _Training, data: Iterator[Batch], log: StepLog) -> None:
     dist.barrier()
     ended = time.perf_counter()
     for step in range(1, training.recipe.steps + 1):
-        loss = _forward_backward(training, log, step)
+        loss = _forward_backward(training, data, log, step)
         log.phase(step, "optimizer")
         grad_norm = _update(training, step)
         loss_value, grad_norm_value = loss.item(), grad_norm.item()
@@ -114,15 +135,13 @@ def _loop(training: _Training, log: StepLog) -> None:
         )
 
 
-def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
+def _forward_backward(training: _Training, data: Iterator[Batch], log: StepLog, step: int) -> torch.Tensor:
     """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
-    recipe, size = training.recipe, training.recipe.micro_batch_size
-    starts = range(0, training.rank_batch, size)
-    first = (step - 1) * recipe.samples_per_step + training.rank * training.rank_batch
+    recipe, starts = training.recipe, training.starts
     total = torch.zeros((), device=training.device)
     for micro_batch, start in enumerate(starts, start=1):
         log.phase(step, "data", micro_batch)
-        inputs, targets = batch(training.data, first + start, size, training.device)
+        inputs, targets = next(data)
         with gradient_sync(training.model, enabled=start == starts[-1]):
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):

@@ -55,7 +55,7 @@ def _run(launch: Launch, recipe: Recipe, folder: Path) -> StepSeries:
     place = Place(folder=folder, environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(recipe, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2), place)
     for process in launch(folder, task.entry, config=dict(task.config)):
-        assert process.wait(60) == 0, (folder / "output-0").read_text()
+        assert process.wait(300) == 0, (folder / "output-0").read_text()
     return ENGINE.read(folder, recipe)
 
 

@@ -1,0 +1,23 @@
+"""A recipe's `options` for engine torch: the engine checks them, its ranks obey them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pytest_llmbench.core.schema import Strict
+
+Attention = Literal["fastest", "cudnn", "flash", "efficient", "math"]
+
+
+class Options(Strict):
+    """What only engine torch knows of a recipe.
+
+    Attributes:
+        attention: PyTorch's attention kernel on a GPU; `fastest` is the one that rank 0 finds fastest for this shape
+            before the first step. Which one that was is in the run record.
+        residual: the type of the stream that blocks add to: `compute` is that of the matrix products, as in
+            Megatron-Core and metaseq, and halves what is moved between them.
+    """
+
+    attention: Attention = "fastest"
+    residual: Literal["compute", "fp32"] = "compute"
