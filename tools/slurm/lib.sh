@@ -10,8 +10,20 @@ CONF=$ETC/slurm.conf
 HOSTS=$ETC/hosts
 SYSTEM_CONF=/etc/slurm/slurm.conf
 HOSTS_TAG="# llmbench-slurm $BASE"
+# Where bundle.sh has put a Slurm, in place of the machine's own; down.sh finds what up.sh was given.
+PREFIX=${SLURM_PREFIX-$(cat "$ETC/prefix" 2>/dev/null || true)}
+[[ -z $PREFIX ]] || PREFIX=$(realpath -m -- "$PREFIX")
+# Libraries of PREFIX that the machine lacks.
+LIBRARIES=$BASE/lib
+# Where the machine lets nobody have a hostname and an /etc/hosts of their own, this is in the
+# environment of everything that is started.
+MARK=OF_LLMBENCH_SLURM=$BASE
+ONE_HOSTNAME=$ETC/one-hostname
 
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+if [[ -n $PREFIX ]]; then
+  export PATH=$PREFIX/bin:$PATH LD_LIBRARY_PATH=$PREFIX/plugins:$LIBRARIES
+fi
 # Inside a job of some cluster, its SLURM_* variables would steer our own client calls.
 for variable in "${!SLURM_@}" "${!SBATCH_@}" "${!SQUEUE_@}" "${!SINFO_@}"; do
   unset "$variable"
@@ -55,13 +67,26 @@ wait_for() {
   done
 }
 
+# Has everything that we start a hostname and an /etc/hosts of its own?
+isolated() { [[ ! -e $ONE_HOSTNAME ]]; }
+
 # marked PID: is it a process of ours? Each is started with our hosts file bind-mounted
 # over /etc/hosts, its children inherit that, and nobody else has it. Unlike a pid or a name
 # this cannot be taken over by another process.
-marked() { [[ /proc/$1/root/etc/hosts -ef $HOSTS ]]; }
+marked() {
+  if isolated; then
+    [[ /proc/$1/root/etc/hosts -ef $HOSTS ]]
+  else
+    grep -qzFx "$MARK" "/proc/$1/environ" 2>/dev/null
+  fi
+}
 
 marked_pids() {
   local dir
+  if ! isolated; then
+    grep -lzFx "$MARK" /proc/[0-9]*/environ 2>/dev/null | sed 's,^/proc/\([0-9]*\)/.*,\1,' || true
+    return
+  fi
   for dir in /proc/[0-9]*; do
     if marked "${dir#/proc/}"; then printf '%s\n' "${dir#/proc/}"; fi
   done
@@ -131,6 +156,6 @@ stop_daemon() {
 # container /etc/hosts is a mount point. The dot keeps empty lines at the end from $().
 edit_hosts() {
   local rest
-  rest=$(grep -v "$HOSTS_TAG\$" /etc/hosts || true; printf .)
+  rest=$(grep -v "$HOSTS_TAG\$" /etc/hosts 2>/dev/null || true; printf .)
   { if [[ -n $1 ]]; then printf '%s %s\n' "$1" "$HOSTS_TAG"; fi; printf '%s' "${rest%.}"; } >/etc/hosts
 }

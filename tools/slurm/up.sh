@@ -6,13 +6,21 @@
 #   tools/slurm/up.sh              start what does not run; nothing to do takes 0.1 s
 #   FRESH=1 tools/slurm/up.sh      wipe all state first
 #   NODES=4 GPUS=2 tools/slurm/up.sh
+#   GPUS=real tools/slurm/up.sh    the GPUs of this machine: n1.. have one each (partition split),
+#                                  g1 has all of them (partition whole)
+#   NODES=gpus GPUS=4 tools/slurm/up.sh     the same with GPUs that are none
 #
 # Run it again at any time: it restarts dead daemons, returns nodes that are down or
 # drained, and applies a changed configuration (jobs live through that).
 #
 #   LLMBENCH_SLURM       base folder, /tmp/llmbench-slurm
 #   LLMBENCH_SLURM_PORT  first TCP port of the 2000 that are ours, 17000
-#   NODES CPUS MEM GPUS  nodes n1..n<NODES>, and what each pretends to have: 8, 16, 8000 (MB), 8
+#   NODES CPUS MEM GPUS  nodes n1..n<NODES>, and what each pretends to have: 8, 16, 8000 (MB), 8;
+#                        with NODES=gpus, CPUs and memory are for each GPU, by default its share
+#   SLURM_PREFIX         a folder that bundle.sh made, in place of installed packages
+#   ACCOUNTING           0 for none: no MariaDB, no slurmdbd, no sacct; 0 with SLURM_PREFIX, else 1
+#   ISOLATE              0 not to use namespaces: all nodes then have this machine's hostname.
+#                        By default they are used wherever they can be
 #   WAIT                 seconds to wait until every node is usable, 60
 #
 # Exit status: 0 all nodes usable; 1 something does not start; 2 cannot be run here.
@@ -20,8 +28,13 @@ set -euo pipefail
 HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
 . "$HERE/lib.sh"
+# shellcheck source=nodes.sh
+. "$HERE/nodes.sh"
+# shellcheck source=prefix.sh
+. "$HERE/prefix.sh"
 
-NODES=${NODES:-8} CPUS=${CPUS:-16} MEM=${MEM:-8000} GPUS=${GPUS:-8} WAIT=${WAIT:-60}
+GPUS=${GPUS:-8} NODES=${NODES:-$([[ $GPUS == real ]] && echo gpus || echo 8)} WAIT=${WAIT:-60}
+ACCOUNTING=${ACCOUNTING:-$([[ -n $PREFIX ]] && echo 0 || echo 1)}
 # Below the ephemeral range (32768-), where any client's socket may sit on a port, and away
 # from Slurm's own 6817-6819.
 PORT=${LLMBENCH_SLURM_PORT:-17000}
@@ -50,17 +63,21 @@ fail() {
 
 check_settings() {
   local name
+  [[ $ACCOUNTING =~ ^[01]$ ]] || die 2 "ACCOUNTING=$ACCOUNTING: need 0 or 1"
+  plan_nodes
   for name in NODES CPUS MEM GPUS WAIT PORT; do
-    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die 2 "$name=${!name}: need a positive number"
+    [[ ${!name} =~ ^[1-9][0-9]*$ ]] ||
+      die 2 "$name=${!name}: need a positive number; besides, NODES may be gpus, and GPUS real"
   done
   ((NODES <= 800)) || die 2 "NODES=$NODES: at most 800"
   ((PORT >= 1024 && PORT + 1999 <= 65535)) || die 2 "LLMBENCH_SLURM_PORT=$PORT: need 1024 to 63536"
+  name_nodes
 }
 
 install_packages() {
   local command missing=() policy=/usr/sbin/policy-rc.d made=0 status=0
-  for command in slurmctld slurmd slurmdbd sbatch sacctmgr mariadbd mariadb-install-db mariadb \
-    munged munge unmunge; do
+  for command in slurmctld slurmd sbatch munged munge unmunge \
+    $( ((ACCOUNTING == 0)) || echo slurmdbd sacctmgr mariadbd mariadb-install-db mariadb); do
     command -v "$command" >/dev/null || missing+=("$command")
   done
   ((${#missing[@]})) || return 0
@@ -80,16 +97,24 @@ install_packages() {
 }
 
 make_folders() {
-  local index
   umask 022
-  mkdir -p "$BASE"/{etc,log,run,state,spool,dev,munge,db}
+  mkdir -p "$BASE"/{etc,log,run,state,spool,dev,munge,db} "${NAMES[@]/#/$BASE/spool/}"
   chmod 700 "$BASE/state" "$BASE/db"
-  for ((index = 1; index <= NODES; index++)); do mkdir -p "$BASE/spool/n$index"; done
-  # Fake GPUs are copies of /dev/null: slurmd counts character devices only.
-  for ((index = 0; index < GPUS; index++)); do
-    [[ -c $BASE/dev/nvidia$index ]] || mknod "$BASE/dev/nvidia$index" c 1 3 ||
-      die 2 "cannot make device nodes here (mknod refused)"
-  done
+}
+
+# See whether this machine lets a process have a hostname and an /etc/hosts of its own.
+choose_isolation() {
+  [[ -e /etc/hosts ]] || : >/etc/hosts
+  if [[ ${ISOLATE:-1} == 1 ]] && unshare --uts --mount sh -c \
+    'hostname llmbench && mount --bind /etc/hosts /etc/hosts' 2>/dev/null; then
+    rm -f "$ONE_HOSTNAME"
+    CTL=ctl
+  else
+    [[ $LAYOUT == gpus ]] || die 2 "no namespaces here (unshare --uts --mount fails), and emulated nodes need them"
+    : >"$ONE_HOSTNAME"
+    CTL=$(uname -n)
+    say "no namespaces: all nodes have the hostname $CTL"
+  fi
 }
 
 # write FILE MODE <text: only if it differs, and in place, since running nodes have the
@@ -108,36 +133,52 @@ write() {
 fill() {
   local text name
   text=$(<"$HERE/$1.in")
-  for name in BASE CTLD_PORT DBD_PORT SRUN_PORTS CPUS MEM GPUS LAST_GPU NODE_LINES SMALL_NODES; do
+  for name in BASE CTL CTLD_PORT DBD_PORT SRUN_PORTS PLUGIN_DIR CPUS MEM GPUS NODE_LINES GRES_LINES SMALL_NODES MARK; do
     text=${text//@$name@/"${!name}"}
   done
   [[ ! $text =~ @[A-Z_]+@ ]] || die 1 "$HERE/$1.in: unknown name ${BASH_REMATCH[0]}"
   printf '%s\n' "$text"
 }
 
+# What a shell needs to use this Slurm.
+environment() {
+  printf 'export SLURM_CONF=%s\n' "$CONF"
+  if [[ -n $PREFIX ]]; then
+    # shellcheck disable=SC2016  # for that shell
+    printf 'export PATH=%s:$PATH LD_LIBRARY_PATH=%s${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\n' \
+      "$PREFIX/bin" "$PREFIX/plugins:$LIBRARIES"
+  fi
+}
+
 configure() {
   # shellcheck disable=SC2034  # fill uses them by name
-  local index self LAST_GPU=$((GPUS - 1)) NODE_LINES='' SMALL_NODES
+  local self NODE_LINES GRES_LINES SMALL_NODES PLUGIN_DIR=''
   # shellcheck disable=SC2034
   SMALL_NODES="n[1-$((NODES < 4 ? NODES : 4))]"
-  for ((index = 1; index <= NODES; index++)); do
-    NODE_LINES+="NodeName=n$index NodeHostname=n$index NodeAddr=127.0.0.1 Port=$((NODE_PORT + index))"$'\n'
-  done
-  fill slurm.conf | write "$CONF" 644
+  # shellcheck disable=SC2034
+  [[ -z $PREFIX ]] || PLUGIN_DIR="PluginDir=$PREFIX/plugins"
+  describe_nodes
+  {
+    fill slurm.conf
+    fill "$LAYOUT.conf"
+    if ((ACCOUNTING)); then fill accounting.conf; fi
+  } | write "$CONF" 644
   fill gres.conf | write "$ETC/gres.conf" 644
   fill cgroup.conf | write "$ETC/cgroup.conf" 644
   fill slurmdbd.conf | write "$ETC/slurmdbd.conf" 600
+  fill taskprolog.sh | write "$ETC/taskprolog.sh" 755
   write "$ETC/plugstack.conf" 644 </dev/null
-  write "$BASE/env.sh" 644 <<<"export SLURM_CONF=$CONF"
+  write "$ETC/prefix" 644 <<<"$PREFIX"
+  environment | write "$BASE/env.sh" 644
 
   # What the daemons and jobs see as /etc/hosts: the machine's, less its lines for the names
   # that are ours (a name with two addresses would use either).
   self=$(uname -n)
   {
     printf '127.0.0.1 localhost ctl %s\n' "$self"
-    for ((index = 1; index <= NODES; index++)); do printf '127.0.0.1 n%d\n' "$index"; done
+    printf '127.0.0.1 %s\n' "${NAMES[@]}"
     awk -v self="$self" '{ for (i = 2; i <= NF && $i !~ /^#/; i++)
-      if ($i == self || $i == "localhost" || $i == "ctl" || $i ~ /^n[0-9]+$/) next; print }' /etc/hosts
+      if ($i == self || $i == "localhost" || $i == "ctl" || $i ~ /^[gn][0-9]+$/) next; print }' /etc/hosts
   } | write "$HOSTS" 644
 
   # A daemon that was started with another fingerprint is restarted. Comments do not count.
@@ -169,6 +210,10 @@ link_system_conf() {
 resolve_own_name() {
   local self address
   self=$(uname -n)
+  if ! isolated; then
+    edit_hosts "127.0.0.1 $self ${NAMES[*]}"
+    return
+  fi
   address=$(getent ahostsv4 "$self" | awk 'NR == 1 { print $1 }') || true
   [[ $address != 127.0.0.1 ]] || return 0
   edit_hosts "127.0.0.1 $self"
@@ -191,7 +236,7 @@ up_to_date() {
 # job, node names resolve there, the machine's own name plays no part, and marked() can tell
 # our processes. The environment is fresh, since jobs may inherit it.
 launch() {
-  local fork=() name host fingerprint
+  local fork=() name host fingerprint inside=()
   if [[ $1 == --fork ]]; then
     fork=("$1")
     shift
@@ -204,10 +249,10 @@ launch() {
   (
     cd /
     # shellcheck disable=SC2016  # for the inner shell
-    exec setsid "${fork[@]}" env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 SLURM_CONF="$CONF" \
-      MYSQL_UNIX_PORT="$BASE/db/db.sock" \
-      unshare --uts --mount sh -c \
-      'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"' sh "$host" "$HOSTS" "$@"
+    ! isolated || inside=(unshare --uts --mount sh -c
+      'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"' sh "$host" "$HOSTS")
+    exec setsid "${fork[@]}" env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 SLURM_CONF="$CONF" "$MARK" \
+      ${PREFIX:+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} MYSQL_UNIX_PORT="$BASE/db/db.sock" "${inside[@]}" "$@"
   ) </dev/null >"$LOG/$name.out" 2>&1 9>&-
 }
 
@@ -319,19 +364,20 @@ start_slurmctld() {
 }
 
 start_slurmds() {
-  local index name file started=0
-  for ((index = 1; index <= NODES; index++)); do
-    name=slurmd-n$index
+  local node name file started=0
+  for node in "${NAMES[@]}"; do
+    name=slurmd-$node
     up_to_date "$name" "$SLURM_FINGERPRINT" && continue
-    launch "$name" "n$index" "$SLURM_FINGERPRINT" slurmd -N "n$index" || fail "$name"
+    launch "$name" "$node" "$SLURM_FINGERPRINT" slurmd -N "$node" ${PREFIX:+-d "$PREFIX/bin/slurmstepd"} ||
+      fail "$name"
     started=$((started + 1))
   done
-  # Nodes of an earlier run with more of them.
-  for file in "$RUN"/slurmd-n*.pid; do
-    name=${file##*/} name=${name%.pid} index=${name#slurmd-n}
-    if [[ $index =~ ^[0-9]+$ ]] && ((index > NODES)); then
+  # Nodes of an earlier run with others.
+  for file in "$RUN"/slurmd-*.pid; do
+    name=${file##*/} name=${name%.pid} node=${name#slurmd-}
+    if [[ " ${NAMES[*]} " != *" $node "* ]]; then
       stop_daemon "$name"
-      step "stopped n$index"
+      step "stopped $node"
     fi
   done
   ((started == 0)) || step "started $started slurmd"
@@ -346,18 +392,20 @@ nodes_usable() {
       idle | mixed | allocated | completing | reserved | planned | maint) usable=$((usable + 1)) ;;
       down* | drain* | fail* | error* | unknown*) resume+=("$node") ;;
     esac
-  done < <(timeout 5 sinfo -h -N -p test -o '%N %T' 2>/dev/null)
+  done < <(timeout 5 sinfo -h -N -o '%N %T' 2>/dev/null | sort -u)
   for node in "${resume[@]}"; do
     # Refused while slurmd has not answered yet; the next round tries again.
     if scontrol update nodename="$node" state=resume >/dev/null 2>&1; then step "resumed $node"; fi
   done
-  ((usable == NODES))
+  ((usable == ${#NAMES[@]}))
 }
 
 report() {
-  step "up: $NODES nodes"
+  step "up: ${#NAMES[@]} nodes"
   sinfo
-  if ((SYSTEM_WIDE)); then
+  if [[ -n $PREFIX ]]; then
+    say "its commands are in $PREFIX/bin. In each shell first:"
+  elif ((SYSTEM_WIDE)); then
     say "sinfo, srun, sbatch and sacct work in any shell ($SYSTEM_CONF leads here)"
   else
     say "$SYSTEM_CONF belongs to another Slurm and was left alone. In each shell first:"
@@ -369,18 +417,22 @@ main() {
   require_root
   check_base
   check_settings
-  install_packages
+  if [[ -n $PREFIX ]]; then check_prefix; else install_packages; fi
   [[ ${FRESH:-0} != 1 ]] || WIPE=1 "$HERE/down.sh"
   lock
   [[ -e $HOSTS ]] || end_all orphan_pids
   make_folders
+  make_devices
+  choose_isolation
   configure
   link_system_conf
   resolve_own_name
   start_munged
-  start_mariadbd
-  start_slurmdbd
-  add_accounts
+  if ((ACCOUNTING)); then
+    start_mariadbd
+    start_slurmdbd
+    add_accounts
+  fi
   start_slurmctld
   start_slurmds
   if ! wait_for "$WAIT" nodes_usable; then

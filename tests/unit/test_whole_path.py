@@ -1,0 +1,104 @@
+"""What `benchmarks/gpu/whole_path.py` says of a machine and writes for it; the path itself takes minutes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.checks.base import get_check, options_of
+from pytest_llmbench.cluster.system import load_system
+
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the script's folder, as the script is."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=GPU, env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
+    """Each thing on a line, before anything is started."""
+    done = python("-S", "whole_path.py", str(tmp_path / "out"), "--slurm", str(tmp_path / "absent.tar.xz"))
+    assert done.returncode == 2
+    assert "- Python packages filelock, numpy, pydantic, pytest, submitit, torch, yaml" in done.stderr
+    assert f"- --slurm: there is no {tmp_path}/absent.tar.xz" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stage_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    """The message lists those that there are."""
+    done = python("whole_path.py", str(tmp_path), "--stages", "local,both")
+    assert done.returncode == 2
+    assert "no stage both; there are up, local, split, one_host, whole" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["split", "whole"])
+def test_the_systems_say_nothing_that_no_check_knows(name: str) -> None:
+    """Every check and every option of theirs exists."""
+    system = load_system(str(GPU / "systems" / f"{name}.yaml"), [])
+    assert system.validation
+    for check, settings in system.validation.items():
+        known = get_check(check)
+        options_of(known, settings, known.options)
+
+
+def test_what_cannot_be_told_of_a_gpu_as_a_node_is_left_out_with_the_reason() -> None:
+    """These five, and no other."""
+    system = load_system(str(GPU / "systems" / "split.yaml"), [])
+    skipped = {name for name, settings in system.validation.items() if settings.skip}
+    assert skipped == {"dcgm", "gpu_inventory", "gpu_processes", "host_device_bandwidth", "storage"}
+
+
+def test_nodes_become_one_host_by_one_variable(tmp_path: Path) -> None:
+    """The systems of both stages differ in it and in their name."""
+    write = f"""
+from pathlib import Path
+from whole_path_machine import Machine, write_systems
+write_systems(Path({str(tmp_path / "systems")!r}), Machine(gpus=4, rehearsed=True))
+"""
+    done = python("-c", write)
+    assert done.returncode == 0, done.stderr
+    split, one_host = (load_system(str(tmp_path / "systems" / f"{name}.yaml"), []) for name in ("split", "one_host"))
+    assert one_host.env == {"NCCL_HOSTID": "one"}
+    assert one_host.model_copy(update={"name": "split", "env": {}}) == split
+
+
+def test_evidence_is_counted_and_packed(tmp_path: Path) -> None:
+    """Counts of tests, NCCL's ways, and an archive without pickles and large files."""
+    stage = tmp_path / "split"
+    (stage / "nccl").mkdir(parents=True)
+    (stage / "junit.xml").write_text(
+        '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="3"/></testsuites>', encoding="utf-8"
+    )
+    lines = (
+        "n1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0",
+        "n1:1:2 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] via P2P/CUMEM",
+        "n1:1:2 [0] NCCL INFO Channel 02/0 : 0[0] -> 1[0] via P2P/CUMEM",
+    )
+    (stage / "nccl" / "n1-1.txt").write_text("\n".join(lines), encoding="utf-8")
+    (stage / "job.pkl").write_bytes(b"0")
+    (stage / "large.log").write_bytes(bytes(2**20 + 1))
+    told = f"""
+from pathlib import Path
+from whole_path_evidence import counted, pack, ways_of_nccl
+stage = Path({str(stage)!r})
+print(counted(stage / "junit.xml"), ways_of_nccl(stage / "nccl"), counted(stage / "absent.xml"), sep="\\n")
+pack(stage, Path({str(tmp_path / "split.tar.gz")!r}))
+"""
+    done = python("-c", told)
+    assert done.stdout.splitlines() == [
+        "['9 tests: 3 passed, 1 failed, 2 errors, 3 skipped']",
+        "['NCCL went via P2P/CUMEM (2), NET/Socket (1)']",
+        "[]",
+    ], done.stderr
+    with tarfile.open(tmp_path / "split.tar.gz") as archive:
+        files = {member.name for member in archive.getmembers() if member.isfile()}
+    assert files == {"split/junit.xml", "split/nccl/n1-1.txt"}
