@@ -65,7 +65,7 @@ class Launcher:
                 nodes=topology.nodes,
                 ranks_per_node=topology.ranks_per_node,
                 device=topology.device,
-                env=self._settings.system.env,
+                env={**work.env, **self._settings.system.env},
                 owner=owner,
             )
             write_model(place.folder / "task.json", task)

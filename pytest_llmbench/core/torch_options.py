@@ -14,7 +14,7 @@ class Options(Strict):
 
     Attributes:
         attention: PyTorch's attention kernel on a GPU; `fastest` is the one that rank 0 finds fastest for this shape
-            before the first step. Which one that was is in the run record.
+            before the first step. The rank's own output says which that was.
         residual: the type of the stream that blocks add to: `compute` is that of the matrix products, as in
             Megatron-Core and metaseq, and halves what is moved between them.
     """

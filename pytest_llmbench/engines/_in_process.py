@@ -12,9 +12,10 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Progress, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Evaluate, NoOptions, Place, RankTask
-from pytest_llmbench.judging.statistics import Statistic
+from pytest_llmbench.judging.statistics import Statistic, judged_steps
 from pytest_llmbench.readers.standing import laggards, last_step
 from pytest_llmbench.readers.step_log import read_steps
+from pytest_llmbench.readers.telemetry import read_telemetry
 
 
 class InProcess:
@@ -50,11 +51,17 @@ class InProcess:
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask:  # noqa: ARG002 - each rank knows
         """Build what each rank runs: the recipe says everything else."""
-        return RankTask(entry=self.entry, config=recipe.model_dump(mode="json"))
+        return RankTask(entry=self.entry, config=recipe.model_dump(mode="json"), env=self.env(recipe))
 
-    def read(self, folder: Path, recipe: Recipe) -> StepSeries:  # noqa: ARG002 - the logs say it all
-        """Read what the ranks logged so far."""
-        return read_steps(folder)
+    def env(self, recipe: Recipe) -> Mapping[str, str]:  # noqa: ARG002 - an engine that needs some says which
+        """Environment variables that the framework reads before a rank can set them."""
+        return {}
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read what the ranks logged so far, and what their GPUs did in the judged steps."""
+        series = read_steps(folder)
+        watched = read_telemetry(folder, judged_steps(recipe, series.steps))
+        return series.model_copy(update={"telemetry": watched})
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
         """Yield nothing: our own log has no more to say than every log is asked."""

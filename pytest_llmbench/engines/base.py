@@ -31,10 +31,13 @@ class RankTask:
         entry: `package.module:function`; it is called with
             `(workloads.context.RankContext, workloads.steplog.StepLog)`.
         config: plain data, handed to each rank as `RankContext.config`.
+        env: environment variables of the ranks, where the system's file has no others for them; set before anything
+            else is imported.
     """
 
     entry: str
     config: Mapping[str, Any]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

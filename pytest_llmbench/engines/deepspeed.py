@@ -53,8 +53,8 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
         yield "engine deepspeed decays the learning rate linearly only"
     if recipe.precision == "fp16" and asked.sharding == "none":
         yield "DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, or sharding: optimizer"
-    if recipe.compile:
-        yield "engine deepspeed does not compile the model: say compile: false"
+    if recipe.compile and asked.sharding == "full":
+        yield "engine deepspeed compiles no layer whose weights come and go (sharding full): say compile: false"
 
 
 def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
@@ -69,6 +69,8 @@ def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
         )
     if options.answer_of(recipe.sequence_length) >= recipe.sequence_length:
         yield f"options.answer_length: leaves no prompt in a sequence of {recipe.sequence_length} tokens"
+    if options.step == "ppo" and recipe.compile:
+        yield "engine deepspeed compiles nothing for answers, which grow by a token at a time: say compile: false"
     if options.step == "reward" and recipe.micro_batch_size % 2:
         yield f"micro_batch_size {recipe.micro_batch_size} is odd; step reward counts sequences, two to a pair"
 

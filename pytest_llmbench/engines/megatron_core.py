@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._in_process import InProcess
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
@@ -20,7 +21,15 @@ class MegatronCoreEngine(InProcess):
     entry = "pytest_llmbench.workloads.megatron:train"
     packages = {"torch": "PyTorch", "megatron.core": "Megatron-Core"}  # noqa: RUF012 - nobody writes to it
     extra = "megatron"
-    options = Options
+    options: type[Strict] = Options
+
+    def env(self, recipe: Recipe) -> Mapping[str, str]:
+        """Have the device start kernels in the order in which they are asked for, where that hides communication.
+
+        What tensor-parallel ranks send in a backward pass overlaps the product after it only then. With other layouts
+        it would keep apart what should overlap.
+        """
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if recipe.parallelism.tensor > 1 else {}
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""
@@ -37,11 +46,7 @@ class MegatronCoreEngine(InProcess):
         except ConfigError as error:
             yield from str(error).splitlines()
             return
-        if recipe.parallelism.activation_checkpointing == "selective" and options.attention == "sdpa":
-            yield (
-                f"{where}: selective checkpointing recomputes the attention, which attention sdpa does by itself: "
-                "say activation_checkpointing: none, or options: {attention: unfused}"
-            )
+        yield from (f"{where}: {problem}" for problem in _contradictions(recipe, options))
 
 
 def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
@@ -59,7 +64,7 @@ def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
 
 def _shares(recipe: Recipe) -> Iterator[str]:
     layout, model = recipe.parallelism, recipe.model
-    shared = {"attention_heads": model.attention_heads, "vocab_size": model.vocab_size}
+    shared = {"attention_heads": model.attention_heads}
     if layout.sequence:
         shared["sequence_length"] = recipe.sequence_length
     for what, number in shared.items():
@@ -89,6 +94,26 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.optimizer.decay != "linear":
         yield "engine megatron_core decays the learning rate linearly only"
+
+
+def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
+    layout = recipe.parallelism
+    if not options.pad_vocabulary and recipe.model.vocab_size % layout.tensor:
+        size = recipe.model.vocab_size
+        yield f"vocab_size {size} does not divide by tensor {layout.tensor}: say pad_vocabulary: true"
+    if layout.activation_checkpointing == "selective" and options.attention != "unfused":
+        yield (
+            f"selective checkpointing recomputes the attention, which attention {options.attention} does by itself: "
+            "say activation_checkpointing: none, or options: {attention: unfused, fusion: none}"
+        )
+    if options.attention == "unfused" and options.fusion != "none":
+        yield f"attention unfused is part of Megatron-Core's own layer, not of fusion {options.fusion}: say none"
+    if options.fusion == "layer" and layout.tensor > 1:
+        yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: say fusion: pointwise"
+    if options.fusion == "layer" and recipe.model.positions != "learned":
+        yield f"fusion layer knows no positions {recipe.model.positions}: say fusion: pointwise"
+    if options.fusion != "pointwise" and options.accumulate_in_gemm:
+        yield f"accumulate_in_gemm needs the products of fusion pointwise, not {options.fusion}"
 
 
 ENGINE = MegatronCoreEngine()

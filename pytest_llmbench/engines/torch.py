@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmbench.core.recipes import Parallelism, Recipe
+from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.core.torch_options import Options
 from pytest_llmbench.engines._in_process import InProcess
@@ -18,7 +19,7 @@ class TorchEngine(InProcess):
     entry = "pytest_llmbench.workloads.train:train"
     packages = {"torch": "PyTorch"}  # noqa: RUF012 - nobody writes to it
     extra = "torch"
-    options = Options
+    options: type[Strict] = Options
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""

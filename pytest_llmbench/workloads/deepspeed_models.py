@@ -40,6 +40,7 @@ def language_model(setup: Setup, *, lora: bool = True) -> nn.Module:
         if lora and setup.options.lora_dim:
             add_lora(model, setup.options.lora_dim, setup.options.lora_modules)
     _checkpoint(setup, model)
+    _compile(setup, model.get_submodule("model.decoder.layers"))
     initialise(model, setup.seed)
     return model
 
@@ -49,6 +50,7 @@ def scorer(setup: Setup, shape: ModelShape, *, head_std: float = 0.0, head_bias:
     with setup.construction():
         model = Scorer(_config(setup, shape))
     _checkpoint(setup, model.body)
+    _compile(setup, model.body.get_submodule("decoder.layers"))
     initialise(model, setup.seed, head_std=head_std, head_bias=head_bias)
     return model
 
@@ -97,3 +99,9 @@ def _checkpoint(setup: Setup, model: Any) -> None:
             model.activation_checkpointing_enable()
         else:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _compile(setup: Setup, layers: nn.Module) -> None:
+    if setup.recipe.compile and setup.device.type == "cuda":
+        for layer in layers.children():
+            layer.compile(dynamic=False)

@@ -17,10 +17,11 @@ from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.workloads import matmul
 from pytest_llmbench.workloads.machine import peak_memory_bytes
+from pytest_llmbench.workloads.megatron_attention import kernel
 from pytest_llmbench.workloads.megatron_model import DTYPE
+from pytest_llmbench.workloads.megatron_optimizer import fused_step
 from pytest_llmbench.workloads.megatron_training import Training, prepare
 from pytest_llmbench.workloads.steplog import StepLog
-from pytest_llmbench.workloads.tokens import batch
 from pytest_llmbench.workloads.train import learning_rate
 
 
@@ -33,7 +34,8 @@ def run(recipe: Recipe, options: Options, device: torch.device, log: StepLog) ->
     training = prepare(recipe, options, device)
     log.phase(0, "matmul")
     log.matmul(matmul.measure(device, DTYPE[recipe.precision]))
-    _loop(training, log)
+    with kernel(options, device):
+        _loop(training, log)
 
 
 def _loop(training: Training, log: StepLog) -> None:
@@ -42,9 +44,10 @@ def _loop(training: Training, log: StepLog) -> None:
     ended = time.perf_counter()
     for step in range(1, training.recipe.steps + 1):
         loss = _forward_backward(training, log, step)
+        _prepare_next(training, log, step)
         log.phase(step, "optimizer")
-        grad_norm = _update(training, step)
-        loss_value = _mean_over_copies(training, loss).item()
+        norm = _update(training, step)
+        loss_value, grad_norm = _mean_over_copies(training, loss).item(), float(norm)
         matmul.synchronize(training.device)
         started, ended = ended, time.perf_counter()
         log.step(
@@ -61,7 +64,7 @@ def _forward_backward(training: Training, log: StepLog, step: int) -> torch.Tens
     """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank that does not know it."""
     recipe = training.recipe
     starts = range(0, training.copy_batch, recipe.micro_batch_size)
-    first = (step - 1) * recipe.samples_per_step + training.copy * training.copy_batch
+    first = _first(training, step)
     for chunk in training.chunks:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
@@ -79,15 +82,32 @@ def _forward_backward(training: Training, log: StepLog, step: int) -> torch.Tens
     return torch.stack(losses).mean()
 
 
+def _first(training: Training, step: int) -> int:
+    """Number in the whole run of the first sequence of a step that this copy of the model trains on."""
+    return (step - 1) * training.recipe.samples_per_step + training.copy * training.copy_batch
+
+
+def _prepare_next(training: Training, log: StepLog, step: int) -> None:
+    """Make the next step's first micro batch while the device is still busy, and not when it waits for it."""
+    if step < training.recipe.steps and any(map(_sees_tokens, training.chunks)):
+        # Behind all micro batches of this step, so that a rank that is stuck here lags those that wait for it.
+        log.phase(step, "data", training.copy_batch // training.recipe.micro_batch_size + 1)
+        training.batches.prepare(_first(training, step + 1))
+
+
+def _sees_tokens(chunk: Any) -> bool:
+    return any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process"))
+
+
 def _forward(
     training: Training, enter: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
     """One micro batch through one chunk, as the schedule asks for it: the output, and how it becomes a loss."""
     micro_batch, first = next(micro_batches)
     inputs = targets = positions = None
-    if get_attr_wrapped_model(chunk, "pre_process") or get_attr_wrapped_model(chunk, "post_process"):
+    if _sees_tokens(chunk):
         enter("data", micro_batch)
-        inputs, targets = batch(training.data, first, training.recipe.micro_batch_size, training.device)
+        inputs, targets = training.batches.get(first)
         positions = training.positions
     enter("forward", micro_batch)
     output = chunk(inputs, positions, None, labels=targets)
@@ -101,13 +121,19 @@ def _mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return loss, loss.detach().clone()
 
 
-def _update(training: Training, step: int) -> float:
-    """Take the optimizer's step; returns the gradient's norm before clipping."""
+def _update(training: Training, step: int) -> torch.Tensor | float:
+    """Take the optimizer's step; returns the gradient's norm before clipping, maybe on the device."""
+    settings = training.recipe.optimizer
     for group in training.optimizer.param_groups:
-        group["lr"] = learning_rate(training.recipe.optimizer, step, training.recipe.steps)
-    _, norm, _ = training.optimizer.step()
-    # It leaves out a step whose fp16 gradients overflow, and the norm with it.
-    return math.inf if norm is None else float(norm)
+        group["lr"] = learning_rate(settings, step, training.recipe.steps)
+        # Megatron-Core says which parameters decay; what would obey is its scheduler, which is not used here.
+        group["weight_decay"] = settings.weight_decay * group["wd_mult"]
+    if training.options.fused_optimizer:
+        norm = fused_step(training.optimizer, training.recipe.optimizer.clip_grad_norm, training.device)
+    else:
+        _, norm, _ = training.optimizer.step()
+    # A step whose fp16 gradients overflow is left out, and the norm with it.
+    return math.inf if norm is None else norm
 
 
 def _mean_over_copies(training: Training, loss: torch.Tensor) -> torch.Tensor:

@@ -1,27 +1,22 @@
-"""Megatron-Core's GPTModel in the shape of a recipe: the chunks of layers that this rank holds.
-
-What differs between versions 0.16 and 0.19 of Megatron-Core is here and nowhere else: both take a layer's
-specification from the same function, and call what is put into it with the same arguments.
-"""
+"""Megatron-Core's GPTModel in the shape of a recipe: the chunks of layers that this rank holds."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import nn
 from torch.nn import functional
 
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.workloads import megatron_layer
+from pytest_llmbench.workloads.megatron_linear import split
+from pytest_llmbench.workloads.megatron_loss import Model, padded_vocabulary
 from pytest_llmbench.workloads.megatron_weights import initialise
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,11 +65,18 @@ def build(recipe: Recipe, options: Options, config: TransformerConfig, device: t
 
 
 def _chunk(recipe: Recipe, options: Options, config: TransformerConfig, stage: int | None) -> Any:
-    layers = recipe.model.layers // (recipe.parallelism.pipeline * recipe.parallelism.virtual_pipeline)
-    return GPTModel(
+    vocabulary, layout = recipe.model.vocab_size, recipe.parallelism
+    layers = recipe.model.layers // (layout.pipeline * layout.virtual_pipeline)
+    shares = split(sequence=layout.sequence, accumulate=options.accumulate_in_gemm)
+    model = Model(
+        counted=vocabulary,
+        fused=options.cross_entropy == "fused",
+        shares=shares,
         config=config,
-        transformer_layer_spec=TransformerBlockSubmodules(layer_specs=[_layer(options)] * layers, layer_norm=_Norm),
-        vocab_size=recipe.model.vocab_size,
+        transformer_layer_spec=TransformerBlockSubmodules(
+            layer_specs=[_layer(options)] * layers, layer_norm=megatron_layer.Norm
+        ),
+        vocab_size=padded_vocabulary(vocabulary, layout.tensor) if options.pad_vocabulary else vocabulary,
         max_sequence_length=recipe.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage),
@@ -82,41 +84,11 @@ def _chunk(recipe: Recipe, options: Options, config: TransformerConfig, stage: i
         position_embedding_type="rope" if recipe.model.positions == "rope" else "learned_absolute",
         vp_stage=stage,
     )
+    megatron_layer.share(model, shares)
+    return model
 
 
 def _layer(options: Options) -> Any:
     spec = get_gpt_layer_local_spec()
-    spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
-    if options.attention == "sdpa":
-        spec.submodules.self_attention.submodules.core_attention = _FusedAttention
+    megatron_layer.use(spec, options.fusion, sdpa=options.attention != "unfused")
     return spec
-
-
-class _Norm(nn.LayerNorm):
-    """Layer norm that also serves sequence parallelism; Megatron-Core's needs Apex or Transformer Engine for that."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        for parameter in self.parameters():
-            # Each rank sees its part of the sequence, so that Megatron-Core has to sum these gradients.
-            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-
-class _FusedAttention(nn.Module):
-    """Causal attention by PyTorch's fused kernels, in the place of Megatron-Core's `DotProductAttention`."""
-
-    def __init__(self, config: TransformerConfig, **_: object) -> None:
-        super().__init__()
-        self._dropout = config.attention_dropout
-        # With sequence parallelism the whole layer draws the numbers of its own tensor-parallel rank.
-        self._own_numbers = not config.sequence_parallel
-
-    def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
-    ) -> torch.Tensor:
-        """Map three of [sequence, batch, heads, width] to [sequence, batch, heads × width]."""
-        dropout = self._dropout if self.training else 0.0
-        query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        with get_cuda_rng_tracker().fork() if dropout and self._own_numbers else nullcontext():
-            mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-        return mixed.permute(2, 0, 1, 3).flatten(2)

@@ -16,8 +16,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.workloads.batches import Batches
+from pytest_llmbench.workloads.megatron_linear import accumulate
 from pytest_llmbench.workloads.megatron_model import DTYPE, build, transformer_config
-from pytest_llmbench.workloads.tokens import Tokens, open_tokens, stable_seed
+from pytest_llmbench.workloads.megatron_optimizer import fuse
+from pytest_llmbench.workloads.tokens import stable_seed
 
 # As in `workloads.train`: of parameters and dropout.
 _SEED = 1
@@ -38,8 +41,9 @@ class Training:
     """
 
     recipe: Recipe
+    options: Options
     device: torch.device
-    data: Tokens
+    batches: Batches
     positions: torch.Tensor
     chunks: list[Any]
     optimizer: Any
@@ -73,12 +77,15 @@ def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
     seed = stable_seed(_SEED, copy, parallel_state.get_pipeline_model_parallel_rank())
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
+    if options.accumulate_in_gemm:
+        _see_that_products_accumulate(DTYPE[recipe.precision], device)
     config = transformer_config(recipe, device)
     chunks = _spread(build(recipe, options, config, device, _SEED), recipe, options, config)
     return Training(
         recipe=recipe,
         device=device,
-        data=open_tokens(recipe),
+        options=options,
+        batches=Batches(recipe, device),
         positions=torch.arange(recipe.sequence_length, device=device).expand(recipe.micro_batch_size, -1),
         chunks=chunks,
         optimizer=_optimizer(recipe, options, config, chunks),
@@ -90,6 +97,22 @@ def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
     )
 
 
+def _see_that_products_accumulate(dtype: torch.dtype, device: torch.device) -> None:
+    left, right = (torch.zeros(16, 16, dtype=dtype, device=device) for _ in range(2))
+    try:
+        accumulate(torch.zeros(16, 16, device=device), left, right)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(
+            f"options: accumulate_in_gemm: PyTorch {torch.__version__} cannot add a product of {dtype} to fp32 on "
+            f"{device.type}: {error}; take 2.10 or newer, or say accumulate_in_gemm: false"
+        ) from error
+
+
+def _gathers_ahead(recipe: Recipe, options: Options) -> bool:
+    """Whether parameters are still on their way in the forward pass; a layer compiled whole cannot wait for its own."""
+    return options.overlap and recipe.parallelism.sharding == "optimizer" and options.fusion != "layer"
+
+
 def _spread(chunks: list[Any], recipe: Recipe, options: Options, config: TransformerConfig) -> list[Any]:
     """Have the copies of the model average their gradients."""
     sharded = recipe.parallelism.sharding == "optimizer"
@@ -97,7 +120,7 @@ def _spread(chunks: list[Any], recipe: Recipe, options: Options, config: Transfo
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=options.overlap,
-        overlap_param_gather=options.overlap and sharded,
+        overlap_param_gather=_gathers_ahead(recipe, options),
     )
     return [DistributedDataParallel(config, settings, chunk) for chunk in chunks]
 
@@ -119,11 +142,13 @@ def _optimizer(recipe: Recipe, options: Options, config: TransformerConfig, chun
             fp16=recipe.precision == "fp16",
             loss_scale=options.loss_scale if recipe.precision == "fp16" else None,
             use_distributed_optimizer=sharded,
-            overlap_param_gather=options.overlap and sharded,
+            overlap_param_gather=_gathers_ahead(recipe, options),
         ),
         chunks,
         use_gloo_process_groups=False,
     )
+    if options.fused_optimizer:
+        fuse(optimizer)
     config.grad_scale_func = optimizer.scale_loss
     config.finalize_model_grads_func = finalize_model_grads
     if options.overlap:

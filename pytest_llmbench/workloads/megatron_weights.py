@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from torch import nn
+from torch.nn import functional
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.workloads import decoder
@@ -95,9 +96,15 @@ def _in_their_order(name: str, whole: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _share(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """This tensor-parallel rank's part of a matrix, as Megatron-Core marks it on the parameter."""
+    """This tensor-parallel rank's part of a matrix, as Megatron-Core marks it on the parameter; 0 beyond its rows."""
     if not getattr(parameter, "tensor_model_parallel", False):
-        return whole
+        return _padded(whole, parameter.shape[0])
     ranks: int = parallel_state.get_tensor_model_parallel_world_size()
     rank: int = parallel_state.get_tensor_model_parallel_rank()
+    if parameter.partition_dim == 0:
+        whole = _padded(whole, parameter.shape[0] * ranks)
     return whole.chunk(ranks, dim=parameter.partition_dim)[rank]
+
+
+def _padded(whole: torch.Tensor, rows: int) -> torch.Tensor:
+    return functional.pad(whole, (0, 0, 0, rows - whole.shape[0]))

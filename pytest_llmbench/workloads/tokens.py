@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
@@ -13,11 +10,6 @@ import torch
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Recipe, SyntheticTokens, TokenFile
-
-# Inputs and targets, int64 ids, each [sequences, sequence_length].
-Batch = tuple[torch.Tensor, torch.Tensor]
-# Batches in hand besides the one in use.
-_AHEAD = 2
 
 
 class Tokens(Protocol):
@@ -38,33 +30,11 @@ def open_tokens(recipe: Recipe) -> Tokens:
     return ZipfTokens(recipe.data, recipe)
 
 
-def batch(tokens: Tokens, first: int, count: int, device: torch.device) -> Batch:
+def batch(tokens: Tokens, first: int, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences `first` to `first + count - 1` as inputs and targets, each [count, sequence_length]."""
-    return _on_device(_rows(tokens, first, count, device), device)
-
-
-def batches(tokens: Tokens, firsts: Iterable[int], count: int, device: torch.device) -> Generator[Batch]:
-    """As `batch`, for one first sequence after the other; the next are made while the caller works with one.
-
-    A device that has to wait for the CPU to draw its tokens at every step loses several percent of its time.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as maker:
-        ahead: deque[Future[torch.Tensor]] = deque()
-        for first in firsts:
-            ahead.append(maker.submit(_rows, tokens, first, count, device))
-            if len(ahead) > _AHEAD:
-                yield _on_device(ahead.popleft().result(), device)
-        while ahead:
-            yield _on_device(ahead.popleft().result(), device)
-
-
-def _rows(tokens: Tokens, first: int, count: int, device: torch.device) -> torch.Tensor:
     rows = torch.stack([tokens.sequence(number) for number in range(first, first + count)])
-    return rows.pin_memory() if device.type == "cuda" else rows
-
-
-def _on_device(rows: torch.Tensor, device: torch.device) -> Batch:
-    rows = rows.to(device, non_blocking=True)
+    if device.type == "cuda":
+        rows = rows.pin_memory().to(device, non_blocking=True)
     return rows[:, :-1], rows[:, 1:]
 
 

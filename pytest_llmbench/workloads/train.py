@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +14,12 @@ from pytest_llmbench.core.recipes import Optimizer, Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.torch_options import Options
 from pytest_llmbench.workloads import attention, machine, matmul
+from pytest_llmbench.workloads.batches import Batches
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
 from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
 from pytest_llmbench.workloads.steplog import StepLog
-from pytest_llmbench.workloads.tokens import Batch, Tokens, batches, open_tokens, stable_seed
+from pytest_llmbench.workloads.tokens import stable_seed
 
 # Of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
@@ -51,8 +50,9 @@ def train(context: RankContext, log: StepLog) -> None:
         _kept.append(training)
         log.phase(0, "matmul")
         log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
-        with attention.kernel(recipe, options.attention, device), closing(_batches(training)) as data:
-            _loop(training, data, log)
+        with attention.kernel(recipe, options.attention, device) as name:
+            print(f"attention kernel: {name}", flush=True)
+            _loop(training, log)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,14 +68,14 @@ class _Training:
     device: torch.device
     rank: int
     rank_batch: int
-    data: Tokens
+    batches: Batches
     model: nn.Module
     optimizer: torch.optim.Optimizer
 
-    @property
-    def starts(self) -> range:
-        """The first sequence of each micro batch, counted from the first of this rank in the step."""
-        return range(0, self.rank_batch, self.recipe.micro_batch_size)
+    def firsts(self, step: int) -> range:
+        """The first sequence of each micro batch of this rank in a 1-based step."""
+        first = (step - 1) * self.recipe.samples_per_step + self.rank * self.rank_batch
+        return range(first, first + self.rank_batch, self.recipe.micro_batch_size)
 
 
 def _prepare(recipe: Recipe, options: Options, context: RankContext, device: torch.device) -> _Training:
@@ -84,7 +84,7 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
             f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
             f"{recipe.micro_batch_size} on {context.world_size} ranks"
         )
-    data = open_tokens(recipe)
+    batches = Batches(recipe, device)  # first, as what is wrong with data shows at once
     model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     return _Training(
@@ -92,7 +92,7 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
         device=device,
         rank=context.rank,
         rank_batch=recipe.samples_per_step // context.world_size,
-        data=data,
+        batches=batches,
         model=model,
         optimizer=torch.optim.AdamW(
             model.parameters(),
@@ -104,22 +104,15 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
     )
 
 
-def _batches(training: _Training) -> Generator[Batch]:
-    """Every micro batch of this rank, in order."""
-    recipe = training.recipe
-    firsts = (
-        step * recipe.samples_per_step + training.rank * training.rank_batch + start
-        for step in range(recipe.steps)
-        for start in training.starts
-    )
-    return batches(training.data, firsts, recipe.micro_batch_size, training.device)
-
-
-def _loop(training: _Training, data: Iterator[Batch], log: StepLog) -> None:
+def _loop(training: _Training, log: StepLog) -> None:
     dist.barrier()
     ended = time.perf_counter()
     for step in range(1, training.recipe.steps + 1):
-        loss = _forward_backward(training, data, log, step)
+        loss = _forward_backward(training, log, step)
+        if step < training.recipe.steps:
+            # Behind all micro batches of this step, so that a rank that is stuck here lags those that wait for it.
+            log.phase(step, "data", len(training.firsts(step)) + 1)
+            training.batches.prepare(training.firsts(step + 1)[0])
         log.phase(step, "optimizer")
         grad_norm = _update(training, step)
         loss_value, grad_norm_value = loss.item(), grad_norm.item()
@@ -135,17 +128,17 @@ def _loop(training: _Training, data: Iterator[Batch], log: StepLog) -> None:
         )
 
 
-def _forward_backward(training: _Training, data: Iterator[Batch], log: StepLog, step: int) -> torch.Tensor:
+def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
     """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
-    recipe, starts = training.recipe, training.starts
+    recipe, firsts = training.recipe, training.firsts(step)
     total = torch.zeros((), device=training.device)
-    for micro_batch, start in enumerate(starts, start=1):
+    for micro_batch, first in enumerate(firsts, start=1):
         log.phase(step, "data", micro_batch)
-        inputs, targets = next(data)
-        with gradient_sync(training.model, enabled=start == starts[-1]):
+        inputs, targets = training.batches.get(first)
+        with gradient_sync(training.model, enabled=first == firsts[-1]):
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-                loss = training.model(inputs, targets) / len(starts)
+                loss = training.model(inputs, targets) / len(firsts)
             log.phase(step, "backward", micro_batch)
             loss.backward()
         total += loss.detach()

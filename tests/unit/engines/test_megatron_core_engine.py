@@ -62,7 +62,13 @@ def test_missing_megatron_core_is_said_with_the_cure(monkeypatch: pytest.MonkeyP
         {},
         {"parallelism": EVERYTHING},
         {"precision": "fp16", "options": {"loss_scale": 64.0}},
-        {"parallelism": {"activation_checkpointing": "selective"}, "options": {"attention": "unfused"}},
+        {
+            "parallelism": {"activation_checkpointing": "selective"},
+            "options": {"attention": "unfused", "fusion": "none"},
+        },
+        {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}},
+        {"options": {"fusion": "layer", "attention": "cudnn", "cross_entropy": "unfused", "fused_optimizer": False}},
+        {"options": {"accumulate_in_gemm": True, "attention": "flash"}},
         {"model": {"positions": "rope"}},
     ],
 )
@@ -105,8 +111,8 @@ def test_cpu_ranks_train_in_fp32() -> None:
             id="heads",
         ),
         pytest.param(
-            {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}},
-            "vocab_size 51197 does not divide by tensor 2",
+            {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}, "options": {"pad_vocabulary": False}},
+            "vocab_size 51197 does not divide by tensor 2: say pad_vocabulary: true",
             id="vocabulary",
         ),
         pytest.param(
@@ -141,8 +147,28 @@ def test_cpu_ranks_train_in_fp32() -> None:
         pytest.param(
             {"parallelism": {"activation_checkpointing": "selective"}},
             "selective checkpointing recomputes the attention, which attention sdpa does by itself: say "
-            "activation_checkpointing: none, or options: {attention: unfused}",
+            "activation_checkpointing: none, or options: {attention: unfused, fusion: none}",
             id="selective",
+        ),
+        pytest.param(
+            {"options": {"attention": "unfused"}},
+            "attention unfused is part of Megatron-Core's own layer, not of fusion pointwise: say none",
+            id="attention",
+        ),
+        pytest.param(
+            {"parallelism": {"tensor": 2}, "options": {"fusion": "layer"}},
+            "fusion layer compiles a layer of one rank alone, not of tensor 2: say fusion: pointwise",
+            id="compiled_layer",
+        ),
+        pytest.param(
+            {"model": {"positions": "rope"}, "options": {"fusion": "layer"}},
+            "fusion layer knows no positions rope: say fusion: pointwise",
+            id="positions",
+        ),
+        pytest.param(
+            {"options": {"fusion": "none", "accumulate_in_gemm": True}},
+            "accumulate_in_gemm needs the products of fusion pointwise, not none",
+            id="accumulate",
         ),
     ],
 )  # fmt: skip
@@ -175,3 +201,12 @@ def test_the_task_carries_the_whole_recipe() -> None:
     task = ENGINE.work(asked, NODE, place)
     assert task.entry == "pytest_llmbench.workloads.megatron:train"
     assert validate(Recipe, task.config, "task") == asked
+
+
+@pytest.mark.parametrize(("tensor", "env"), [(1, {}), (2, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})])
+def test_the_device_keeps_the_order_of_work_only_for_tensor_parallelism(
+    tensor: int, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Where ranks share products, what they send hides behind the next one only if it is started first."""
+    place = Place(folder=tmp_path, environment=Environment(), slurm=False, time_limit_min=1)
+    assert ENGINE.work(recipe(parallelism={"tensor": tensor}), NODE, place).env == env

@@ -25,8 +25,12 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there: these ranks are CPU ranks"),
 ]
 
-# Engine torch lets norms and biases decay too, Megatron-Core only matrices.
-BASE: Mapping[str, Any] = {"model": {"layers": 4, "attention_heads": 4}, "optimizer": {"weight_decay": 0.0}}
+# Engine torch lets norms and biases decay too, Megatron-Core only matrices. Compiling takes longer than training.
+BASE: Mapping[str, Any] = {
+    "model": {"layers": 4, "attention_heads": 4},
+    "optimizer": {"weight_decay": 0.0},
+    "compile": False,
+}
 # Ranks of each layout, and what its recipe says of it.
 LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "tensor": (2, {"parallelism": {"tensor": 2}}),
@@ -35,7 +39,13 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "copies": (2, {}),
     "copies_without_overlap": (2, {"options": {"overlap": False}}),
     "sharded": (2, {"parallelism": {"sharding": "optimizer"}}),
-    "selective": (1, {"parallelism": {"activation_checkpointing": "selective"}, "options": {"attention": "unfused"}}),
+    "selective": (
+        1,
+        {
+            "parallelism": {"activation_checkpointing": "selective"},
+            "options": {"attention": "unfused", "fusion": "none"},
+        },
+    ),
     "full": (1, {"parallelism": {"activation_checkpointing": "full"}}),
     "interleaved_sharded": (4, {"parallelism": {"pipeline": 2, "virtual_pipeline": 2, "sharding": "optimizer"}}),
     "all_at_once": (

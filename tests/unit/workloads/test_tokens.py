@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.workloads.tokens import batch, batches, open_tokens, stable_seed
+from pytest_llmbench.workloads.tokens import batch, open_tokens, stable_seed
 
 from .conftest import MakeRecipe
 
@@ -125,35 +124,3 @@ def test_a_negative_id_is_refused(make_recipe: MakeRecipe, tmp_path: Path) -> No
     tokens = open_tokens(make_recipe(data={"kind": "token_file", "path": str(path), "dtype": "int32"}))
     with pytest.raises(ConfigError, match="id -7 near token 0"):
         tokens.sequence(0)
-
-
-def test_batches_made_ahead_are_the_same(make_recipe: MakeRecipe) -> None:
-    """One after the other, whatever the order of their first sequences."""
-    tokens = open_tokens(make_recipe())
-    firsts = [4, 0, 2, 6, 100]
-    made = list(batches(tokens, firsts, 2, CPU))
-    assert len(made) == len(firsts)
-    for first, (inputs, targets) in zip(firsts, made, strict=True):
-        wanted = batch(tokens, first, 2, CPU)
-        assert torch.equal(inputs, wanted[0])
-        assert torch.equal(targets, wanted[1])
-
-
-def test_what_is_wrong_with_data_is_said_by_the_batch_that_needs_it() -> None:
-    """An error of the thread that makes batches is one of the caller; nothing goes on behind its back."""
-
-    class Broken:
-        """Tokens of which one cannot be read."""
-
-        def sequence(self, number: int) -> torch.Tensor:
-            """See `Tokens`."""
-            if number > 2:
-                raise ConfigError(f"sequence {number} is broken")
-            return torch.zeros(3, dtype=torch.int64)
-
-    made = batches(Broken(), range(5), 1, CPU)
-    for _ in range(3):
-        next(made)
-    with pytest.raises(ConfigError, match="sequence 3 is broken"):
-        next(made)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
