@@ -6,14 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Bits of clocks_throttle_reasons.active, as NVML's header has them, that a healthy GPU never shows under load. The
-# power cap (0x4) is not one of them: matrix products reach it on every GPU in good order.
-_BAD = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
+from pytest_llmbench.core.telemetry import SLOWDOWNS
+
 # Samples come every second; one that comes this late is missed by those before it.
 _GAP_S = 3.0
 
@@ -62,7 +56,7 @@ def _number(text: str) -> float | None:
 
 def throttled(samples: Sequence[Sample]) -> list[str]:
     """Reasons for a lower clock that must not be, and how often each was seen."""
-    counted = {name: sum(bool((sample.reasons or 0) & bit) for sample in samples) for bit, name in _BAD.items()}
+    counted = {name: sum(bool((sample.reasons or 0) & bit) for sample in samples) for bit, name in SLOWDOWNS.items()}
     return [f"{name} in {count} of {len(samples)} samples" for name, count in counted.items() if count]
 
 

@@ -64,6 +64,7 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
     return {
         "steps": series.steps,
         "totals": series.totals,
+        "telemetry": series.telemetry,
         "unreadable": series.unreadable,
         "metrics": {} if problem else metrics,
         # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
@@ -101,6 +102,7 @@ def _measure(evidence: Evidence, system: System) -> dict[str, Metric]:
         judged=judged_steps(recipe, series.steps),
         gpus=topology.gpus,
         totals=series.totals,
+        telemetry=series.telemetry,
         counts_flops=engine.counts_flops(recipe),
         matmul_flops_per_s=sum(rate for rate in rates if rate) if rates and all(rates) else None,
         peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,

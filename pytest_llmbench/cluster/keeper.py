@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pytest_llmbench.cluster.active import RunView
 from pytest_llmbench.core.health import HealthRecord
 from pytest_llmbench.core.records import Judgement, RunRecord, write_model
+from pytest_llmbench.judging.telemetry import first_of, gaps
 
 
 class Keeper:
@@ -79,9 +80,10 @@ class Keeper:
         """Make a record final, and tell whoever waits for it."""
         self.write(record.path, record)
         if record.problem is None and record.unreadable:
-            first, *others = record.unreadable
-            more = f", and {len(others)} more" if others else ""
-            self.notes.append(f"run {record.key} is judged without what could not be read: {first}{more}")
+            unread = first_of(record.unreadable)
+            self.notes.append(f"run {record.key} is judged without what could not be read: {unread}")
+        if record.problem is None and (unknown := gaps(record.telemetry, record.gpus)):
+            self.notes.append(f"run {record.key} is judged without some of its telemetry: {first_of(unknown)}")
         with self._changed:
             self.records[record.key] = record
             self._changed.notify_all()

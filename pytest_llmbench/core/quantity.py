@@ -36,6 +36,8 @@ UNITS: dict[str, tuple[str, float]] = {
     "us": ("time", 1e-6),
     "ops/s": ("operation rate", 1.0),
     "W": ("power", 1.0),
+    "J/token": ("energy per token", 1.0),
+    "tokens/J": ("tokens per energy", 1.0),
     "degC": ("temperature", 1.0),
     "MHz": ("frequency", 1e6),
     "%": ("fraction", 0.01),

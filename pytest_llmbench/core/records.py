@@ -15,6 +15,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import RankInfo, Step
+from pytest_llmbench.core.telemetry import GpuTelemetry
 
 SCHEMA_VERSION = 1
 
@@ -118,6 +119,7 @@ class RunRecord(Strict):
         command: what was started on each of them.
         provenance: what ran: versions, commits, digests, environment.
         totals: what the framework said of the whole run, by name.
+        telemetry: what each rank's GPU did in the judged steps, and why something of it is not known.
         unreadable: `file:line: why` of lines that look like steps and could not be read, and were left out.
         cut_off: how a run that is meant to be cut off at its time limit was.
         replayed: where the logs are, of a run that was made elsewhere.
@@ -148,6 +150,7 @@ class RunRecord(Strict):
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     totals: Mapping[str, float] = {}
+    telemetry: tuple[GpuTelemetry, ...] = ()
     unreadable: tuple[str, ...] = ()
     cut_off: str | None = None
     replayed: str | None = None

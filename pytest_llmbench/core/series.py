@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.telemetry import GpuTelemetry
 
 
 class RankInfo(Strict):
@@ -77,6 +78,7 @@ class StepSeries(Strict):
         failure: the line with which it says that it failed: the first of those that are nearest to the cause.
         cut_off: the line with which Slurm says that it ended the run at its time limit.
         restarted: `file:line: why` of the first sign of a second run in the same log.
+        telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
     """
 
     ranks: tuple[RankInfo, ...] = ()
@@ -89,6 +91,7 @@ class StepSeries(Strict):
     failure: str | None = None
     cut_off: str | None = None
     restarted: str | None = None
+    telemetry: tuple[GpuTelemetry, ...] = ()
 
 
 class Progress(Strict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, get_args
 
-from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, TypeAdapter
 
 from pytest_llmbench.core.schema import Strict
 
@@ -66,6 +66,42 @@ class StepEvent(_Event):
     time: float
 
 
+class TelemetryEvent(_Event):
+    """A rank watches its GPU: said before the first sample, and once more where something comes between.
+
+    Attributes:
+        gpu: its UUID, `GPU-...`.
+        period_s: seconds from one sample to the next.
+        trouble: why there are no samples, or fewer.
+    """
+
+    event: Literal["telemetry"] = "telemetry"
+    gpu: str
+    period_s: PositiveFloat
+    trouble: str | None
+
+
+class GpuEvent(_Event):
+    """One sample of the rank's GPU at Unix time `time`; None is what the GPU does not tell.
+
+    Attributes:
+        energy_mj: counter of all energy since the driver was loaded, mJ.
+        power_w: W; from Ampere on (but for GA100) the mean of the last second.
+        memory_used_bytes: of everything on the GPU, the driver's own included.
+        clocks_event_reasons: why clocks are not higher: the bits of `core.telemetry.REASONS`.
+    """
+
+    event: Literal["gpu"] = "gpu"
+    time: float
+    energy_mj: _Count | None
+    power_w: NonNegativeFloat | None
+    sm_clock_mhz: _Count | None
+    memory_clock_mhz: _Count | None
+    temperature_degc: _Count | None
+    memory_used_bytes: _Count | None
+    clocks_event_reasons: _Count | None
+
+
 class EndEvent(_Event):
     """A rank finished its last step."""
 
@@ -81,7 +117,7 @@ class FailureEvent(_Event):
     time: float
 
 
-Event = StartEvent | MatmulEvent | StepEvent | EndEvent | FailureEvent
+Event = StartEvent | MatmulEvent | TelemetryEvent | GpuEvent | StepEvent | EndEvent | FailureEvent
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
 

@@ -15,7 +15,9 @@ from typing import Literal
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric
 from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.telemetry import RULES, Watched
 
 TOKENS_OF_RECORD = 20_000_000
 
@@ -44,6 +46,7 @@ class Measurement:
         matmul_flops_per_s: measured matrix-product rate of all ranks together, FLOP/s.
         peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
         counts_flops: whether a step trains the whole decoder on every token, as the formula of its FLOPs has it.
+        telemetry: what each rank's GPU did in the judged steps.
     """
 
     recipe: Recipe
@@ -54,6 +57,7 @@ class Measurement:
     peak_flops_per_s: float | None
     totals: Mapping[str, float] = field(default_factory=dict)
     counts_flops: bool = True
+    telemetry: Sequence[GpuTelemetry] = ()
 
     @property
     def seconds(self) -> float | None:
@@ -64,6 +68,12 @@ class Measurement:
     def tokens_per_s(self) -> float | None:
         """Tokens of the judged steps by their wall clock; None where one of them lacks either."""
         return ratio(_sum((step.tokens, step.interval) for step in self.judged), self.seconds)
+
+    @property
+    def watched(self) -> Watched:
+        """What all GPUs did in the judged steps."""
+        tokens = _sum((step.tokens, step.interval) for step in self.judged)
+        return Watched(ranks=self.telemetry, gpus=self.gpus, tokens=tokens)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -159,6 +169,10 @@ def _step_time(m: Measurement) -> float | None:
     return stats.median(seconds) if seconds and len(seconds) == len(m.judged) else None
 
 
+def _of_gpus(compute: Callable[[Watched], float | None]) -> Callable[[Measurement], float | None]:
+    return lambda m: compute(m.watched)
+
+
 STATISTICS: Mapping[str, Statistic] = {
     "throughput": Statistic(
         unit="words/s",
@@ -217,6 +231,9 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="highest memory of any rank",
         compute=_peak_memory,
     ),
+    **{
+        name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute)) for name, rule in RULES.items()
+    },
 }
 
 

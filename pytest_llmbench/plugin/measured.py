@@ -11,6 +11,7 @@ from pytest_llmbench.core.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import STATISTICS, window
+from pytest_llmbench.judging.telemetry import RULES, gaps
 
 
 class Measured(Quantity):
@@ -86,10 +87,13 @@ class Run:
             raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
         metric = self.record.metrics.get(statistic)
         if metric is None:
+            rule, record = self._statistics[statistic].rule, self.record
+            unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
+            why = f"it has {', '.join(record.metrics)}"
+            if unknown_of_gpus:
+                why = f"not all is known of its GPUs: {'; '.join(unknown_of_gpus)}"
             raise RunError(
-                "no_measurement",
-                f"{statistic} ({self._statistics[statistic].rule}) has no meaning for this run on {self.machine}: "
-                f"it has {', '.join(self.record.metrics)}",
+                "no_measurement", f"{statistic} ({rule}) has no meaning for this run on {self.machine}: {why}"
             )
         quantity = Measured(statistic, metric, self.record)
         self.used.append(quantity)

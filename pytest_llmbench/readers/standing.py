@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from pytest_llmbench.core.series import Progress
 from pytest_llmbench.core.step_events import PHASES, StepEvent, parse_event
 
-# More than the longest event, a failure's text, so that the step before it is found.
-_TAIL_BYTES = 16384
+# More than the longest event, a failure's text, and than the samples of minutes, so that the step before is found.
+_TAIL_BYTES = 1 << 17
 
 
 def last_step(folder: Path) -> Progress | None:

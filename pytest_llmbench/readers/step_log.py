@@ -7,12 +7,9 @@ of the events of `core.step_events` is reported as unreadable and otherwise igno
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from pytest_llmbench.core.series import RankInfo, Step, StepSeries
 from pytest_llmbench.core.step_events import (
@@ -22,11 +19,9 @@ from pytest_llmbench.core.step_events import (
     MatmulEvent,
     StartEvent,
     StepEvent,
-    parse_event,
 )
+from pytest_llmbench.readers.event_lines import event_lines, rank_logs
 
-_FILE = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
-_LONGEST_LINE = 65536
 # A file of garbage is told by its first lines; the rest is counted.
 _MOST_REPORTED = 20
 
@@ -40,7 +35,7 @@ def read_steps(folder: Path) -> StepSeries:
     Args:
         folder: the run's folder, with `steps/rank-00000.jsonl` and so on; without any, the series is empty.
     """
-    logs = [_RankLog(rank=rank, path=path) for rank, path in _files(folder / "steps")]
+    logs = [_RankLog(rank=rank, path=path) for rank, path in rank_logs(folder)]
     sums: dict[int, _Sum] = {}
     for log in logs:
         for step in log.steps():
@@ -50,14 +45,6 @@ def read_steps(folder: Path) -> StepSeries:
         steps=tuple(sums[number].step() for number in sorted(sums)),
         unreadable=tuple(line for log in logs for line in log.reported()),
     )
-
-
-def _files(folder: Path) -> list[tuple[int, Path]]:
-    try:
-        paths = list(folder.iterdir())
-    except OSError:
-        return []
-    return sorted((int(match[1]), path) for path in paths if (match := _FILE.fullmatch(path.name)))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,14 +65,12 @@ class _RankLog:
     def steps(self) -> Iterator[StepEvent]:
         """Yield the readable steps, in order."""
         try:
-            with self.path.open("rb") as file:
-                while line := file.readline(_LONGEST_LINE):
-                    self._line += 1
-                    event = self._parse(line)
-                    while not line.endswith(b"\n") and (line := file.readline(_LONGEST_LINE)):
-                        pass  # the rest of a line that is too long
-                    if event is not None and self._accept(event) and isinstance(event, StepEvent):
-                        yield event
+            for line in event_lines(self.path):
+                self._line = line.number
+                if line.event is None:
+                    self._refuse(line.why)
+                elif self._accept(line.event) and isinstance(line.event, StepEvent):
+                    yield line.event
         except OSError as error:
             self._refuse(f"cannot be read on: {error.strerror}")
 
@@ -113,17 +98,6 @@ class _RankLog:
             yield f"{self.path.name}:{self._line}: {self._unreported} more unreadable lines up to here"
         if self._failure is not None and self._start is None:
             yield f"{self.path.name}:1: no start of this rank, which failed: {self._failure.error}"
-
-    def _parse(self, line: bytes) -> Event | None:
-        if not line.endswith(b"\n"):
-            self._refuse("cut off" if len(line) < _LONGEST_LINE else "too long")
-            return None
-        try:
-            return parse_event(line)
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            self._refuse(": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": "))
-            return None
 
     def _accept(self, event: Event) -> bool:
         """Take note of an event; False when it contradicts those before."""

@@ -8,10 +8,11 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from pytest_llmbench.workloads import deadman
+from pytest_llmbench.workloads import deadman, gpu_samples
 from pytest_llmbench.workloads.context import RankContext, Task, place, read_task
 from pytest_llmbench.workloads.machine import device_name, versions
 from pytest_llmbench.workloads.steplog import StepLog
@@ -41,17 +42,19 @@ def run_rank(folder: str) -> None:
     task = read_task(Path(folder))
     os.environ.update(task.env)
     context = place(task, Path(folder), os.environ)
-    with StepLog(context) as log:
+    with StepLog(context) as log, ExitStack() as watch:
         if task.owner is not None:
             deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log))
         try:
             log.start(device_name(context), versions())
+            watch.enter_context(gpu_samples.sampled(context, log))
             _entry(task)(context, log)
         except BaseException as error:
             log.failure(f"{type(error).__name__}: {error}")
             if context.world_size > 1:
                 atexit.register(_exit_now)
             raise
+        watch.close()
         log.end()
 
 

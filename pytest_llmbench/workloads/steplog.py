@@ -1,8 +1,8 @@
 """What a rank writes down: JSON lines for the judge, and one small file that says what it does just now.
 
 `FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
-one `step` per optimizer step, and `end` or `failure` last. It is strict JSON: numbers that are not finite
-are the texts `nan`, `inf` and `-inf`.
+one `step` per optimizer step, and `end` or `failure` last. Samples of the rank's GPU are in between. It is strict
+JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
 
 `FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. When every rank is stuck in the same step, the
 sick one is the one that lags: the others wait for it in `backward`, it never left `forward`.
@@ -25,10 +25,12 @@ from pytest_llmbench.core.step_events import (
     EndEvent,
     Event,
     FailureEvent,
+    GpuEvent,
     MatmulEvent,
     Phase,
     StartEvent,
     StepEvent,
+    TelemetryEvent,
     json_number,
 )
 from pytest_llmbench.workloads.context import RankContext
@@ -81,6 +83,10 @@ class StepLog:
     def matmul(self, flops_per_s: float) -> None:
         """Write this rank's measured dense matrix-product rate, FLOP/s."""
         self._write(MatmulEvent(flops_per_s=flops_per_s))
+
+    def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
+        """Write what is known of this rank's GPU; any thread may, at any time before the log is closed."""
+        self._write(event)
 
     def step(
         self,

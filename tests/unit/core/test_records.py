@@ -25,6 +25,7 @@ from pytest_llmbench.core.records import (
 )
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.series import RankInfo, Step
+from pytest_llmbench.core.telemetry import GpuTelemetry
 
 RECIPE = validate(
     Recipe,
@@ -82,6 +83,9 @@ def record(folder: Path, *losses: float) -> RunRecord:
         timings=Timings(submitted=1.5, started=2.5),
         rank_info=(RankInfo(rank=0, host="n0", pid=1, local_rank=0, device="NVIDIA H200", versions={}),),
         steps=tuple(step(number, loss) for number, loss in enumerate(losses, start=1)),
+        telemetry=(
+            GpuTelemetry(rank=0, gpu="GPU-0", samples=3, energy_j=0.1, reasons={"power cap": 3}, gaps=("a gap",)),
+        ),
         metrics={"throughput": Metric(value=1e5, unit="words/s", rule="a rule")},
         problem=Problem(kind="hang", message="no step", log="rank-0.log"),
         judgements=(Judgement(test="test_it", verdict=Verdict.ERROR, reason="no step"),),

@@ -14,9 +14,11 @@ from pytest_llmbench.core.step_events import (
     EndEvent,
     Event,
     FailureEvent,
+    GpuEvent,
     MatmulEvent,
     StartEvent,
     StepEvent,
+    TelemetryEvent,
     json_number,
     parse_event,
 )
@@ -31,6 +33,11 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(MatmulEvent, flops_per_s=SECONDS),
     st.builds(StepEvent, step=COUNTS, seconds=SECONDS, tokens=COUNTS, samples=COUNTS, loss=LOSSES, grad_norm=LOSSES,
               peak_memory_bytes=st.none() | COUNTS, time=SECONDS),
+    st.builds(TelemetryEvent, gpu=WORDS, period_s=SECONDS, trouble=st.none() | WORDS),
+    st.builds(GpuEvent, time=SECONDS, energy_mj=st.none() | COUNTS, power_w=st.none() | SECONDS,
+              sm_clock_mhz=st.none() | COUNTS, memory_clock_mhz=st.none() | COUNTS,
+              temperature_degc=st.none() | COUNTS, memory_used_bytes=st.none() | COUNTS,
+              clocks_event_reasons=st.none() | COUNTS),
     st.builds(EndEvent, steps=COUNTS),
     st.builds(FailureEvent, error=WORDS, time=SECONDS),
 )  # fmt: skip

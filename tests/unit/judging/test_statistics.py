@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import UNITS
 from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, window
+from pytest_llmbench.judging.telemetry import RULES
 from tests.conftest import known
 
 from .conftest import small, step_lists
@@ -30,7 +32,17 @@ def measurement(
         gpus=gpus,
         matmul_flops_per_s=matmul,
         peak_flops_per_s=peak,
+        telemetry=[watched(rank) for rank in range(gpus)],
     )
+
+
+def watched(rank: int) -> GpuTelemetry:
+    """What a GPU did in the 4 s of the judged steps: 100 W."""
+    return GpuTelemetry(
+        rank=rank, gpu=f"GPU-{rank}", seconds=4.0, samples=8, energy_j=400.0, energy_error_j=5.0, power_w=101.0,
+        sm_clock_mhz=1500.0, sm_clock_min_mhz=1400.0 + rank, memory_clock_mhz=3201.0, temperature_max_degc=50.0 + rank,
+        memory_used_max_bytes=2.0**34, throttled=int(rank == 0), power_capped=2,
+    )  # fmt: skip
 
 
 def values(m: Measurement) -> dict[str, float]:
@@ -70,6 +82,15 @@ def test_a_run_worked_out_by_hand() -> None:
         "matmul_fraction": 100 * flops_per_s / 8e12,
         "loss_drop": 2.0,
         "peak_memory": 4.0,
+        "power_mean": 100.0,
+        "energy_per_token": 8 * 400 / 1024,
+        "tokens_per_joule": 1024 / (8 * 400),
+        "clock_mean": 1500.0,
+        "clock_min": 1400.0,
+        "throttled": 100 / 64,
+        "power_capped": 25.0,
+        "temperature_max": 57.0,
+        "memory_used_max": 16.0,
     })  # fmt: skip
 
 
@@ -94,7 +115,7 @@ def test_what_has_no_meaning_is_left_out() -> None:
     """On CPUs without a known rate there is no number per GPU, no MFU, no fraction: none of them is 0."""
     bare = tuple(step.model_copy(update={"peak_memory_bytes": None}) for step in HAND)
     found = values(measurement(bare, gpus=0, matmul=None, peak=None))
-    missing = {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "matmul_fraction", "peak_memory"}
+    missing = {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "matmul_fraction", "peak_memory"} | RULES.keys()
     assert STATISTICS.keys() - found.keys() == missing
 
 
@@ -111,7 +132,7 @@ def test_slower_steps_lower_every_rate_alike(steps: tuple[Step, ...], factor: fl
     before, after = values(measurement(steps)), values(measurement(scaled(steps, factor)))
     times = {"time_for_20m_tokens", "step_time"}
     for name in before:
-        power = 1 if name in times else 0 if name in {"loss_drop", "peak_memory"} else -1
+        power = 1 if name in times else 0 if name in {"loss_drop", "peak_memory", *RULES} else -1
         assert after[name] == pytest.approx(before[name] * factor**power)
 
 

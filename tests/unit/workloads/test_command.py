@@ -185,7 +185,8 @@ def test_what_a_node_lacks_is_reported_and_nothing_starts(
 ) -> None:
     """The problem is in the report; the script never ran."""
     (tmp_path / "none").mkdir()
-    assert drive("echo never", {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None, **task).wait(300) == 0
+    env = {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None
+    assert drive("echo never", env, **task).wait(300) == 0
     problem = report(tmp_path).problem
     assert problem is not None
     assert problem.kind == kind

@@ -1,0 +1,79 @@
+"""What a GPU did while its rank trained: samples in numbers, and the driver's reasons for lower clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_llmbench.core.schema import Strict
+
+# Seconds between two samples.
+PERIOD_S = 0.5
+# Where more periods than these lie between two samples, nobody watched.
+GAP_PERIODS = 3
+
+# Bits of NVML's clocks event reasons, which drivers before 535 call throttle reasons, that a healthy GPU never shows
+# under load.
+SLOWDOWNS: Mapping[int, str] = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+# Not one of them: a GPU in good order reaches its power limit under full load.
+POWER_CAP = 0x04
+REASONS: Mapping[int, str] = {
+    0x01: "idle",
+    0x02: "application clocks",
+    POWER_CAP: "power cap",
+    0x10: "sync boost",
+    0x100: "display clocks",
+    **SLOWDOWNS,
+}
+
+
+def reasons_of(mask: int) -> list[str]:
+    """Names of the reasons in a bit mask; a bit that has none is named by its number."""
+    bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
+    return [REASONS.get(bit, f"{bit:#x}") for bit in bits]
+
+
+class GpuTelemetry(Strict):
+    """What the GPU of one rank did from the start of its first judged step to the end of its last.
+
+    Attributes:
+        rank: whose GPU it is.
+        gpu: its UUID as the driver has it; None where the rank did not watch any.
+        seconds: from start to end by the rank's own clock; None where it did not get that far.
+        samples: how many lie within.
+        unwatched_s: how much of it lies between samples that are too far apart, seconds.
+        energy_j: by the GPU's own counter, J; at start and end, between two samples, as if power were constant there.
+        energy_error_j: the most that energy can be wrong by for that, J.
+        power_w: mean of the samples, W.
+        sm_clock_mhz: mean of the samples, MHz.
+        sm_clock_min_mhz: lowest of the samples, MHz.
+        memory_clock_mhz: mean of the samples, MHz.
+        temperature_max_degc: highest of the samples, °C.
+        memory_used_max_bytes: highest of the samples, of everything on the GPU, the driver's own included.
+        throttled: how many samples name a reason of `SLOWDOWNS`.
+        power_capped: how many name the power limit.
+        reasons: how many name each reason.
+        gaps: why something of this is None.
+    """
+
+    rank: int
+    gpu: str | None = None
+    seconds: float | None = None
+    samples: int = 0
+    unwatched_s: float = 0.0
+    energy_j: float | None = None
+    energy_error_j: float | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_min_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    temperature_max_degc: float | None = None
+    memory_used_max_bytes: float | None = None
+    throttled: int | None = None
+    power_capped: int | None = None
+    reasons: Mapping[str, int] = {}
+    gaps: tuple[str, ...] = ()

@@ -1,0 +1,65 @@
+"""Samples and step logs of GPUs, as ranks write them, at times of the test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.step_events import (
+    EndEvent,
+    Event,
+    GpuEvent,
+    MatmulEvent,
+    StartEvent,
+    StepEvent,
+    TelemetryEvent,
+)
+from pytest_llmbench.core.telemetry import PERIOD_S
+
+BEGIN = 1_764_000_000.0
+DEVICE = "NVIDIA H200"
+POWER_W = 690.0
+
+
+def told(rank: int = 0, trouble: str | None = None) -> TelemetryEvent:
+    """What a rank says of its watching."""
+    return TelemetryEvent(gpu=f"GPU-{rank}", period_s=PERIOD_S, trouble=trouble)
+
+
+def sample(at_s: float, **changes: Any) -> GpuEvent:
+    """A sample `at_s` seconds after `BEGIN`, of an H200 under full load at its power limit."""
+    values: dict[str, Any] = {
+        "time": BEGIN + at_s, "energy_mj": 5_000_000 + round(1e3 * POWER_W * at_s), "power_w": POWER_W,
+        "sm_clock_mhz": 1455, "memory_clock_mhz": 3201, "temperature_degc": 58, "memory_used_bytes": 40 * 2**30,
+        "clocks_event_reasons": 0x4,
+    }  # fmt: skip
+    return GpuEvent(**(values | changes))
+
+
+def samples(until_s: float, changes: Mapping[float, Mapping[str, Any]] | None = None) -> list[GpuEvent]:
+    """Samples every period from 0 on; `changes` by time."""
+    times = [PERIOD_S * number for number in range(int(until_s / PERIOD_S) + 1)]
+    return [sample(at_s, **(changes or {}).get(at_s, {})) for at_s in times]
+
+
+def step(number: int, seconds: float = 1.0) -> StepEvent:
+    """A step of a run whose steps take so long each, one after the other from `BEGIN` on."""
+    return StepEvent(
+        step=number, seconds=seconds, tokens=128, samples=4, loss=5.0 - 0.1 * number, grad_norm=1.0,
+        peak_memory_bytes=2**30, time=BEGIN + number * seconds,
+    )  # fmt: skip
+
+
+def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ranks: int = 2) -> None:
+    """Write the log of a rank: `watched`, what is known of its GPU, in order between its steps of a second each."""
+    events: list[Event] = [step(number) for number in range(1, steps + 1)]
+    said = [event for event in watched if not isinstance(event, GpuEvent)]
+    seen = [event for event in watched if isinstance(event, GpuEvent)]
+    timed = sorted([*events, *seen], key=lambda event: event.time)  # type: ignore[union-attr]  # both have one
+    start = StartEvent(
+        schema=1, rank=rank, world_size=ranks, local_rank=rank, host="n0", pid=7, device=DEVICE, versions={}
+    )  # fmt: skip
+    (folder / "steps").mkdir(parents=True, exist_ok=True)
+    lines = [start, MatmulEvent(flops_per_s=6e14), *said, *timed, EndEvent(steps=steps)]
+    (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(b"".join(event.line() for event in lines))

@@ -1,0 +1,255 @@
+"""A GPU over a window: energy by its counter, the rest by samples, and no number where nobody looked."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.step_events import GpuEvent
+from pytest_llmbench.core.telemetry import PERIOD_S, GpuTelemetry
+from pytest_llmbench.judging.gpu_energy import MOST_ERROR, between, edge
+from pytest_llmbench.judging.gpu_window import GpuWindow
+from tests.gpu_logs import BEGIN, POWER_W, sample, samples, told
+
+LONGEST_S = 3 * PERIOD_S
+SAMPLED = (
+    "power_w", "sm_clock_mhz", "sm_clock_min_mhz", "memory_clock_mhz", "temperature_max_degc", "memory_used_max_bytes",
+    "throttled", "power_capped",
+)  # fmt: skip
+ENERGY = ("energy_j", "energy_error_j")
+
+
+def watched(seen: list[GpuEvent], start_s: float, end_s: float, **said: Any) -> GpuTelemetry:
+    """What a GPU did from one second after `BEGIN` to another, in one step."""
+    window = GpuWindow(told(**said))
+    for each in seen:
+        window.sample(each)
+    window.extend(BEGIN + start_s, BEGIN + end_s)
+    return window.close(3)
+
+
+def known(found: GpuTelemetry) -> set[str]:
+    """Which numbers there are."""
+    return {name for name in (*SAMPLED, *ENERGY) if getattr(found, name) is not None}
+
+
+def test_a_window_worked_out_by_hand() -> None:
+    """From 5.25 to 25.25 s, 40 samples; one is slow, hot and slowed down by hardware."""
+    slow = {"sm_clock_mhz": 655, "temperature_degc": 90, "clocks_event_reasons": 0x4C, "memory_used_bytes": 2**36}
+    outside = {"sm_clock_mhz": 1, "clocks_event_reasons": 0x8}
+    found = watched(samples(30.0, {10.0: slow, 5.0: outside, 25.5: outside}), 5.25, 25.25)
+    assert found.energy_j == pytest.approx(20 * POWER_W)
+    assert found.energy_error_j == pytest.approx(2 * 0.25 * POWER_W)
+    assert found == GpuTelemetry(
+        rank=3, gpu="GPU-0", seconds=20.0, samples=40, unwatched_s=0.0, energy_j=found.energy_j,
+        energy_error_j=found.energy_error_j, power_w=POWER_W, sm_clock_mhz=(39 * 1455 + 655) / 40, sm_clock_min_mhz=655,
+        memory_clock_mhz=3201, temperature_max_degc=90, memory_used_max_bytes=2**36, throttled=1, power_capped=40,
+        reasons={"power cap": 40, "hardware slowdown": 1, "hardware thermal slowdown": 1}, gaps=(),
+    )  # fmt: skip
+
+
+def test_reasons_without_a_name_are_told_by_number() -> None:
+    """A driver may have more of them than we know; none of those is a slowdown."""
+    found = watched(samples(30.0, {10.0: {"clocks_event_reasons": 0x401}}), 5.0, 25.0)
+    assert found.reasons == {"power cap": 40, "idle": 1, "0x400": 1}
+    assert found.throttled == 0
+
+
+def without(seen: list[GpuEvent], after_s: float, before_s: float) -> list[GpuEvent]:
+    """Take out what lies between two seconds."""
+    return [each for each in seen if not after_s < each.time - BEGIN < before_s]
+
+
+def test_a_gap_within_leaves_the_energy() -> None:
+    """The counter went on; what the clocks did meanwhile is not known."""
+    found = watched(without(samples(30.0), 10.0, 17.5), 5.0, 25.0)
+    assert known(found) == set(ENERGY)
+    assert found.energy_j == pytest.approx(20 * POWER_W)
+    assert found.unwatched_s == 7.5
+    assert found.gaps == ("no sample for 7.5 s of the judged window",)
+
+
+def test_three_periods_are_no_gap() -> None:
+    """One or two samples may be late."""
+    found = watched(without(samples(30.0), 10.0, 10.0 + LONGEST_S), 5.0, 25.0)
+    assert known(found) == {*SAMPLED, *ENERGY}
+    assert found.gaps == ()
+
+
+@pytest.mark.parametrize(
+    ("hole", "gap"),
+    [((3.0, 8.0), "no sample for 3 s of the judged window"), ((20.0, 40.0), "no sample for 5 s of the judged window")],
+)
+def test_a_gap_at_an_end_leaves_nothing(hole: tuple[float, float], gap: str) -> None:
+    """There the counter is not known either."""
+    found = watched(without(samples(30.0), *hole), 5.0, 25.0)
+    assert known(found) == set()
+    assert found.gaps == (gap, "no samples close enough around both ends of the judged window to know its energy")
+
+
+def test_what_the_rank_said_is_the_reason() -> None:
+    """A gap is explained where something is known of it."""
+    found = watched(without(samples(30.0), 20.0, 40.0), 5.0, 25.0, trouble="NVML: GPU is lost")
+    assert found.gaps[0] == "no sample for 5 s of the judged window (NVML: GPU is lost)"
+    none = watched([], 5.0, 25.0, trouble="NVML: NVML Shared Library Not Found")
+    assert none.gaps == ("no sample in the 20 s of the judged window (NVML: NVML Shared Library Not Found)",)
+
+
+def test_samples_that_begin_late_or_end_early_leave_what_they_saw() -> None:
+    """Less than three periods from an end of the window the clocks are known; the counter at that end is not."""
+    for seen in (without(samples(30.0), -1.0, 6.0), without(samples(30.0), 24.0, 40.0)):
+        found = watched(seen, 5.0, 25.0)
+        assert known(found) == set(SAMPLED)
+        assert found.gaps == ("no samples close enough around both ends of the judged window to know its energy",)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "words"),
+    [
+        ("energy_mj", set(ENERGY), "energy"),
+        ("power_w", {"power_w"}, "power"),
+        ("sm_clock_mhz", {"sm_clock_mhz", "sm_clock_min_mhz"}, "SM clock"),
+        ("memory_clock_mhz", {"memory_clock_mhz"}, "memory clock"),
+        ("temperature_degc", {"temperature_max_degc"}, "temperature"),
+        ("memory_used_bytes", {"memory_used_max_bytes"}, "memory in use"),
+        ("clocks_event_reasons", {"throttled", "power_capped"}, "reasons for lower clocks"),
+    ],
+)
+@pytest.mark.parametrize("times", [(10.0,), tuple(PERIOD_S * number for number in range(61))], ids=["one", "all"])
+def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: str, times: tuple[float, ...]) -> None:
+    """A number of some of the samples is none of the window; the others are as they would be."""
+    found = watched(samples(30.0, {at_s: {name: None} for at_s in times}), 5.0, 25.0)
+    assert known(found) == {*SAMPLED, *ENERGY} - lost
+    missing = sum(5.0 <= at_s <= 25.0 for at_s in times)
+    assert found.gaps == (f"{missing} of 41 samples do not tell the {words}",)
+
+
+def test_a_counter_that_goes_backwards_is_none() -> None:
+    """As when the driver was loaded anew; the clocks are not touched by it."""
+    anew = [each if each.time < BEGIN + 10 else each.model_copy(update={"energy_mj": 7}) for each in samples(30.0)]
+    found = watched(anew, 5.0, 25.0)
+    assert known(found) == set(SAMPLED)
+    assert found.gaps == ("its energy counter went backwards",)
+
+
+def test_a_counter_that_stands_still_is_none() -> None:
+    """No GPU trains on 0 J."""
+    still = [each.model_copy(update={"energy_mj": 7}) for each in samples(30.0)]
+    found = watched(still, 5.0, 25.0)
+    assert known(found) == set(SAMPLED)
+    assert found.gaps == ("its energy counter stood still",)
+
+
+def test_a_clock_that_is_set_back_leaves_nothing() -> None:
+    """Then no sample can be said to lie within the window."""
+    back = [each if each.time < BEGIN + 10 else each.model_copy(update={"time": each.time - 2}) for each in samples(30)]
+    found = watched(back, 5.0, 20.0)
+    assert known(found) == set()
+    assert found.gaps == ("its clock was set back",)
+
+
+def test_a_short_window_has_no_energy() -> None:
+    """Between two samples the counter is guessed, and in a second that is most of it."""
+    found = watched(samples(30.0), 5.25, 6.25)
+    assert known(found) == set(SAMPLED)
+    (gap,) = found.gaps
+    assert gap == "the judged window is too short for its samples: its energy could be wrong by 50 %"
+
+
+def test_without_a_judged_step_there_is_no_window() -> None:
+    """As of a rank that died before it."""
+    window = GpuWindow(told())
+    window.sample(sample(1.0))
+    window.pass_by(BEGIN + 5)
+    assert window.close(3) == GpuTelemetry(rank=3, gpu="GPU-0", gaps=("no judged step",))
+
+
+PIECES = st.lists(st.floats(8.0, 20.0), min_size=2, max_size=3)
+POWERS = st.lists(st.floats(60.0, 700.0), min_size=140, max_size=140)
+
+
+def of_powers(powers: list[float]) -> list[GpuEvent]:
+    """Samples of a GPU that drew so much between each two of them."""
+    seen, joules = [], 0.0
+    for number, power in enumerate(powers):
+        seen.append(sample(PERIOD_S * number, energy_mj=round(1e3 * joules), power_w=power))
+        joules += PERIOD_S * power
+    return seen
+
+
+@given(POWERS, PIECES, st.floats(0.6, 2.0))
+def test_energy_adds_up(powers: list[float], pieces: list[float], start: float) -> None:
+    """That of a window is the sum of those of its parts, wherever it is cut."""
+    seen = of_powers(powers)
+
+    def at(seconds: float) -> Any:
+        time = BEGIN + seconds
+        before = next(each for each in reversed(seen) if each.time <= time)
+        return edge(time, before, next(each for each in seen if each.time >= time), LONGEST_S)
+
+    cuts = [start + sum(pieces[:number]) for number in range(len(pieces) + 1)]
+    parts = [between(at(since), at(until)).joules for since, until in pairwise(cuts)]
+    whole = between(at(cuts[0]), at(cuts[-1])).joules
+    if whole is not None and None not in parts:
+        assert sum(part for part in parts if part is not None) == pytest.approx(whole, rel=1e-6)
+        assert watched(seen, cuts[0], cuts[-1]).energy_j == pytest.approx(whole, rel=1e-6)
+
+
+@given(POWERS, st.floats(0.0, 30.0), st.floats(0.01, 38.0))
+def test_energy_is_right_within_its_error(powers: list[float], start: float, seconds: float) -> None:
+    """However power changes from sample to sample; the samples' own mJ are rounded."""
+    found = watched(of_powers(powers), start, start + seconds)
+    if found.energy_j is None or found.energy_error_j is None:
+        assert found.gaps
+        return
+    assert found.energy_error_j <= MOST_ERROR * found.energy_j
+    spent = sum(
+        power * max(0.0, min(start + seconds, PERIOD_S * (number + 1)) - max(start, PERIOD_S * number))
+        for number, power in enumerate(powers)
+    )
+    assert abs(found.energy_j - spent) <= found.energy_error_j + 0.01
+
+
+@given(st.lists(st.floats(0.0, 60.0), max_size=40), st.floats(0.0, 50.0), st.floats(0.01, 20.0))
+def test_no_number_comes_of_what_nobody_saw(times: list[float], start: float, seconds: float) -> None:
+    """Whenever samples were taken: without one within there is no number at all, and never one without a reason."""
+    found = watched([sample(at_s) for at_s in sorted(times)], start, start + seconds)
+    within = [at_s for at_s in times if BEGIN + start <= BEGIN + at_s <= BEGIN + start + seconds]
+    assert found.samples == len(within)
+    if not within:
+        assert known(found) == set()
+    assert bool(found.gaps) == (known(found) != {*SAMPLED, *ENERGY})
+    edges = [BEGIN + start, *sorted(BEGIN + at_s for at_s in within), BEGIN + start + seconds]
+    far = any(after - before > LONGEST_S for before, after in pairwise(edges))
+    if far:
+        assert known(found) & set(SAMPLED) == set()
+
+
+# In parts of a second that a float of Unix time holds exactly, so that no sample changes sides by rounding.
+@given(
+    st.lists(st.integers(3, 200).map(lambda parts: parts / 64), min_size=2, max_size=20), st.integers(1, 5), st.data()
+)
+def test_steps_make_no_difference(durations: list[float], skipped: int, data: st.DataObject) -> None:
+    """A window in many steps is the same as in one, and samples may be written after the step they lie in."""
+    skipped = min(skipped, len(durations) - 1)
+    ends = [sum(durations[: number + 1]) for number in range(len(durations))]
+    seen = samples(ends[-1] + 2.0)
+    late = data.draw(st.integers(0, 3))
+    window, given_so_far = GpuWindow(told()), 0
+    for number, end in enumerate(ends):
+        due = max(0, sum(each.time <= BEGIN + end for each in seen) - late)
+        for each in seen[given_so_far:due]:
+            window.sample(each)
+        given_so_far = max(given_so_far, due)
+        start = BEGIN + end - durations[number]
+        if number < skipped:
+            window.pass_by(start)
+        else:
+            window.extend(start, BEGIN + end)
+    for each in seen[given_so_far:]:
+        window.sample(each)
+    assert window.close(3) == watched(seen, ends[skipped - 1], ends[-1])

@@ -1,0 +1,141 @@
+"""One number of all GPUs, or none; and the words for why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.telemetry import SLOWDOWNS, GpuTelemetry, reasons_of
+from pytest_llmbench.judging.telemetry import RULES, Watched, first_of, gaps
+
+
+def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
+    """What one GPU did in 10 s: 6 kJ, 20 samples."""
+    values: dict[str, Any] = {
+        "rank": rank, "gpu": f"GPU-{rank}", "seconds": 10.0, "samples": 20, "energy_j": 6000.0, "energy_error_j": 100.0,
+        "power_w": 601.0, "sm_clock_mhz": 1500.0, "sm_clock_min_mhz": 1400.0, "memory_clock_mhz": 3201.0,
+        "temperature_max_degc": 60.0, "memory_used_max_bytes": 2.0**36, "throttled": 0, "power_capped": 10,
+        "reasons": {"power cap": 10},
+    }  # fmt: skip
+    return GpuTelemetry(**(values | changes))
+
+
+def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: float | None = 24_000.0) -> dict[str, float | None]:
+    """Every number."""
+    watched = Watched(ranks=ranks, gpus=len(ranks) if gpus is None else gpus, tokens=tokens)
+    return {name: rule.compute(watched) for name, rule in RULES.items()}
+
+
+NONE = dict.fromkeys(RULES)
+
+
+def test_two_gpus_worked_out_by_hand() -> None:
+    """Energies add up, powers and clocks are averaged, of the rest the worst counts."""
+    other = gpu(
+        1, energy_j=4000.0, seconds=8.0, samples=16, sm_clock_mhz=1400.0, sm_clock_min_mhz=700.0, throttled=9,
+        power_capped=8, temperature_max_degc=91.0, memory_used_max_bytes=2.0**37,
+    )  # fmt: skip
+    assert values(gpu(), other) == pytest.approx({
+        "power_mean": (600 + 500) / 2,
+        "energy_per_token": 10_000 / 24_000,
+        "tokens_per_joule": 2.4,
+        "clock_mean": 1450.0,
+        "clock_min": 700.0,
+        "throttled": 25.0,
+        "power_capped": 50.0,
+        "temperature_max": 91.0,
+        "memory_used_max": 128.0,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "lost"),
+    [
+        (("energy_j",), {"power_mean", "energy_per_token", "tokens_per_joule"}),
+        (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}),
+        (("throttled",), {"throttled"}),
+        (("power_capped",), {"power_capped"}),
+        (("temperature_max_degc",), {"temperature_max"}),
+        (("memory_used_max_bytes",), {"memory_used_max"}),
+    ],
+    ids=lambda given: given[0] if isinstance(given, tuple) else "",
+)
+def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...], lost: set[str]) -> None:
+    """The others are as they would be."""
+    found = values(gpu(), gpu(1, **dict.fromkeys(fields)))
+    assert {name for name, value in found.items() if value is None} == lost
+
+
+def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
+    """Neither where its rank says so, nor where it says nothing at all."""
+    assert values(gpu(), GpuTelemetry(rank=1, gaps=("it did not watch its GPU",))) == NONE
+    assert values(gpu(), gpus=2) == NONE
+    assert values(gpus=0) == NONE
+    assert gaps([gpu()], 2) == ["1 ranks tell of 2 GPUs"]
+
+
+def test_a_gpu_that_two_ranks_watched_is_not_counted_twice() -> None:
+    """Its energy would be; so nothing is known, and it is said."""
+    shared = gpu(1, gpu="GPU-0")
+    assert values(gpu(), shared) == NONE
+    assert gaps([gpu(), shared], 2) == ["ranks 0, 1 share GPU-0"]
+
+
+def test_without_tokens_the_energy_is_of_no_token() -> None:
+    """A framework that does not count them leaves that out; its power is known."""
+    found = values(gpu(), tokens=None)
+    assert (found["energy_per_token"], found["tokens_per_joule"], found["power_mean"]) == (None, None, 600.0)
+
+
+def test_ranks_with_the_same_reason_are_named_together() -> None:
+    """The first eight; other reasons stand for themselves."""
+    lost = [gpu(rank, gaps=("no sample for 7.5 s of the judged window",)) for rank in range(10)]
+    lost.append(gpu(10, gaps=("its energy counter stood still",)))
+    assert gaps(lost, 11) == [
+        "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more: no sample for 7.5 s of the judged window",
+        "rank 10: its energy counter stood still",
+    ]
+    assert first_of(gaps(lost, 11)).endswith("of the judged window, and 1 more")
+    assert first_of(["one"]) == "one"
+
+
+def test_where_nobody_watched_there_is_nothing_to_say() -> None:
+    """On CPUs, and of logs from before there were samples."""
+    assert gaps([], 8) == []
+
+
+GPUS = st.lists(
+    st.builds(
+        gpu, st.integers(0, 5), seconds=st.floats(1, 100), energy_j=st.none() | st.floats(1, 1e6),
+        samples=st.integers(1, 200), throttled=st.none() | st.integers(0, 1), sm_clock_mhz=st.floats(200, 2000),
+        temperature_max_degc=st.none() | st.floats(20, 100),
+    ),
+    min_size=1, max_size=4, unique_by=lambda each: each.rank,
+)  # fmt: skip
+
+
+@given(GPUS.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
+def test_the_order_of_ranks_makes_no_difference(given_twice: tuple[list[GpuTelemetry], list[GpuTelemetry]]) -> None:
+    """Whatever each of them did."""
+    ranks, shuffled = given_twice
+    assert values(*ranks) == values(*shuffled)
+
+
+@given(GPUS)
+def test_tokens_per_joule_is_the_inverse(ranks: list[GpuTelemetry]) -> None:
+    """Of the energy per token; both are known or neither."""
+    found = values(*ranks)
+    per_token, per_joule = found["energy_per_token"], found["tokens_per_joule"]
+    assert (per_token is None) == (per_joule is None) == any(each.energy_j is None for each in ranks)
+    if per_token is not None and per_joule is not None:
+        assert per_token * per_joule == pytest.approx(1.0)
+
+
+def test_reasons_are_named_by_their_bits() -> None:
+    """Each on its own; none for none."""
+    assert reasons_of(0) == []
+    assert [reasons_of(bit) for bit in SLOWDOWNS] == [[words] for words in SLOWDOWNS.values()]
+    assert reasons_of(0x28 | 0x200) == ["hardware slowdown", "software thermal slowdown", "0x200"]
