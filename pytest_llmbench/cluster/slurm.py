@@ -246,7 +246,12 @@ def clean_environment(extra: Mapping[str, str] | Iterable[tuple[str, str]] = ())
     Inside a job, SLURM_NTASKS, SLURM_CPU_BIND and the like would silently become options of every
     srun and sbatch we start. SLURM_CONF stays: it says which cluster; SBATCH_* are the user's own.
     """
-    keep = {name: value for name, value in os.environ.items() if not _set_by_slurm(name)}
+    # pytest changes its own variables meanwhile, in another thread.
+    keep = {
+        name: value
+        for name in list(os.environ)
+        if not _set_by_slurm(name) and (value := os.environ.get(name)) is not None
+    }
     return keep | dict(extra)
 
 
