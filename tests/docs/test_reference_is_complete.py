@@ -26,6 +26,8 @@ from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, UNITS
 from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
 from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.step_events import GpuEvent
+from pytest_llmbench.core.telemetry import GpuTelemetry
 from pytest_llmbench.engines.base import Engine, engine_names, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin import options, outcome, parametrize
@@ -302,6 +304,14 @@ def test_every_key_of_a_run_record_is_there() -> None:
     """And the schema version that it is about."""
     assert set(only_table("Run record")) == set(RunRecord.model_fields)
     assert f"JSON, schema version {SCHEMA_VERSION}." in TEXT
+
+
+def test_every_field_of_telemetry_is_there() -> None:
+    """Of a run record's `telemetry`; and of the events that it is read from."""
+    assert set(only_table("Telemetry")) == set(GpuTelemetry.model_fields)
+    step_log = _section("Step log", TEXT)
+    fields = set(GpuEvent.model_fields) - {"event", "time"}
+    assert {f"`{field}`" for field in fields} <= set(re.findall(r"`[a-z_]+`", step_log))
 
 
 def test_every_key_of_a_replay_file_is_there() -> None:
