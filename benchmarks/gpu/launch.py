@@ -71,7 +71,7 @@ def launch(
         nodes=1,
         ranks_per_node=topology.ranks_per_node,
         device=topology.device,
-        env=env,
+        env={**work.env, **env},
         owner=waits,
     )
     write_model(folder / "task.json", task)

@@ -103,15 +103,18 @@ class Choice:
                 of_row = {variant: recipes.get((row, _plain(variant))) for variant in self.variants}
                 found = {variant: recipe for variant, recipe in of_row.items() if recipe is not None}
                 for variant, recipe in found.items():
-                    if gpus > 1 or recipe.parallelism.tensor == 1:  # alone there is nobody to share a layer with
+                    if _divides(recipe, gpus):
                         yield self._case(row, variant, gpus, recipe)
 
     def _case(self, row: str, variant: str, gpus: int, recipe: Recipe) -> Case:
-        tensor = gpus if recipe.parallelism.tensor > 1 else 1
-        over: dict[str, Any] = {"steps": self.steps, "parallelism": {"tensor": tensor}}
+        over: dict[str, Any] = {"steps": self.steps}
+        plain = recipe.model_dump(mode="json")
+        if _shared_by_all(recipe):
+            over["parallelism"] = {"tensor": gpus}
+            del plain["options"]["tensor"]  # no engine knows it
         for key, value in self.options.get(variant, {}).items():
             over = merge(over, _nested(key, value))
-        data = merge(recipe.model_dump(mode="json"), over)
+        data = merge(plain, over)
         told = validate(Recipe, data, f"{row} {variant}")
         topology = Topology(nodes=1, gpus_per_node=gpus if self.device == "cuda" else 0, cpu_ranks_per_node=gpus)
         return Case(row=row, variant=variant, gpus=gpus, recipe=told.on(topology), topology=topology)
@@ -136,6 +139,16 @@ def parse_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise ConfigError(f"--option {text!r}: write VARIANT.KEY=VALUE, such as megatron_core.attention=cudnn")
         found.setdefault(variant, {})[key] = yaml.safe_load(value)
     return found
+
+
+def _shared_by_all(recipe: Recipe) -> bool:
+    """Whether all GPUs of a launch share each layer."""
+    return recipe.options.get("tensor") == "all"
+
+
+def _divides(recipe: Recipe, gpus: int) -> bool:
+    """Whether so many GPUs are whole copies of the model; alone there is nobody to share a layer with."""
+    return gpus > 1 if _shared_by_all(recipe) else gpus % recipe.parallelism.tensor == 0
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:

@@ -19,32 +19,19 @@ stage ran to its end, whatever its verdicts; 1 when one did not; 2 when somethin
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from stages import Stage, environment, ran, shares
 from whole_path_evidence import counted, keep_logs, pack, ways_of_nccl
 from whole_path_machine import CHECKOUT, Machine, look, plugin_argument, problems, unpacked, write_systems
 
 UP, DOWN = CHECKOUT / "tools/slurm/up.sh", CHECKOUT / "tools/slurm/down.sh"
 SHARES = {"up": 0.04, "local": 0.28, "split": 0.28, "one_host": 0.18, "whole": 0.22}
-# For pytest to cancel its jobs and write its reports, after an interrupt.
-GRACE_S = 15.0
-ENVIRONMENT = {
-    # NVLink multicast stays off: TaskProlog sees to that in Slurm's jobs, and this without Slurm.
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    # It then says which way it takes.
-    "NCCL_DEBUG": "INFO",
-    "COLUMNS": "120",
-}
 
 
 def main() -> int:
@@ -111,52 +98,28 @@ def run_all(
     commands: Mapping[str, Sequence[str]], slurm: Mapping[str, str], work: Path, options: argparse.Namespace
 ) -> int:
     """Run the stages one after the other, pack what each leaves, and say how it went; 1 where one broke."""
-    env = {**os.environ, **slurm, **ENVIRONMENT}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+    seconds = shares(SHARES, commands, 60 * options.minutes)
+    stages = [_stage(name, seconds[name], command) for name, command in commands.items()]
     summary = options.folder / "summary.txt"
     summary.write_text("", encoding="utf-8")
-    deadline, broken = time.monotonic(), False
-    for stage, command in commands.items():
-        folder, started = work / stage, time.monotonic()
-        deadline += 60 * options.minutes * SHARES[stage]
-        status = run(command, folder, env, deadline)
-        # pytest ends with 0 or 1 when all tests ran.
-        broken |= status not in ((0,) if stage == "up" else (0, 1))
-        ended = "late, and ended" if status is None else f"exit status {status}"
-        told = [f"{stage:9}{time.monotonic() - started:6.1f} s, {ended}", *counted(folder / "junit.xml")]
-        told += ways_of_nccl(folder / "nccl")
-        print("\n    ".join(told), flush=True)
+    broken = False
+    for ended in ran(stages, work, environment(**slurm)):
+        folder = work / ended.name
+        broken |= not ended.good
+        told = "\n    ".join([str(ended), *counted(folder / "junit.xml"), *ways_of_nccl(folder / "nccl")])
+        print(told, flush=True)
         with summary.open("a", encoding="utf-8") as text:
-            text.write("\n    ".join(told) + "\n")
-        pack(folder, options.folder / f"{stage}.tar.gz")
+            text.write(f"{told}\n")
+        pack(folder, options.folder / f"{ended.name}.tar.gz")
     if "up" in commands:
         keep_logs(work / "slurm", work / "up")
         pack(work / "up", options.folder / "up.tar.gz")
     return int(broken)
 
 
-def run(command: Sequence[str], folder: Path, env: Mapping[str, str], deadline: float) -> int | None:
-    """Run a command until its end, or `deadline` of time.monotonic: it is interrupted before, and killed then.
-
-    Returns:
-        Its exit status; None where it was late.
-    """
-    (folder / "nccl").mkdir(parents=True)
-    env = {**env, "NCCL_DEBUG_FILE": f"{folder}/nccl/%h-%p.txt"}
-    with (folder / "terminal.txt").open("wb") as terminal:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.STDOUT, env=env, cwd=CHECKOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return process.wait(max(deadline - GRACE_S - time.monotonic(), 1.0))
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return None
+def _stage(name: str, seconds: float, command: Sequence[str]) -> Stage:
+    # pytest ends with 0 or 1 when all tests ran.
+    return Stage(name=name, seconds=seconds, command=lambda _: command, good=(0,) if name == "up" else (0, 1))
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ def keep_logs(slurm: Path, folder: Path) -> None:
         shutil.copytree(slurm / name, folder / name, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
-def pack(folder: Path, archive: Path) -> None:
-    """Pack a stage's folder, without pickles and what is larger than 1 MiB."""
+def pack(folder: Path, archive: Path, largest: int = _LARGEST) -> None:
+    """Pack a stage's folder, without pickles and what is larger, by default than 1 MiB."""
 
     def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        large = member.isfile() and member.size > _LARGEST
+        large = member.isfile() and member.size > largest
         return None if large or not (member.isfile() or member.isdir()) or member.name.endswith(".pkl") else member
 
     with tarfile.open(archive, "w:gz") as tar:

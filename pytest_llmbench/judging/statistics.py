@@ -173,6 +173,11 @@ def _of_gpus(compute: Callable[[Watched], float | None]) -> Callable[[Measuremen
     return lambda m: compute(m.watched)
 
 
+def _warm_up_time(m: Measurement) -> float | None:
+    first = m.judged[0].step if m.judged else 0
+    return _sum((step.seconds, step.interval) for step in m.steps if step.step < first)
+
+
 STATISTICS: Mapping[str, Statistic] = {
     "throughput": Statistic(
         unit="words/s",
@@ -203,6 +208,11 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="median duration of the judged steps",
         compute=_step_time,
         speed="seconds_per_step",
+    ),
+    "warm_up_time": Statistic(
+        unit="s",
+        rule="wall clock of the steps before the judged ones, compilation included",
+        compute=_warm_up_time,
     ),
     "tflops_per_gpu": Statistic(
         unit="TFLOP/s/gpu",

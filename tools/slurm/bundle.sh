@@ -30,7 +30,7 @@ die() {
 
 main() {
   local to work package file library
-  (($# == 1)) || die "usage: tools/slurm/bundle.sh DIR"
+  (($# == 1)) && [[ $1 != -* ]] || die "usage: tools/slurm/bundle.sh DIR"
   to=$(realpath -m -- "$1")
   [[ ! -e $to ]] || die "$to is there already: name a folder that is not"
   command -v apt-get >/dev/null || die "no apt-get here: run this on Debian 12"
