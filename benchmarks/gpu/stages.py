@@ -107,9 +107,7 @@ def _ran(stage: Stage, folder: Path, env: Mapping[str, str], deadline: float) ->
     return f"exit status {status}", status in stage.good
 
 
-def _run(
-    command: Sequence[str], folder: Path, env: Mapping[str, str], soft_s: float, grace_s: float
-) -> int | None:  # fmt: skip
+def _run(command: Sequence[str], folder: Path, env: Mapping[str, str], soft_s: float, grace_s: float) -> int | None:
     """Run a command; after `soft_s` it is interrupted, and killed when it has not ended `grace_s` later.
 
     Returns:

@@ -47,7 +47,7 @@ def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
     with slurm_nodes(alone=breaks):
         yield
         if breaks:
-            subprocess.run([str(UP)], check=True, capture_output=True)
+            Queue.mend()
 
 
 class Queue:
@@ -72,6 +72,11 @@ class Queue:
     def run(*command: str) -> str:
         """Run a Slurm command."""
         return run_slurm(*command)
+
+    @staticmethod
+    def mend() -> None:
+        """Start daemons that are dead, and put every node back into service."""
+        subprocess.run([str(UP)], check=True, capture_output=True)
 
 
 @pytest.fixture
