@@ -37,7 +37,8 @@ _RANK = """
 import os, re, signal, sys, time
 from datetime import datetime
 
-print("node:", os.environ.get("SLURMD_NODENAME"), "arguments:", *sys.argv[1:], flush=True)
+# The first of them: srun cuts a line of 1 kB, and what another rank says next would stand behind it.
+print("node:", os.environ.get("SLURMD_NODENAME"), "arguments:", *sys.argv[1:5], flush=True)
 speed, began = float(os.environ["STANDIN_SPEED"]), None
 with open(sys.argv[sys.argv.index("--recorded") + 1]) as log:
     lines = [line.rstrip("\\n").split(":", 1) for line in log]
