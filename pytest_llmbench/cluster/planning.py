@@ -128,7 +128,7 @@ def describe(plan: Plan, settings: Settings, session: Session) -> list[str]:
     )
     if held and feasible:
         lines += ["", "# srun command of each run, once the nodes are there"]
-        lines += [shlex.join(step_command(run, settings, session, job_id="JOB", hosts=["NODES"])) for run in feasible]
+        lines += [_planned_step(run, settings, session) for run in feasible]
     for request in requests:
         lines += ["", f"# sbatch script of {request.name}", sbatch_script(request).rstrip()]
     hours = sum(request.nodes * request.time_min / 60 for request in requests)
@@ -164,3 +164,9 @@ def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
         asked = demand_of(reference, run.recipe, settings)
         if asked is not None:
             yield f"{'CANNOT BE MET: ' if asked.impossible else 'WARNING: ' if asked.bold else ''}{asked}"
+
+
+def _planned_step(run: RunSpec, settings: Settings, session: Session) -> str:
+    """The srun command of a run, with as many names as it will have nodes."""
+    hosts = [f"NODE{number}" for number in range(1, settings.topology(run.recipe).nodes + 1)]
+    return shlex.join(step_command(run, settings, session, job_id="JOB", hosts=hosts))

@@ -37,6 +37,7 @@ def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: 
     assert "system ND96amsr_A100_v4, cluster slurm, 1 run, nothing is submitted" in text
     assert "opt175b: engine torch, 8 nodes × 8 GPUs, 64 ranks, 50 steps of 2097152 tokens, at most 240 min" in text
     assert "srun --jobid=JOB --overlap" in text
+    assert "--nodes=8 --nodelist=NODE1,NODE2,NODE3,NODE4,NODE5,NODE6,NODE7,NODE8 --ntasks=64 " in text
     assert "# sbatch script of llmbench-hold" in text
     assert "#SBATCH --nodes=8" in text
     assert "1 job holds the nodes, each run is a step in it: at most 32.6667 node-hours" in text
