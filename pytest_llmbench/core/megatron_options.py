@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.torch_options import Attention
 
 
 class Options(Strict):
@@ -15,31 +16,27 @@ class Options(Strict):
     None of them changes what is trained: losses agree to the rounding of the precision, whatever they say.
 
     Attributes:
-        attention: `sdpa` is PyTorch's fused attention, which keeps no scores, by the kernel that PyTorch chooses;
-            `cudnn` and `flash` are the same by that kernel or, on a GPU, not at all. `unfused` is Megatron-Core's own,
-            which keeps the scores unless checkpointing is `selective`.
+        attention: as in `torch_options.Options`; `unfused` is Megatron-Core's own, which keeps the scores unless
+            checkpointing is `selective`.
         fusion: what is made of a layer. `none` is Megatron-Core's own; `pointwise` has what lies between its matrix
-            products in few passes: bias and ReLU by the product itself, dropout, residual and norm in one kernel;
-            `layer` is one compiled function with matrix products inside, for `tensor` 1.
+            products in few passes: bias, ReLU and the sum over micro batches by the product itself, dropout, residual
+            and norm in one kernel; `layer` is one compiled function with matrix products inside, for `tensor` 1.
         cross_entropy: `unfused` is Megatron-Core's, over an fp32 copy of all logits. `fused` keeps them in the recipe's
             precision only, and turns them into their gradient where they are. (Megatron-Core's `native` fusion rounds
             gradients to bf16 whatever the precision.)
         pad_vocabulary: the embedding has rows up to a multiple of 128 × tensor, so that its products are aligned.
             Those beyond the vocabulary have probability 0 and stay 0. Tokens and FLOPs are counted without them.
         fused_optimizer: AdamW is one kernel that clips too, and the norm is not waited for.
-        accumulate_in_gemm: the product that makes a weight's gradient adds it to the fp32 sum of the micro batches.
-            On a GPU this needs PyTorch 2.10; on the CPU, in 16 bits, it is a product and a sum.
         overlap: gradients are reduced while the backward pass goes on, and with sharding `optimizer` parameters
             are gathered while the next forward pass does, but with fusion `layer`.
         loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
             It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
     """
 
-    attention: Literal["sdpa", "cudnn", "flash", "unfused"] = "sdpa"
+    attention: Attention | Literal["unfused"] = "fastest"
     fusion: Literal["none", "pointwise", "layer"] = "pointwise"
     cross_entropy: Literal["unfused", "fused"] = "fused"
     pad_vocabulary: bool = True
     fused_optimizer: bool = True
-    accumulate_in_gemm: bool = False
     overlap: bool = True
     loss_scale: PositiveFloat = 1024.0

@@ -112,8 +112,6 @@ def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
         yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: say fusion: pointwise"
     if options.fusion == "layer" and recipe.model.positions != "learned":
         yield f"fusion layer knows no positions {recipe.model.positions}: say fusion: pointwise"
-    if options.fusion != "pointwise" and options.accumulate_in_gemm:
-        yield f"accumulate_in_gemm needs the products of fusion pointwise, not {options.fusion}"
 
 
 ENGINE = MegatronCoreEngine()

@@ -27,22 +27,19 @@ _TRIAL_S = 0.1
 
 
 @contextmanager
-def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[str]:
-    """Let attention in a `with` block be computed by one kernel, the same on all ranks, or not at all.
+def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[None]:
+    """Let attention in a `with` block be computed by one kernel, the same on all ranks, or not at all; say which.
 
     Args:
-        recipe: its model, micro batch and precision are what kernels are tried on.
+        recipe: its model, micro batch and precision, and how many ranks share a layer, are what kernels are tried on.
         asked: a kernel, or `fastest`.
         device: a CPU has but one kernel, whatever is asked for.
-
-    Yields:
-        The kernel's name.
 
     Raises:
         ConfigError: this GPU cannot compute the recipe's attention with it.
     """
     if device.type == "cpu":
-        yield "cpu"
+        yield
         return
     candidates = _CANDIDATES if asked == "fastest" else (asked,)
     rates = {name: rate for name in candidates if (rate := _rate(recipe, KERNELS[name], device)) is not None}
@@ -55,14 +52,16 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[s
             f"{name or ' or '.join(candidates)}: set options.attention to another of {', '.join(KERNELS)}"
         )
     with sdpa_kernel(KERNELS[name]):
-        yield name
+        print(f"attention kernel: {name}", flush=True)
+        yield
 
 
 def _rate(recipe: Recipe, backend: SDPBackend, device: torch.device) -> float | None:
     """How often a second a kernel computes one layer's attention and its gradient; None where it cannot."""
     shape = recipe.model
     dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
-    size = (recipe.micro_batch_size, recipe.sequence_length, 3, shape.attention_heads)
+    heads = shape.attention_heads // recipe.parallelism.tensor
+    size = (recipe.micro_batch_size, recipe.sequence_length, 3, heads)
     packed = torch.randn(*size, shape.hidden_size // shape.attention_heads, device=device, dtype=dtype)
     packed.requires_grad_()
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
 
 from pytest_llmbench.core.curves import ALIGNMENT, IN_PARTS
 from pytest_llmbench.workloads.collective_values import Values, fill, spoil, wrong
 
-Call = Callable[[], Sequence[Any] | None]
+# What is still to be waited for, if anything is.
+Works = Sequence[dist.Work | None]
+Call = Callable[[], Works]
 
 _ROOT = 0
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -76,13 +79,11 @@ class Operation:
 
     def prepare(self, send: torch.Tensor, recv: torch.Tensor) -> Call:
         """What does it once. It may return before it is done, and gives what else has to be waited for."""
+        group = dist.group.WORLD
         if self.name != "sendrecv":
-            return partial(_CALLS[self.name], send, recv)
-        ring = [
-            dist.P2POp(dist.isend, send, (self.rank + 1) % self.ranks),
-            dist.P2POp(dist.irecv, recv, (self.rank - 1) % self.ranks),
-        ]
-        return partial(dist.batch_isend_irecv, ring)
+            return partial(_CALLS[self.name], group, send, recv)
+        following, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+        return partial(_send_and_receive, group, send, following, recv, before)
 
     def write(self, send: torch.Tensor, recv: torch.Tensor, values: Values, round_: int) -> None:
         """Put this rank's values of a round where it sends from, and none of any round where it only receives."""
@@ -112,10 +113,11 @@ class Operation:
                     yield part, values.of(sender, round_, start)
 
 
-def finish(works: Sequence[Any] | None) -> None:
+def finish(works: Works) -> None:
     """Wait for what a call gave; on a GPU, only the device's own order is waited for."""
-    for work in works or ():
-        work.wait()
+    for work in works:
+        if work is not None:
+            work.wait()
 
 
 def why_unsupported(call: Call) -> str | None:
@@ -129,14 +131,36 @@ def why_unsupported(call: Call) -> str | None:
     return None
 
 
-# Named so from PyTorch 2.13 on; the old names warn there.
-_ALL_GATHER: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_CALLS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "all_reduce": lambda _, recv: dist.all_reduce(recv),
-    "all_gather": lambda send, recv: _ALL_GATHER(recv, send),
-    "reduce_scatter": lambda send, recv: _REDUCE_SCATTER(recv, send),
-    "broadcast": lambda _, recv: dist.broadcast(recv, _ROOT),
-    "reduce": lambda _, recv: dist.reduce(recv, _ROOT),
-    "alltoall": lambda send, recv: dist.all_to_all_single(recv, send),
+def _send_and_receive(group: Any, send: torch.Tensor, to: int, recv: torch.Tensor, source: int) -> Works:
+    if not send.is_cuda:
+        return group.send([send], to, 0), group.recv([recv], source, 0)
+    # NCCL has to know of both at once: each would wait for the other's partner.
+    group._start_coalescing(send.device)  # noqa: SLF001 - as torch.distributed's own functions do
+    group.send([send], to, 0)
+    group.recv([recv], source, 0)
+    return (group._end_coalescing(send.device),)  # noqa: SLF001
+
+
+def _in_order(options: Any, **values: Any) -> Any:
+    """Options of a collective that a GPU does in the order of the caller's own stream."""
+    for name, value in {"asyncOp": False, **values}.items():
+        setattr(options, name, value)
+    return options
+
+
+# The group's own methods, and not torch.distributed's functions: those check their arguments for longer than a GPU
+# takes for a few MiB, and options that are made each time take time, too.
+_SUM = _in_order(dist.AllreduceOptions())
+_GATHER = _in_order(AllgatherOptions())
+_SCATTER = _in_order(dist.ReduceScatterOptions())
+_BROADCAST = _in_order(dist.BroadcastOptions(), rootRank=_ROOT)
+_REDUCE = _in_order(dist.ReduceOptions(), rootRank=_ROOT)
+_EXCHANGE = _in_order(dist.AllToAllOptions())
+_CALLS: Mapping[str, Callable[[Any, torch.Tensor, torch.Tensor], Works]] = {
+    "all_reduce": lambda group, _, recv: (group.allreduce([recv], _SUM),),
+    "all_gather": lambda group, send, recv: (group._allgather_base(recv, send, _GATHER),),  # noqa: SLF001
+    "reduce_scatter": lambda group, send, recv: (group._reduce_scatter_base(recv, send, _SCATTER),),  # noqa: SLF001
+    "broadcast": lambda group, _, recv: (group.broadcast([recv], _BROADCAST),),
+    "reduce": lambda group, _, recv: (group.reduce([recv], _REDUCE),),
+    "alltoall": lambda group, send, recv: (group.alltoall_base(recv, send, [], [], _EXCHANGE),),
 }

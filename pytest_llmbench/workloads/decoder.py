@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_llmbench.core.recipes import ModelShape
 from pytest_llmbench.workloads.linear_cross_entropy import linear_cross_entropy, losses_and_gradient, product_dtype
+from pytest_llmbench.workloads.linear_relu import linear_relu
 from pytest_llmbench.workloads.tokens import stable_seed
 
 _INIT_STD = 0.006
@@ -79,7 +80,8 @@ class Block(nn.Module):
 
     def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self.dropout(self._attention(self.attention_norm(hidden)))
-        mlp = self.mlp_out(functional.relu(self.mlp_in(self.mlp_norm(hidden))))
+        inner = linear_relu(self.mlp_norm(hidden), self.mlp_in.weight, self.mlp_in.bias)
+        mlp = self.mlp_out(inner)
         out: torch.Tensor = hidden + self.dropout(mlp)
         return out
 
@@ -98,7 +100,7 @@ class Head(nn.Module):
     """Final norm, output projection with the token embedding, and cross entropy.
 
     Attributes:
-        step: what turns a part of the logits into losses and their gradient; may be replaced by the same compiled.
+        step: what turns a part of the logits into losses and their gradient; may be replaced by what does it faster.
     """
 
     def __init__(self, shape: ModelShape) -> None:

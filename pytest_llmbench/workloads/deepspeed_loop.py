@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 
 from pytest_llmbench.core.deepspeed_options import Options
 from pytest_llmbench.core.errors import ConfigError
@@ -22,7 +20,7 @@ from pytest_llmbench.workloads.deepspeed_ppo import Ppo
 from pytest_llmbench.workloads.deepspeed_reward import Reward
 from pytest_llmbench.workloads.deepspeed_sft import Sft
 from pytest_llmbench.workloads.deepspeed_zero import DTYPE, Setup, ZeroModel
-from pytest_llmbench.workloads.machine import peak_memory_bytes
+from pytest_llmbench.workloads.step_clock import StepClock
 from pytest_llmbench.workloads.steplog import StepLog
 from pytest_llmbench.workloads.tokens import stable_seed
 
@@ -84,24 +82,16 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
 
 
 def _loop(setup: Setup, training: Training, log: StepLog) -> None:
-    dist.barrier()
-    ended = time.perf_counter()
+    samples = setup.rank_batch
+    clock = StepClock(log, setup.device, samples=samples, tokens=samples * setup.recipe.sequence_length)
+    clock.start()
     for step in range(1, setup.recipe.steps + 1):
-        loss = _step(setup, training, log, step).item()
-        grad_norm = math.hypot(*(float(model.grad_norm) for model in training.models))
-        matmul.synchronize(setup.device)
-        started, ended = ended, time.perf_counter()
-        log.step(
-            seconds=ended - started,
-            tokens=setup.rank_batch * setup.recipe.sequence_length,
-            samples=setup.rank_batch,
-            loss=loss,
-            grad_norm=grad_norm,
-            peak_memory_bytes=peak_memory_bytes(setup.device),
-        )
+        loss = _step(setup, training, log, step)
+        clock.step(loss, math.hypot(*(float(model.grad_norm) for model in training.models)))
         remark = training.remark()
         if remark and setup.rank == 0:
             print(f"step {step}: {remark}", flush=True)
+    clock.finish()
 
 
 def _step(setup: Setup, training: Training, log: StepLog, step: int) -> torch.Tensor:

@@ -9,9 +9,8 @@ import torch
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads import machine
 from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
+from pytest_llmbench.workloads.rendezvous import limit_threads, process_group
 from pytest_llmbench.workloads.steplog import StepLog
 
 
@@ -24,8 +23,7 @@ def train(context: RankContext, log: StepLog) -> None:
     """
     recipe = validate(Recipe, context.config, "recipe")
     with process_group(context, recipe.deadlines.meeting_s) as device:
-        neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
-        torch.set_num_threads(machine.cpu_threads(neighbours))
+        limit_threads(device)
         join(device)
         from pytest_llmbench.workloads.deepspeed_loop import run  # noqa: PLC0415 - it imports DeepSpeed: after `join`
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from pytest_llmbench.workloads.add_product import add_product
+
 # Of the logits that exist at a time.
 _ELEMENTS = 2**28
 # Matrix products are fast on whole tiles, and rows that begin at 16 bytes; no published vocabulary is so kind.
@@ -56,7 +58,7 @@ def linear_cross_entropy(
         hidden: [tokens, h].
         embedding: [vocabulary, h], of any size.
         targets: int64 [tokens]; negative for tokens that do not count.
-        step: `losses_and_gradient`, or the same compiled.
+        step: `losses_and_gradient`, or what does the same, and may write over the logits.
     """
     hidden = hidden.to(product_dtype(hidden))
     loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, embedding, targets, step)  # type: ignore[no-untyped-call]
@@ -98,7 +100,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 losses, gradient = step(some @ weight.T, wanted, share, vocab_size)
                 total += losses.sum()
                 torch.mm(gradient, weight, out=out)
-                of_weight += gradient.T @ some
+                add_product(of_weight, gradient.T, some)
         ctx.save_for_backward(of_hidden, of_weight[:vocab_size].to(embedding.dtype))
         return total * share
 

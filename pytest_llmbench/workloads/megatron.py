@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads import cuda_on_cpu, machine
+from pytest_llmbench.workloads import cuda_on_cpu
 from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
+from pytest_llmbench.workloads.rendezvous import limit_threads, process_group
 from pytest_llmbench.workloads.steplog import StepLog
 
 
@@ -26,8 +24,7 @@ def train(context: RankContext, log: StepLog) -> None:
     options = validate(Options, recipe.options, "options")
     _join(context, recipe)
     with process_group(context, recipe.deadlines.meeting_s) as device:
-        neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
-        torch.set_num_threads(machine.cpu_threads(neighbours))
+        limit_threads(device)
         from pytest_llmbench.workloads.megatron_loop import run  # noqa: PLC0415 - it imports Megatron-Core: after _join
 
         run(recipe, options, device, log)

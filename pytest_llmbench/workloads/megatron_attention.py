@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-from pytest_llmbench.core.megatron_options import Options
-
-_KERNEL = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-
-
-def kernel(options: Options, device: torch.device) -> AbstractContextManager[object]:
-    """Within it, attention on a GPU is by the kernel that the options name or an error, never by another."""
-    if device.type != "cuda" or options.attention not in _KERNEL:
-        return nullcontext()
-    context: AbstractContextManager[object] = sdpa_kernel(_KERNEL[options.attention])
-    return context
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import nn
 
+from pytest_llmbench.workloads.add_product import add_product
 from pytest_llmbench.workloads.megatron_pointwise import relu_gradient
 
 
@@ -152,17 +153,7 @@ def _weight_gradient(grad: torch.Tensor, hidden: torch.Tensor, weight: Any, shar
     """Of [rows, columns] and [rows, h], the gradient of [columns, h]; or what stands for one already added up."""
     if not shares.accumulate:
         return grad.t() @ hidden
-    accumulate(weight.main_grad, grad.t(), hidden)
+    add_product(weight.main_grad, grad.t(), hidden)
     weight.grad_added_to_main_grad = True
     # Autograd wants a gradient. Megatron-Core reads it where the parameter has another one besides.
     return torch.zeros_like(weight) if getattr(weight, "zero_out_wgrad", False) else torch.empty_like(weight)
-
-
-def accumulate(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add the product of two matrices of any precision to an fp32 one in place."""
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    elif total.is_cuda:
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
-        total.add_(left @ right)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,13 @@ from megatron.core.utils import get_attr_wrapped_model
 
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.machine import peak_memory_bytes
-from pytest_llmbench.workloads.megatron_attention import kernel
+from pytest_llmbench.workloads import attention, matmul
 from pytest_llmbench.workloads.megatron_model import DTYPE
 from pytest_llmbench.workloads.megatron_optimizer import fused_step
 from pytest_llmbench.workloads.megatron_training import Training, prepare
+from pytest_llmbench.workloads.step_clock import StepClock
 from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.tokens import batch
 from pytest_llmbench.workloads.train import learning_rate
 
 
@@ -34,37 +34,27 @@ def run(recipe: Recipe, options: Options, device: torch.device, log: StepLog) ->
     training = prepare(recipe, options, device)
     log.phase(0, "matmul")
     log.matmul(matmul.measure(device, DTYPE[recipe.precision]))
-    with kernel(options, device):
+    with nullcontext() if options.attention == "unfused" else attention.kernel(recipe, options.attention, device):
         _loop(training, log)
 
 
 def _loop(training: Training, log: StepLog) -> None:
     work = training.copy_batch if training.speaks else 0
-    dist.barrier()
-    ended = time.perf_counter()
+    clock = StepClock(log, training.device, samples=work, tokens=work * training.recipe.sequence_length)
+    clock.start()
     for step in range(1, training.recipe.steps + 1):
         loss = _forward_backward(training, log, step)
-        _prepare_next(training, log, step)
         log.phase(step, "optimizer")
         norm = _update(training, step)
-        loss_value, grad_norm = _mean_over_copies(training, loss).item(), float(norm)
-        matmul.synchronize(training.device)
-        started, ended = ended, time.perf_counter()
-        log.step(
-            seconds=ended - started,
-            tokens=work * training.recipe.sequence_length,
-            samples=work,
-            loss=loss_value,
-            grad_norm=grad_norm,
-            peak_memory_bytes=peak_memory_bytes(training.device),
-        )
+        clock.step(_mean_over_copies(training, loss), norm)
+    clock.finish()
 
 
 def _forward_backward(training: Training, log: StepLog, step: int) -> torch.Tensor:
     """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank that does not know it."""
     recipe = training.recipe
     starts = range(0, training.copy_batch, recipe.micro_batch_size)
-    first = _first(training, step)
+    first = (step - 1) * recipe.samples_per_step + training.copy * training.copy_batch
     for chunk in training.chunks:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
@@ -82,19 +72,6 @@ def _forward_backward(training: Training, log: StepLog, step: int) -> torch.Tens
     return torch.stack(losses).mean()
 
 
-def _first(training: Training, step: int) -> int:
-    """Number in the whole run of the first sequence of a step that this copy of the model trains on."""
-    return (step - 1) * training.recipe.samples_per_step + training.copy * training.copy_batch
-
-
-def _prepare_next(training: Training, log: StepLog, step: int) -> None:
-    """Make the next step's first micro batch while the device is still busy, and not when it waits for it."""
-    if step < training.recipe.steps and any(map(_sees_tokens, training.chunks)):
-        # Behind all micro batches of this step, so that a rank that is stuck here lags those that wait for it.
-        log.phase(step, "data", training.copy_batch // training.recipe.micro_batch_size + 1)
-        training.batches.prepare(_first(training, step + 1))
-
-
 def _sees_tokens(chunk: Any) -> bool:
     return any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process"))
 
@@ -107,7 +84,7 @@ def _forward(
     inputs = targets = positions = None
     if _sees_tokens(chunk):
         enter("data", micro_batch)
-        inputs, targets = training.batches.get(first)
+        inputs, targets = batch(training.tokens, first, training.recipe.micro_batch_size, training.device)
         positions = training.positions
     enter("forward", micro_batch)
     output = chunk(inputs, positions, None, labels=targets)

@@ -67,7 +67,7 @@ def build(recipe: Recipe, options: Options, config: TransformerConfig, device: t
 def _chunk(recipe: Recipe, options: Options, config: TransformerConfig, stage: int | None) -> Any:
     vocabulary, layout = recipe.model.vocab_size, recipe.parallelism
     layers = recipe.model.layers // (layout.pipeline * layout.virtual_pipeline)
-    shares = split(sequence=layout.sequence, accumulate=options.accumulate_in_gemm)
+    shares = split(sequence=layout.sequence, accumulate=options.fusion == "pointwise")
     model = Model(
         counted=vocabulary,
         fused=options.cross_entropy == "fused",

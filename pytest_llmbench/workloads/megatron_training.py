@@ -16,11 +16,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.workloads.batches import Batches
-from pytest_llmbench.workloads.megatron_linear import accumulate
 from pytest_llmbench.workloads.megatron_model import DTYPE, build, transformer_config
 from pytest_llmbench.workloads.megatron_optimizer import fuse
-from pytest_llmbench.workloads.tokens import stable_seed
+from pytest_llmbench.workloads.tokens import Tokens, open_tokens, stable_seed
 
 # As in `workloads.train`: of parameters and dropout.
 _SEED = 1
@@ -43,7 +41,7 @@ class Training:
     recipe: Recipe
     options: Options
     device: torch.device
-    batches: Batches
+    tokens: Tokens
     positions: torch.Tensor
     chunks: list[Any]
     optimizer: Any
@@ -77,15 +75,13 @@ def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
     seed = stable_seed(_SEED, copy, parallel_state.get_pipeline_model_parallel_rank())
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
-    if options.accumulate_in_gemm:
-        _see_that_products_accumulate(DTYPE[recipe.precision], device)
     config = transformer_config(recipe, device)
     chunks = _spread(build(recipe, options, config, device, _SEED), recipe, options, config)
     return Training(
         recipe=recipe,
         device=device,
         options=options,
-        batches=Batches(recipe, device),
+        tokens=open_tokens(recipe),
         positions=torch.arange(recipe.sequence_length, device=device).expand(recipe.micro_batch_size, -1),
         chunks=chunks,
         optimizer=_optimizer(recipe, options, config, chunks),
@@ -95,17 +91,6 @@ def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
         speaks=parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         and parallel_state.get_tensor_model_parallel_rank() == 0,
     )
-
-
-def _see_that_products_accumulate(dtype: torch.dtype, device: torch.device) -> None:
-    left, right = (torch.zeros(16, 16, dtype=dtype, device=device) for _ in range(2))
-    try:
-        accumulate(torch.zeros(16, 16, device=device), left, right)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(
-            f"options: accumulate_in_gemm: PyTorch {torch.__version__} cannot add a product of {dtype} to fp32 on "
-            f"{device.type}: {error}; take 2.10 or newer, or say accumulate_in_gemm: false"
-        ) from error
 
 
 def _gathers_ahead(recipe: Recipe, options: Options) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from pytest_llmbench.workloads import machine
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.machine import gpu_index
 from pytest_llmbench.workloads.store import open_store
@@ -52,7 +53,16 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     dist.destroy_process_group()
 
 
-def ranks_on_this_machine() -> int:
+def limit_threads(device: torch.device) -> None:
+    """Let PyTorch use this rank's share of the cores; and one thread where the rank feeds a GPU.
+
+    What such a rank computes on its cores are pieces of a few thousand tokens: to wake dozens of threads for each takes
+    a hundred times longer than the work, and the GPU waits.
+    """
+    torch.set_num_threads(1 if device.type == "cuda" else machine.cpu_threads(_ranks_on_this_machine()))
+
+
+def _ranks_on_this_machine() -> int:
     """How many ranks of the group run under this kernel.
 
     Several Slurm nodes may be one machine (a test cluster, virtual nodes); counting by node name, their

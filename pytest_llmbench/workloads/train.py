@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Optimizer, Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.torch_options import Options
-from pytest_llmbench.workloads import attention, machine, matmul
-from pytest_llmbench.workloads.batches import Batches
+from pytest_llmbench.workloads import attention, matmul
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
-from pytest_llmbench.workloads.rendezvous import process_group, ranks_on_this_machine
+from pytest_llmbench.workloads.rendezvous import limit_threads, process_group
+from pytest_llmbench.workloads.step_clock import StepClock
 from pytest_llmbench.workloads.steplog import StepLog
-from pytest_llmbench.workloads.tokens import stable_seed
+from pytest_llmbench.workloads.tokens import Tokens, batch, open_tokens, stable_seed
 
 # Of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
@@ -31,10 +29,7 @@ _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def train(context: RankContext, log: StepLog) -> None:
-    """Train the recipe that is `context.config` and log every step.
-
-    A step lasts from the end of the one before to its own, with the device idle at both, so that the
-    seconds of all steps add up to the wall clock of the loop; writing the log is part of the next step.
+    """Train the recipe that is `context.config` and log every step, as `StepClock` does.
 
     Raises:
         ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
@@ -44,14 +39,12 @@ def train(context: RankContext, log: StepLog) -> None:
     options = validate(Options, recipe.options, f"recipe {recipe.name}: options")
     # The longest wait for a rank that is only slow, not dead, is the one for its start.
     with process_group(context, recipe.deadlines.meeting_s) as device:
-        neighbours = ranks_on_this_machine() if device.type == "cpu" else context.ranks_per_node
-        torch.set_num_threads(machine.cpu_threads(neighbours))
+        limit_threads(device)
         training = _prepare(recipe, options, context, device)
         _kept.append(training)
         log.phase(0, "matmul")
         log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
-        with attention.kernel(recipe, options.attention, device) as name:
-            print(f"attention kernel: {name}", flush=True)
+        with attention.kernel(recipe, options.attention, device):
             _loop(training, log)
 
 
@@ -68,7 +61,7 @@ class _Training:
     device: torch.device
     rank: int
     rank_batch: int
-    batches: Batches
+    tokens: Tokens
     model: nn.Module
     optimizer: torch.optim.Optimizer
 
@@ -84,7 +77,7 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
             f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
             f"{recipe.micro_batch_size} on {context.world_size} ranks"
         )
-    batches = Batches(recipe, device)  # first, as what is wrong with data shows at once
+    tokens = open_tokens(recipe)  # first, as what is wrong with data shows at once
     model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     return _Training(
@@ -92,7 +85,7 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
         device=device,
         rank=context.rank,
         rank_batch=recipe.samples_per_step // context.world_size,
-        batches=batches,
+        tokens=tokens,
         model=model,
         optimizer=torch.optim.AdamW(
             model.parameters(),
@@ -105,27 +98,14 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
 
 
 def _loop(training: _Training, log: StepLog) -> None:
-    dist.barrier()
-    ended = time.perf_counter()
+    samples = training.rank_batch
+    clock = StepClock(log, training.device, samples=samples, tokens=samples * training.recipe.sequence_length)
+    clock.start()
     for step in range(1, training.recipe.steps + 1):
         loss = _forward_backward(training, log, step)
-        if step < training.recipe.steps:
-            # Behind all micro batches of this step, so that a rank that is stuck here lags those that wait for it.
-            log.phase(step, "data", len(training.firsts(step)) + 1)
-            training.batches.prepare(training.firsts(step + 1)[0])
         log.phase(step, "optimizer")
-        grad_norm = _update(training, step)
-        loss_value, grad_norm_value = loss.item(), grad_norm.item()
-        matmul.synchronize(training.device)
-        started, ended = ended, time.perf_counter()
-        log.step(
-            seconds=ended - started,
-            tokens=training.rank_batch * training.recipe.sequence_length,
-            samples=training.rank_batch,
-            loss=loss_value,
-            grad_norm=grad_norm_value,
-            peak_memory_bytes=machine.peak_memory_bytes(training.device),
-        )
+        clock.step(loss, _update(training, step))
+    clock.finish()
 
 
 def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
@@ -134,7 +114,7 @@ def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Ten
     total = torch.zeros((), device=training.device)
     for micro_batch, first in enumerate(firsts, start=1):
         log.phase(step, "data", micro_batch)
-        inputs, targets = training.batches.get(first)
+        inputs, targets = batch(training.tokens, first, recipe.micro_batch_size, training.device)
         with gradient_sync(training.model, enabled=first == firsts[-1]):
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):

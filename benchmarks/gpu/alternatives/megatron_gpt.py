@@ -20,7 +20,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.gpu.alternatives.shared import DTYPE, Batch, Steps, batches, learning_rate
+from benchmarks.gpu.alternatives.shared import DTYPE, Batch, batches, learning_rate, start
 from benchmarks.gpu.alternatives.weights import fill_vector, matrix
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.workloads.steplog import StepLog
@@ -51,15 +51,15 @@ def run(recipe: Recipe, device: torch.device, log: StepLog, *, sdpa: bool) -> No
     data = batches(recipe, copy, copies, device)
     # One of the ranks that hold a copy of the model together counts its work.
     samples = 0 if parallel_state.get_tensor_model_parallel_rank() else recipe.samples_per_step // copies
-    steps = Steps(log, device, samples=samples, tokens=samples * recipe.sequence_length)
     positions = torch.arange(recipe.sequence_length, device=device).expand(recipe.micro_batch_size, -1)
 
     def forward(micro_batches: Iterator[Batch], chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         inputs, targets = next(micro_batches)
         return chunk(inputs, positions, None, labels=targets), _mean
 
-    steps.start(recipe)
+    clock = start(recipe, log, device, samples)
     for step, micro_batches in enumerate(data, start=1):
+        log.phase(step, "forward")
         model.zero_grad_buffer()
         optimizer.zero_grad()
         losses = get_forward_backward_func()(
@@ -74,8 +74,8 @@ def run(recipe: Recipe, device: torch.device, log: StepLog, *, sdpa: bool) -> No
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step)
         _, norm, _ = optimizer.step()
-        steps.done(losses, math.nan if norm is None else norm)
-    steps.finish()
+        clock.step(torch.stack(losses).mean(), math.nan if norm is None else norm)
+    clock.finish()
 
 
 def _config(recipe: Recipe) -> TransformerConfig:

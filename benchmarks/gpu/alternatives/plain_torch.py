@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.gpu.alternatives.shared import Batch, Steps, batches, group, learning_rate
+from benchmarks.gpu.alternatives.shared import Batch, batches, group, learning_rate, start
 from benchmarks.gpu.alternatives.weights import fill_vector, matrix
 from pytest_llmbench.core.recipes import ModelShape, Recipe
 from pytest_llmbench.core.schema import validate
@@ -83,18 +83,17 @@ def train(context: RankContext, log: StepLog) -> None:
             fused=True,
         )
         data = batches(recipe, context.rank, context.world_size, device)
-        samples = recipe.samples_per_step // context.world_size
-        steps = Steps(log, device, samples=samples, tokens=samples * recipe.sequence_length)
-        steps.start(recipe)
+        clock = start(recipe, log, device, recipe.samples_per_step // context.world_size)
         for step, micro_batches in enumerate(data, start=1):
+            log.phase(step, "forward")
             losses = _gradients(recipe, wrapped, forward, micro_batches)
             norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_grad_norm)
             for param_group in optimizer.param_groups:
                 param_group["lr"] = learning_rate(recipe, step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            steps.done(losses, norm)
-        steps.finish()
+            clock.step(torch.stack(losses).mean(), norm)
+        clock.finish()
 
 
 # Freed at the end of the process: DDP may hang when it is freed while gloo's thread still works.
@@ -123,5 +122,5 @@ def _gradients(
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
             loss = forward(inputs, targets)
         (loss / len(micro_batches)).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss)
+        losses.append(loss.detach())
     return losses

@@ -68,7 +68,7 @@ def test_missing_megatron_core_is_said_with_the_cure(monkeypatch: pytest.MonkeyP
         },
         {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}},
         {"options": {"fusion": "layer", "attention": "cudnn", "cross_entropy": "unfused", "fused_optimizer": False}},
-        {"options": {"accumulate_in_gemm": True, "attention": "flash"}},
+        {"options": {"attention": "flash"}},
         {"model": {"positions": "rope"}},
     ],
 )
@@ -146,7 +146,7 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"activation_checkpointing": "selective"}},
-            "selective checkpointing recomputes the attention, which attention sdpa does by itself: say "
+            "selective checkpointing recomputes the attention, which attention fastest does by itself: say "
             "activation_checkpointing: none, or options: {attention: unfused, fusion: none}",
             id="selective",
         ),
@@ -164,11 +164,6 @@ def test_cpu_ranks_train_in_fp32() -> None:
             {"model": {"positions": "rope"}, "options": {"fusion": "layer"}},
             "fusion layer knows no positions rope: say fusion: pointwise",
             id="positions",
-        ),
-        pytest.param(
-            {"options": {"fusion": "none", "accumulate_in_gemm": True}},
-            "accumulate_in_gemm needs the products of fusion pointwise, not none",
-            id="accumulate",
         ),
     ],
 )  # fmt: skip
@@ -188,7 +183,7 @@ def test_a_batch_is_divided_over_copies_of_the_model() -> None:
 
 def test_an_unknown_option_is_refused() -> None:
     """What the engine does not know is an error that names it, and hides no other problem."""
-    problems = list(ENGINE.problems(recipe(options={"atention": "sdpa"}, parallelism={"sequence": True}), NODE))
+    problems = list(ENGINE.problems(recipe(options={"atention": "flash"}, parallelism={"sequence": True}), NODE))
     assert len(problems) == 2
     assert "recipe small: options" in problems[1]
     assert "atention" in problems[1]

@@ -11,7 +11,7 @@ from pytest_llmbench.checks.base import Answer, Probe
 from pytest_llmbench.core.curves import COLLECTIVES, IN_PARTS, Curve, busbw_factor
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.workloads.collective_memory import fitting
-from pytest_llmbench.workloads.collective_ops import Call, Operation, why_unsupported
+from pytest_llmbench.workloads.collective_ops import Call, Operation, Works, why_unsupported
 from pytest_llmbench.workloads.collective_values import Values, fill, spoil, wrong
 from pytest_llmbench.workloads.collectives import measure
 from pytest_llmbench.workloads.context import RankContext
@@ -171,7 +171,7 @@ def test_what_a_backend_cannot_do_is_told_from_what_fails() -> None:
     """One makes the check of the operation a SKIP, in the backend's words; the other is an error."""
 
     def raises(error: Exception) -> Call:
-        def call() -> None:
+        def call() -> Works:
             raise error
 
         return call
@@ -179,7 +179,7 @@ def test_what_a_backend_cannot_do_is_told_from_what_fails() -> None:
     words = "ProcessGroupGloo does not support\n  alltoall"
     assert why_unsupported(raises(RuntimeError(words))) == "ProcessGroupGloo does not support alltoall"
     assert why_unsupported(raises(NotImplementedError("not implemented"))) == "not implemented"
-    assert why_unsupported(lambda: None) is None
+    assert why_unsupported(lambda: ()) is None
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         why_unsupported(raises(RuntimeError("Connection closed by peer")))
 

@@ -76,7 +76,6 @@ OFF: Mapping[str, Any] = {
 }  # fmt: skip
 ON: Mapping[str, Any] = {
     "fusion": "pointwise", "cross_entropy": "fused", "pad_vocabulary": True, "fused_optimizer": True, "overlap": True,
-    "accumulate_in_gemm": True,
 }  # fmt: skip
 FEW = {"vocab_size": 100}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -86,7 +85,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "pointwise": {"fusion": "pointwise"},
     "layer": {"fusion": "layer"},
     "optimizer": {"fused_optimizer": True},
-    "accumulating": {"fusion": "pointwise", "accumulate_in_gemm": True},
     "on": ON,
 }
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
