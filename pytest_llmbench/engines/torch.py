@@ -33,8 +33,8 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
     for field in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
         if getattr(asked, field) != getattr(plain, field):
             yield f"recipe {recipe.name}: engine torch has no {field} parallelism; engine megatron_core has"
-    if asked.sharding not in {"none", "full"}:
-        yield f"recipe {recipe.name}: engine torch shards none or full, not {asked.sharding}"
+    if asked.sharding == "optimizer":
+        yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
     if asked.activation_checkpointing == "selective":
         yield f"recipe {recipe.name}: engine torch checkpoints none or full, not selective"
     if recipe.model.positions != "learned":

@@ -6,9 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-# Logits that a row's threads hold at a time: with the next row's in flight, what a multiprocessor has registers for.
-_BLOCK = 8192
-_WARPS = 16
+# Logits that a row's threads hold at a time.
+_BLOCK = 4096
+_WARPS = 8
+_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def losses_and_gradient(
@@ -24,33 +25,64 @@ def losses_and_gradient(
     """
     losses = torch.empty(len(logits), device=logits.device)
     targets, share = targets.contiguous(), share.float()
-    _kernel[(len(logits),)](logits, targets, share, losses, logits.shape[1], vocab_size, block=_BLOCK, num_warps=_WARPS)
+    _losses_and_gradient[(len(logits),)](
+        logits, targets, share, losses, logits.shape[1], vocab_size, block=_BLOCK, num_warps=_WARPS
+    )
     return losses, logits
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _kernel(logits, targets, share, losses, columns: tl.constexpr, counted: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-    """One row: the softmax's normalizer as the row is read for the first time, the gradient the second time."""
-    row = tl.program_id(0).to(tl.int64)
-    logits += row * columns
-    target = tl.load(targets + row)
+def _exp_of_difference(values, less):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    # One multiplication and addition, and the one exponential that a GPU has.
+    return tl.exp2(values * _LOG2_E - less * _LOG2_E)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _losses_and_gradient(  # type: ignore[no-untyped-def] # noqa: ANN202
+    logits,  # noqa: ANN001
+    targets,  # noqa: ANN001
+    share,  # noqa: ANN001
+    losses,  # noqa: ANN001
+    columns: tl.constexpr,
+    counted: tl.constexpr,
+    block: tl.constexpr,
+):
+    """One row: the softmax's normalizer as the row is read for the first time, the gradient the second time.
+
+    Arithmetic bounds it more than memory does, so that exponentials are those of 2, only the last block has a mask, and
+    the target, one column of thousands, is seen to by itself.
+    """
+    logits += tl.program_id(0).to(tl.int64) * columns
+    target = tl.load(targets + tl.program_id(0))
     counts = target >= 0
-    # Now, because it is written over below, by whichever thread comes there first.
     hit = tl.load(logits + target, mask=counts, other=0.0).to(tl.float32)
     lanes = tl.arange(0, block)
+    whole: tl.constexpr = counted // block * block
     largest = float("-inf")
     total = 0.0
-    for start in range(0, counted, block):
-        at = start + lanes
+    for start in range(0, whole, block):
+        values = tl.load(logits + start + lanes).to(tl.float32)
+        larger = tl.maximum(largest, tl.max(values, 0))
+        total = total * _exp_of_difference(largest, larger) + tl.sum(_exp_of_difference(values, larger), 0)
+        largest = larger
+    if whole < counted:
+        at = whole + lanes
         values = tl.load(logits + at, mask=at < counted, other=float("-inf")).to(tl.float32)
         larger = tl.maximum(largest, tl.max(values, 0))
-        total = total * tl.exp(largest - larger) + tl.sum(tl.exp(values - larger), 0)
+        total = total * _exp_of_difference(largest, larger) + tl.sum(_exp_of_difference(values, larger), 0)
         largest = larger
     normalizer = largest + tl.log(total)
-    tl.store(losses + row, tl.where(counts, normalizer - hit, 0.0))
+    tl.store(losses + tl.program_id(0), tl.where(counts, normalizer - hit, 0.0))
     weight = tl.where(counts, tl.load(share), 0.0)
-    for start in range(0, columns, block):
+    for start in range(0, whole, block):
+        values = tl.load(logits + start + lanes).to(tl.float32)
+        gradient = _exp_of_difference(values, normalizer) * weight
+        tl.store(logits + start + lanes, gradient.to(logits.dtype.element_ty))
+    for start in range(whole, columns, block):
         at = start + lanes
         values = tl.load(logits + at, mask=at < counted, other=float("-inf")).to(tl.float32)
-        gradient = (tl.exp(values - normalizer) - tl.where(at == target, 1.0, 0.0)) * weight
+        gradient = _exp_of_difference(values, normalizer) * weight
         tl.store(logits + at, gradient.to(logits.dtype.element_ty), mask=at < columns)
+    tl.debug_barrier()  # whichever thread wrote the target's column has done so
+    at_target = (_exp_of_difference(hit, normalizer) - 1.0) * weight
+    tl.store(logits + target, at_target.to(logits.dtype.element_ty), mask=counts)

@@ -41,7 +41,7 @@ def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], out
 
 def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows, weight, output = ctx.saved_tensors
-    before = torch.where(output > 0, grad, 0.0)
+    before = torch.ops.aten.threshold_backward(grad, output, 0.0)
     return before @ weight, before.t() @ rows, before.sum(0)
 
 

@@ -34,13 +34,12 @@ def build_model(recipe: Recipe, options: Options, device: torch.device, world_si
         )
     if recipe.compile and device.type == "cuda":
         _compile(model)
-    if recipe.parallelism.sharding == "full":
+    sharded = recipe.parallelism.sharding != "none"
+    if sharded and world_size > 1:
         _shard(model, recipe, device, world_size)
     model.to_empty(device=device)
     initialise(model, seed)
-    if isinstance(model, FSDPModule) or world_size == 1:
-        return model
-    return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return model if sharded or world_size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 @contextmanager
@@ -82,6 +81,8 @@ def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int
         if recipe.precision == "bf16"
         else MixedPrecisionPolicy()
     )
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    # Kept, they are whole from their first use in a step to its end, and only what lasts is split: no gradient is ever
+    # whole on all ranks, and each updates its part.
+    again = recipe.parallelism.sharding == "full"
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)

@@ -106,7 +106,7 @@ def test_the_task_carries_the_whole_recipe() -> None:
     ("changes", "words"),
     [
         ({"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
-        ({"parallelism": {"sharding": "optimizer"}}, "shards none or full, not optimizer"),
+        ({"parallelism": {"sharding": "optimizer"}}, "shards none, gradients or full, not the optimizer alone"),
         ({"parallelism": {"activation_checkpointing": "selective"}}, "checkpoints none or full, not selective"),
         ({"model": {"positions": "rope"}}, "has learned positions only"),
         ({"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
