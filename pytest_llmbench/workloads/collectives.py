@@ -24,9 +24,10 @@ from pytest_llmbench.workloads.rendezvous import process_group
 
 # From here on one iteration is long enough to warm anything up.
 _LARGE = 128 << 20
-# On a GPU, how many times more of the smaller ones are timed together, so that the host's part in it is small; and how
-# often.
-_MANY, _TURNS = 5, 3
+# On a GPU, how many times more of the smaller ones are timed together, so that the host's part in it is small.
+_MANY = 5
+# And how often all are timed that are over in milliseconds.
+_TURNS, _SHORT = 5, 1 << 30
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -141,20 +142,22 @@ class _Bench:
         """How long one operation takes on this rank: the mean of many, on the host's clock and up to the last of them.
 
         They are queued without a look at any of them, and each works on the next part of the buffers, so that a small
-        message is not found in a cache. On a GPU, where 20 small ones are over in a millisecond, there are more of
-        them, that is done several times, and the median counts: whatever else interrupts the host takes as long.
+        message is not found in a cache. On a GPU, where 20 small ones are over in a millisecond, that is done several
+        times, and the median counts: whatever else interrupts the host takes as long.
         """
         calls = self._calls(operation, count, place)
-        large = operation.elements(count) * self._dtype.itemsize >= _LARGE
+        size = operation.elements(count) * self._dtype.itemsize
+        large = size >= _LARGE
         self._queue(calls, min(1, self._plan.warm_up) if large else self._plan.warm_up)
         taken = []
-        many, turns = (1, 1) if large or self._device.type == "cpu" else (_MANY, _TURNS)
-        for _ in range(turns):
+        gpu = self._device.type == "cuda"
+        iterations = self._plan.iterations * (_MANY if gpu and not large else 1)
+        for _ in range(_TURNS if gpu and size < _SHORT else 1):
             dist.barrier()
             synchronize(self._device)
             start = time.perf_counter()
-            self._queue(calls, many * self._plan.iterations)
-            taken.append((time.perf_counter() - start) / (many * self._plan.iterations))
+            self._queue(calls, iterations)
+            taken.append((time.perf_counter() - start) / iterations)
         return median(taken)
 
     def _calls(self, operation: Operation, count: int, place: str) -> list[Call]:

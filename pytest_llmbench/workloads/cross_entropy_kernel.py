@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-# Logits that a row's threads hold at a time.
-_BLOCK = 4096
-_WARPS = 8
+# Logits that a row's threads hold at a time: of blocks from 2048 to 16384, with 4 to 32 warps, the fastest on an H200.
+_BLOCK = 16384
+_WARPS = 16
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -31,7 +31,7 @@ def losses_and_gradient(
     return losses, logits
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _exp_of_difference(values, less):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
     # One multiplication and addition, and the one exponential that a GPU has.
     return tl.exp2(values * _LOG2_E - less * _LOG2_E)
