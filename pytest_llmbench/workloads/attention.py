@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
+from torch.compiler import config as compiler_config
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -51,7 +52,9 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
             f"recipe {recipe.name}: {torch.cuda.get_device_name(device)} cannot compute its attention with "
             f"{name or ' or '.join(candidates)}: set options.attention to another of {', '.join(KERNELS)}"
         )
-    with sdpa_kernel(KERNELS[name]):
+    # What was compiled before, for another kernel, is kept on disk, and PyTorch would take it for this one.
+    compiled_apart = compiler_config.patch(cache_key_tag=f"attention: {name}")  # type: ignore[attr-defined]
+    with sdpa_kernel(KERNELS[name]), compiled_apart:
         print(f"attention kernel: {name}", flush=True)
         yield
 
