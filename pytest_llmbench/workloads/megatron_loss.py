@@ -9,6 +9,7 @@ import torch.distributed as dist
 from megatron.core.models.gpt import GPTModel
 from torch import nn
 
+from pytest_llmbench.workloads.megatron_embedding import WordEmbedding
 from pytest_llmbench.workloads.megatron_linear import Split, column_gradients, gather
 from pytest_llmbench.workloads.megatron_pointwise import logits_to_gradient, softmax_statistics
 
@@ -37,9 +38,16 @@ class Model(GPTModel):  # type: ignore[misc]
         super().__init__(**built)
         self._fused, self._shares = fused, shares
         self._first, self._valid = _own(counted, self.vocab_size, shares)
-        if self.post_process and fused:
+        if not fused:
+            return
+        if self.post_process:
             # It is still called, so that Megatron-Core waits for a weight that is still being gathered.
             self.output_layer.forward = _hand_on
+        if self.pre_process and shares.accumulate:
+            table = self.embedding.word_embeddings
+            table.forward = WordEmbedding(table, shares, tied=self.post_process)
+            # Both uses of the weight add to its sum by themselves: of what autograd has, Megatron-Core needs nothing.
+            table.weight.zero_out_wgrad = False
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Loss of [b, s] labels, in nat, in their shape; `logits` is still the last layer's output, if ours is used."""

@@ -10,6 +10,12 @@ from torch.nn import functional
 
 
 @torch.compile(dynamic=False)
+def look_up(table: torch.Tensor, at: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+    """Rows [h] of a table at each of [b, s] places, zeros where they are not here."""
+    return torch.where(here.unsqueeze(-1), table[at], 0.0)
+
+
+@torch.compile(dynamic=False)
 def norm(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
     """Layer norm over the last dimension."""
     return functional.layer_norm(hidden, weight.shape, weight, bias, eps)

@@ -121,8 +121,8 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     os.kill(watch.pid(session, "tiny", 1), signal.SIGKILL)
     message = error_of(user.finish(process, timeout_s=400))
     assert "n8" in message or "NODE_FAIL" in message
-    queue.mend()  # a job stays in the queue until all its nodes have said that it is over
-    queue.wait_until_empty(session, 30)
+    queue.mend()  # a job stays in the queue until all its nodes have said that it is over; Slurm asks now and then
+    queue.wait_until_empty(session, 120)
 
 
 def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue: type[Queue]) -> None:

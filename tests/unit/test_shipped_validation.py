@@ -64,7 +64,10 @@ PUBLISHED: dict[tuple[str, str, str, int | None], set[str]] = {
     ("a4-highgpu-8g", "all_gather", "busbw_peak", 2): {"250 GB/s"},
     ("a4x-highgpu-4g", "all_gather", "busbw_peak", 2): {"160 GB/s"},
     ("H200", "gemm", "gemm_bf16", None): {"630 TFLOP/s/gpu"},
-    ("H200", "all_reduce", "busbw_8GiB", 1): {"346 GB/s"},
+    ("H200", "memory_bandwidth", "memory_triad", None): {"4140 GB/s"},
+    ("H200", "host_device_bandwidth", "host_to_device", None): {"52 GB/s"},
+    ("H200", "host_device_bandwidth", "device_to_host", None): {"52 GB/s"},
+    ("H200", "all_reduce", "busbw_8GiB", 1): {"346 GB/s", "328 GB/s"},
 }
 
 # What other sources say of the same machine has to stand beside the number that was taken.
