@@ -32,17 +32,17 @@ def losses_and_gradient(
 
 
 @triton.jit
-def _exp_of_difference(values, less):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+def _exp_of_difference(values, less):
     # One multiplication and addition, and the one exponential that a GPU has.
     return tl.exp2(values * _LOG2_E - less * _LOG2_E)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _losses_and_gradient(  # type: ignore[no-untyped-def] # noqa: ANN202
-    logits,  # noqa: ANN001
-    targets,  # noqa: ANN001
-    share,  # noqa: ANN001
-    losses,  # noqa: ANN001
+@triton.jit
+def _losses_and_gradient(
+    logits,
+    targets,
+    share,
+    losses,
     columns: tl.constexpr,
     counted: tl.constexpr,
     block: tl.constexpr,

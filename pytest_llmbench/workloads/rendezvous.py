@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from pytest_llmbench.workloads import machine
 from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.machine import gpu_index
 from pytest_llmbench.workloads.store import open_store
 
 
@@ -77,6 +76,6 @@ def _ranks_on_this_machine() -> int:
 def _device(context: RankContext) -> torch.device:
     if context.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", gpu_index(context.local_rank))
+    device = torch.device("cuda", machine.gpu_index(context.local_rank))
     torch.cuda.set_device(device)
     return device
