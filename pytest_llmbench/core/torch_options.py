@@ -17,7 +17,10 @@ class Options(Strict):
             before the first step. The rank's own output says which that was.
         residual: the type of the stream that blocks add to: `compute` is that of the matrix products, as in
             Megatron-Core and metaseq, and halves what is moved between them.
+        collectives: what sums and gathers with `sharding: gradients`: NCCL, or between the GPUs of one node their copy
+            engines, which take nothing from the products beside them. CPU ranks have gloo.
     """
 
     attention: Attention = "fastest"
     residual: Literal["compute", "fp32"] = "compute"
+    collectives: Literal["nccl", "copies"] = "nccl"

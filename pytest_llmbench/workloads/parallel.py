@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.torch_options import Options
+from pytest_llmbench.workloads import copies
 from pytest_llmbench.workloads.decoder import Decoder, initialise
 
 
@@ -36,7 +37,7 @@ def build_model(recipe: Recipe, options: Options, device: torch.device, world_si
         _compile(model)
     sharded = recipe.parallelism.sharding != "none"
     if sharded and world_size > 1:
-        _shard(model, recipe, device, world_size)
+        _shard(model, recipe, options, device, world_size)
     model.to_empty(device=device)
     initialise(model, seed)
     return model if sharded or world_size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -73,7 +74,7 @@ def _compile(model: Decoder) -> None:
     model.head.step = losses_and_gradient
 
 
-def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int) -> None:
+def _shard(model: Decoder, recipe: Recipe, options: Options, device: torch.device, world_size: int) -> None:
     mesh = init_device_mesh(device.type, (world_size,))
     # Parameters travel in the type they are multiplied in; gradients are summed in fp32, as under DDP.
     policy = (
@@ -84,5 +85,9 @@ def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int
     # Kept, they are whole from their first use in a step to its end, and only what lasts is split: no gradient is ever
     # whole on all ranks, and each updates its part.
     again = recipe.parallelism.sharding == "full"
-    for module in (*model.blocks, model):
+    modules = [
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
+        for module in (*model.blocks, model)
+    ]
+    if options.collectives == "copies" and device.type == "cuda":
+        copies.use(modules, mesh.get_group())

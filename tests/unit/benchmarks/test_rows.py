@@ -63,8 +63,8 @@ def test_options_change_one_variant() -> None:
         ["torch:big.micro_batch_size=64", "torch:big.parallelism.sharding=full", "torch:big.attention=cudnn"]
     )
     plain, big = chosen(variants=["torch", "torch:big"], options=options)
-    assert (plain.recipe.micro_batch_size, plain.recipe.options) == (32, {})
-    assert (big.recipe.micro_batch_size, big.recipe.options) == (64, {"attention": "cudnn"})
+    assert (plain.recipe.micro_batch_size, plain.recipe.options) == (32, {"collectives": "copies"})
+    assert (big.recipe.micro_batch_size, big.recipe.options) == (64, {"collectives": "copies", "attention": "cudnn"})
     assert big.recipe.parallelism.sharding == "full"
 
 

@@ -1,0 +1,118 @@
+"""FSDP's collectives by copies: the same training, over memory that processes share in place of GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.workloads.conftest import Launch, MakeRecipe
+
+# Memory of all ranks is one file each; a rank that is late fills its part of others' late.
+RANK = """
+import json, time
+from itertools import count
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.core.torch_options import Options
+from pytest_llmbench.workloads import copies
+from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.workloads.tokens import batch, open_tokens
+
+LATE, STEPS = 1, 4
+
+class Mapped:
+    numbers = count()
+    folder, late, meets = None, False, True
+
+    def __init__(self, size, dtype, group):
+        self.rank, self.ranks = group.rank(), group.size()
+        number = next(self.numbers)
+        paths = [self.folder / f"{number}-{rank}" for rank in range(self.ranks)]
+        if self.rank == 0:
+            for path in paths:
+                path.write_bytes(bytes(size * dtype.itemsize))
+        dist.barrier()
+        self.all = [torch.from_file(str(path), shared=True, size=size, dtype=dtype) for path in paths]
+
+    def part(self, rank, index):
+        if self.late and self.rank == LATE and rank != LATE:
+            time.sleep(0.02)
+        return self.all[rank].chunk(self.ranks)[index]
+
+    def whole(self):
+        return self.all[self.rank]
+
+    def meet(self):
+        if self.meets:
+            dist.barrier()
+
+def train(recipe, device, context, share):
+    model = build_model(recipe, Options(), device, context.world_size, 1)
+    if share:
+        copies.use([module for module in model.modules() if isinstance(module, FSDPModule)], dist.group.WORLD, share)
+    optimizer, tokens = torch.optim.AdamW(model.parameters(), lr=1e-2), open_tokens(recipe)
+    told = []
+    for step in range(STEPS):
+        for micro_batch in range(2):
+            with gradient_sync(model, enabled=micro_batch == 1):
+                first = (2 * step + micro_batch) * context.world_size + context.rank
+                loss = model(*batch(tokens, first, 1, device))
+                loss.backward()
+        norm = clip_gradients(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        told.append([loss.item(), norm.item()])
+    return told
+
+def main(context, log):
+    recipe = validate(Recipe, context.config, "recipe")
+    told = {}
+    with process_group(context) as device:
+        told["gloo"] = train(recipe, device, context, None)
+        for name, late, meets in [("copies", False, True), ("late", True, True), ("unmet", True, False)]:
+            Mapped.folder, Mapped.late, Mapped.meets = context.folder / name, late, meets
+            Mapped.folder.mkdir(exist_ok=True)
+            told[name] = train(recipe, device, context, Mapped)
+    (context.folder / f"told-{context.rank}.json").write_text(json.dumps(told))
+"""
+RANKS = 3
+
+Told = list[dict[str, list[list[float]]]]
+
+
+@pytest.fixture(scope="module")
+def told(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """What each rank trained: loss and gradient norm of each step, by how they communicated."""
+    folder: Path = tmp_path_factory.mktemp("copies")
+    (folder / "copying.py").write_text(RANK)
+    recipe: dict[str, Any] = make_recipe(parallelism={"sharding": "gradients"}).model_dump(mode="json")
+    for process in launch(folder, "copying:main", ranks=RANKS, config=recipe):
+        assert process.wait(200) == 0, (folder / "output-0").read_text()
+    return [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("way", ["copies", "late"])
+def test_copies_train_as_gloo_does(told: Told, way: str) -> None:
+    """Over several steps and micro batches; sums are in another order, and a rank that is late is waited for."""
+    for rank in told:
+        for copied, summed in zip(rank[way], rank["gloo"], strict=True):
+            assert copied == pytest.approx(summed, rel=1e-5)
+
+
+def test_without_meeting_a_late_rank_is_not_waited_for(told: Told) -> None:
+    """So that the test above would have seen it."""
+    assert any(rank["unmet"] != pytest.approx(rank["gloo"], rel=1e-3) for rank in map(_flat, told))
+
+
+def _flat(rank: dict[str, list[list[float]]]) -> dict[str, list[float]]:
+    return {way: [value for step in steps for value in step] for way, steps in rank.items()}
