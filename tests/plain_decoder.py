@@ -16,7 +16,7 @@ The model is that of OPT (Zhang et al. 2022, arXiv:2205.01068), whose weights it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -78,31 +78,46 @@ class Point(NamedTuple):
     norm: float
 
 
-def train(initial: Weights, batches: Iterable[torch.Tensor], rules: Rules, mistake: Mistake = NONE) -> list[Point]:
-    """Train for a step on each batch.
+def train(
+    initial: Weights, batches: Iterable[torch.Tensor], rules: Rules, mistake: Mistake = NONE, at_once: int | None = None
+) -> Iterator[Point]:
+    """Train for a step on each batch, and yield its point.
 
     Args:
         initial: left as they are.
         batches: token ids, int64 [sequences, S + 1]; each is a target of those before it.
         rules: what is meant.
         mistake: what is done instead.
+        at_once: sequences that are in memory together, where all of a batch are too many.
     """
     rules = replace(rules, weight_decay=mistake.decay_scale * rules.weight_decay)
     weights = {name: value.detach().float().clone().requires_grad_() for name, value in initial.items()}
     firsts, seconds = ({name: torch.zeros_like(value) for name, value in weights.items()} for _ in range(2))
-    curve = []
     for step, rows in enumerate(batches, start=1):
-        losses = token_losses(weights, rows, rules.attention_heads, mistake)
-        counted = losses[: round(mistake.share * len(rows))].mean() * mistake.loss_scale
-        gradients = dict(zip(weights, torch.autograd.grad(counted, list(weights.values())), strict=True))
+        loss, gradients = gradients_of(weights, rows, rules.attention_heads, mistake, at_once or len(rows))
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
         if norm > rules.clip_grad_norm:
             gradients = {name: gradient * (rules.clip_grad_norm / norm) for name, gradient in gradients.items()}
         rate = learning_rate(rules, step - mistake.late)
         for name, weight in weights.items():
             adamw(weight, gradients[name], firsts[name], seconds[name], rules, step=step, rate=rate)
-        curve.append(Point(losses.mean().item(), norm))
-    return curve
+        yield Point(loss, norm)
+
+
+def gradients_of(
+    weights: Weights, rows: torch.Tensor, heads: int, mistake: Mistake, at_once: int
+) -> tuple[float, Weights]:
+    """The mean loss of a batch, and the gradient of what counts of it."""
+    counted = round(mistake.share * len(rows))
+    loss, gradients = 0.0, {name: torch.zeros_like(value) for name, value in weights.items()}
+    for first in range(0, len(rows), at_once):
+        losses = token_losses(weights, rows[first : first + at_once], heads, mistake)
+        loss += losses.sum().item() / rows[:, 1:].numel()
+        if first < counted:
+            share = losses[: counted - first].sum() / rows[:counted, 1:].numel() * mistake.loss_scale
+            for name, gradient in zip(weights, torch.autograd.grad(share, list(weights.values())), strict=True):
+                gradients[name] += gradient
+    return loss, gradients
 
 
 def token_losses(weights: Mapping[str, torch.Tensor], rows: torch.Tensor, heads: int, mistake: Mistake) -> torch.Tensor:

@@ -168,7 +168,7 @@ def logged(folder: Path, layout: Layout) -> list[Point]:
 def reference(folder: Path, recipe: Recipe, mistake: Mistake = NONE) -> list[Point]:
     """Train a recipe by `tests.plain_decoder` from the weights that are in the folder of `task`."""
     weights = torch.load(folder / "initial.pt", weights_only=True)
-    return train(weights, batches(recipe), rules(recipe), mistake)
+    return list(train(weights, batches(recipe), rules(recipe), mistake))
 
 
 def batches(recipe: Recipe) -> Iterator[torch.Tensor]:

@@ -65,7 +65,7 @@ def _train(context: RankContext, name: str, training: Mapping[str, Any], train: 
 def _torch(_: RankContext) -> Iterator[tuple[Train, Initial]]:
     from pytest_llmbench.workloads.train import train  # noqa: PLC0415 - another engine has no use for it
 
-    yield train, _of_decoder
+    yield train, of_decoder
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _megatron_core(context: RankContext) -> Iterator[tuple[Train, Initial]]:
 
         parallel_state.destroy_model_parallel()
 
-    yield train_and_forget, _of_decoder
+    yield train_and_forget, of_decoder
 
 
 @contextmanager
@@ -89,13 +89,13 @@ def _deepspeed(context: RankContext) -> Iterator[tuple[Train, Initial]]:
     with process_group(context, _MEETING_S) as device:
         vars(deepspeed_run)["process_group"] = lambda *_: nullcontext(device)
         deepspeed_run.join(device)
-        yield deepspeed_run.train, _of_opt
+        yield deepspeed_run.train, of_opt
 
 
 _ENGINES = {"torch": _torch, "megatron_core": _megatron_core, "deepspeed": _deepspeed}
 
 
-def _of_decoder(recipe: Recipe, device: torch.device) -> Weights:
+def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
     """Of engines torch and megatron_core, which start alike."""
     from pytest_llmbench.workloads.decoder import Decoder, initialise  # noqa: PLC0415 - deepspeed has no use for it
 
@@ -107,7 +107,7 @@ def _of_decoder(recipe: Recipe, device: torch.device) -> Weights:
     return {**weights, "tokens.weight": weights["tokens.weight"][: recipe.model.vocab_size]}
 
 
-def _of_opt(recipe: Recipe, device: torch.device) -> Weights:
+def of_opt(recipe: Recipe, device: torch.device) -> Weights:
     """Of engine deepspeed, under our names."""
     from pytest_llmbench.core.deepspeed_options import Options  # noqa: PLC0415 - as above
     from pytest_llmbench.workloads.deepspeed_models import language_model  # noqa: PLC0415

@@ -58,9 +58,10 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
 
 def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
     """What a record says of a log: its steps, and its metrics, as a verdict's ground or as evidence alone."""
-    metrics = _measure(evidence, system)
-    problem = problem or implausible(metrics)
-    series = evidence.series
+    metrics, series = _measure(evidence, system), evidence.series
+    # A framework's clock may not wait for the GPU at each step, and be right over many.
+    timed = judged_steps(evidence.recipe, series.steps) if evidence.kind == "ranks" else ()
+    problem = problem or implausible(metrics, timed)
     return {
         "steps": series.steps,
         "totals": series.totals,

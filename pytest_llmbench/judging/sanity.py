@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics as stats
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric, Problem
-from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.references import same_gpu
 
@@ -60,8 +60,13 @@ def first_problem(evidence: Evidence) -> Problem | None:
     return None
 
 
-def implausible(metrics: Mapping[str, Metric]) -> Problem | None:
-    """Return why a measured number cannot be true, such as more FLOP/s than the hardware has."""
+def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
+    """Return why a measured number cannot be true, such as more FLOP/s than the hardware has.
+
+    Args:
+        metrics: of the judged steps.
+        timed: these steps, where each was timed by itself, at the end of its work.
+    """
     mfu = metrics.get("mfu")
     if mfu is not None and mfu.value > 100.0:
         return Problem(
@@ -69,6 +74,15 @@ def implausible(metrics: Mapping[str, Metric]) -> Problem | None:
             message=f"an MFU of {mfu.value:.4g} % is more than the hardware can do: the step times, the model "
             f"or the peak in the system file are wrong",
         )
+    if mfu is not None and (durations := {step.step: step.seconds for step in timed if step.seconds}):
+        step, fastest = min(durations.items(), key=lambda item: item[1])
+        share = mfu.value * stats.fmean(durations.values()) / fastest
+        if share > 100.0:
+            return Problem(
+                kind="implausible",
+                message=f"step {step} took {fastest:.4g} s, which would be an MFU of {share:.4g} %, more than the "
+                f"hardware can do: its work was timed with another step, and the sum of all steps is wrong as well",
+            )
     # A matrix product measured on a loaded machine can come out low, so a little over 100 % is possible.
     fraction = metrics.get("matmul_fraction")
     if fraction is not None and fraction.value > 150.0:

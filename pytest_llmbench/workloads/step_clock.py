@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -12,24 +13,35 @@ from pytest_llmbench.workloads.machine import peak_memory_bytes
 from pytest_llmbench.workloads.steplog import StepLog
 
 
+class _Mark(Protocol):
+    """A place in what a device has been asked for."""
+
+    def wait(self) -> None:
+        """Return when the device has come so far."""
+
+    def since(self, earlier: Self) -> float:
+        """Seconds that the device took from an earlier mark; both are passed."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
     """A step that the host has asked for, and that a GPU may still be at.
 
     Attributes:
-        numbers: loss and norm, [2] in the host's memory, there when `event` has happened.
+        numbers: loss and norm, [2] in the host's memory, there when `end` is passed.
     """
 
     numbers: torch.Tensor
-    event: torch.cuda.Event | None
+    end: _Mark
 
 
 class StepClock:
     """Logs the steps of a rank.
 
     A step lasts from the end of the one before to its own, so that the seconds of all steps add up to the wall clock of
-    the loop; writing the log is part of the next step. A GPU's step is waited for when the next one has been asked for:
-    would the host wait first, the GPU would idle at every end until its next work is there.
+    the loop. A GPU's step is waited for when the next one has been asked for: would the host wait first, the GPU would
+    idle at every end until its next work is there. Ends are therefore the GPU's own (CUDA events): the host may look
+    late, when what it asked for since made it wait, and would count a part of the next step to this one.
 
     Args:
         log: of this rank.
@@ -42,12 +54,13 @@ class StepClock:
         self._log, self._device = log, device
         self._samples, self._tokens = samples, tokens
         self._asked: _Asked | None = None
-        self._ended = 0.0
 
     def start(self) -> None:
         """Begin step 1, when all ranks are there."""
         dist.barrier()
-        self._ended = time.perf_counter()
+        self._ended = _mark(self._device)
+        self._ended.wait()
+        self._ended_at = time.time()
 
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
         """Take note of a step, all of which has been asked for.
@@ -58,7 +71,7 @@ class StepClock:
         """
         before, self._asked = self._asked, _asked(loss, grad_norm)
         self._write(before)
-        if self._asked.event is None:
+        if self._device.type == "cpu":
             self.finish()
 
     def finish(self) -> None:
@@ -69,12 +82,13 @@ class StepClock:
     def _write(self, step: _Asked | None) -> None:
         if step is None:
             return
-        if step.event is not None:
-            step.event.synchronize()
-        started, self._ended = self._ended, time.perf_counter()
+        step.end.wait()
+        seconds = step.end.since(self._ended)
+        self._ended, self._ended_at = step.end, self._ended_at + seconds
         loss, grad_norm = step.numbers.tolist()
         self._log.step(
-            seconds=self._ended - started,
+            seconds=seconds,
+            ended=self._ended_at,
             tokens=self._tokens,
             samples=self._samples,
             loss=loss,
@@ -85,10 +99,38 @@ class StepClock:
 
 def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float) -> _Asked:
     numbers = torch.stack([loss.float(), torch.as_tensor(grad_norm, dtype=torch.float32, device=loss.device)])
-    if loss.device.type == "cpu":
-        return _Asked(numbers=numbers, event=None)
-    host = torch.empty(2, pin_memory=True)
-    host.copy_(numbers, non_blocking=True)
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return _Asked(numbers=host, event=event)
+    if loss.device.type == "cuda":
+        host = torch.empty(2, pin_memory=True)
+        numbers = host.copy_(numbers, non_blocking=True)
+    return _Asked(numbers=numbers, end=_mark(loss.device))
+
+
+def _mark(device: torch.device) -> _Mark:
+    return _OfDevice() if device.type == "cuda" else _OfHost()
+
+
+class _OfDevice:
+    """A mark in the current stream."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event.record()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def since(self, earlier: Self) -> float:
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+class _OfHost:
+    """A mark in what the host itself does, which has come so far when it is made."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+
+    def wait(self) -> None:
+        pass
+
+    def since(self, earlier: Self) -> float:
+        return self._at - earlier._at

@@ -92,16 +92,18 @@ class StepLog:
         self,
         *,
         seconds: float,
+        ended: float,
         tokens: int,
         samples: int,
         loss: float,
         grad_norm: float,
         peak_memory_bytes: int | None,
     ) -> None:
-        """Write the next optimizer step, at its end; the first is step 1.
+        """Write the next optimizer step, after its end; the first is step 1.
 
         Args:
             seconds: since the end of the step before.
+            ended: Unix time of its end, which may be earlier than now.
             tokens: of this rank.
             samples: sequences of this rank.
             loss: mean over this rank's tokens, nat per token.
@@ -118,7 +120,7 @@ class StepLog:
                 loss=json_number(loss),
                 grad_norm=json_number(grad_norm),
                 peak_memory_bytes=peak_memory_bytes,
-                time=time.time(),
+                time=ended,
             )
         )
 

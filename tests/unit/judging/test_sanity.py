@@ -276,6 +276,26 @@ def test_more_than_the_hardware_can_do_is_implausible(metrics: dict[str, float],
         assert told in problem.message
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ((1.0, 1.0, 1.0), None),
+        ((1.0, 0.4, 1.0), None),  # 80 % in this step
+        ((1.0, 1.0, 0.001), "step 3 took 0.001 s, which would be an MFU of 2.668e+04 %"),
+        ((1.5, 1.2, 0.3), "step 3 took 0.3 s, which would be an MFU of 133.3 %"),
+    ],
+)
+def test_a_step_faster_than_the_hardware_is_implausible(seconds: tuple[float, ...], told: str | None) -> None:
+    """Its work was counted to another step, so that the sum is no step's time either."""
+    steps = [Step(step=number, seconds=each) for number, each in enumerate(seconds, start=1)]
+    problem = implausible({"mfu": Metric(value=40.0, unit="%", rule="")}, steps)
+    assert (problem is None) == (told is None)
+    if problem is not None:
+        assert problem.kind == "implausible"
+        assert str(told) in problem.message
+    assert implausible({}, steps) is None
+
+
 def test_a_long_list_of_ranks_is_told_in_few_words() -> None:
     """Of many missing ranks the first are named and the rest is counted."""
     evidence = Evidence(

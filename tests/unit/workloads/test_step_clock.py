@@ -1,0 +1,60 @@
+"""When steps end, of a device that works behind its host's back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pytest_llmbench.readers.step_log import read_steps
+from pytest_llmbench.workloads import step_clock
+from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.step_clock import StepClock
+from pytest_llmbench.workloads.steplog import StepLog
+
+
+class Mark:
+    """A mark of a device that passes marks at given times, however late the host looks."""
+
+    times: Iterator[float]
+
+    def __init__(self, _: torch.device) -> None:
+        self.at = next(self.times)
+
+    def wait(self) -> None:
+        """The device is ahead."""
+
+    def since(self, earlier: Mark) -> float:
+        """By the device's times."""
+        return self.at - earlier.at
+
+
+def test_a_late_host_moves_no_time_between_steps(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step has its own time, the last as well, for which the host waits alone."""
+    Mark.times = iter([0.0, 3.0, 3.5, 4.0, 4.5])
+    monkeypatch.setattr(step_clock, "_mark", Mark)
+    monkeypatch.setattr(step_clock, "peak_memory_bytes", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
+    with StepLog(context) as log:
+        clock = StepClock(log, torch.device("cuda"), samples=1, tokens=2)
+        clock.start()
+        for step in range(1, 5):
+            clock.step(torch.tensor(float(step)), 1.0)
+            assert len(read_steps(context.folder).steps) == step - 1  # written when the next one has been asked for
+        clock.finish()
+    steps = read_steps(context.folder).steps
+    assert [step.seconds for step in steps] == pytest.approx([3.0, 0.5, 0.5, 0.5])
+    assert [step.loss for step in steps] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_host_alone_logs_at_once(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU a step is done when it has been asked for."""
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
+    with StepLog(context) as log:
+        clock = StepClock(log, torch.device("cpu"), samples=1, tokens=2)
+        clock.start()
+        clock.step(torch.tensor(1.0), torch.tensor(2.0))
+        (step,) = read_steps(context.folder).steps
+    assert step.seconds is not None
+    assert step.seconds > 0
