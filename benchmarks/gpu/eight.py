@@ -5,14 +5,14 @@
 
 The stages, the most wanted first, with their minutes:
 
-    azure        2.0  OPT-125m as Azure's document has it: engines torch and megatron_core, and that with MP 2
-    scaling      1.3  OPT-125m on 1 and all GPUs, then 2, 4, ..., the same tokens on each
-    all_reduce   0.8  ours and nccl-tests', 8 B to 8 GiB
-    collectives  0.8  all_gather, reduce_scatter, alltoall, 4 KiB to 8 GiB: less is no whole part for each of 8 GPUs
-    lambda       1.6  OPT-350m and OPT-13b with LoRA as Lambda's document has them
+    azure        2.6  OPT-125m as Azure's document has it: engines torch and megatron_core, and that with MP 2
+    scaling      1.8  OPT-125m on 1 and all GPUs, then 2, 4, ..., the same tokens on each
+    all_reduce   0.6  ours and nccl-tests', 8 B to 8 GiB
+    collectives  0.7  all_gather, reduce_scatter, alltoall, 4 KiB to 8 GiB: less is no whole part for each of 8 GPUs
+    lambda       1.5  OPT-350m and OPT-13b with LoRA as Lambda's document has them
     slice        1.0  four layers of 175B, shared by all GPUs
-    projection   0.2  from the slice to 175B on nodes of 8, by python -m pytest_llmbench.project
-    path         1.0  both suites through a real Slurm, by whole_path.py: each GPU a node, then all of them one
+    projection   0.1  from the slice to 175B on nodes of 8, by python -m pytest_llmbench.project
+    path         0.7  both suites through a real Slurm, by whole_path.py: each GPU a node, then all of them one
 
 A stage also has what those before it have left; one that fails or is late ends no other. Where time is short, `azure`,
 `scaling`, `lambda` and `slice` start no launch that would not end, and say which; `all_reduce` and `collectives` are

@@ -18,8 +18,8 @@ from pytest_llmbench.core.schema import validate
 from pytest_llmbench.judging.projection.inputs import Slice
 
 MINUTES = {
-    "azure": 2.0, "scaling": 1.3, "all_reduce": 0.8, "collectives": 0.8, "lambda": 1.6, "slice": 1.0, "projection": 0.2,
-    "path": 1.0,
+    "azure": 2.6, "scaling": 1.8, "all_reduce": 0.6, "collectives": 0.7, "lambda": 1.5, "slice": 1.0, "projection": 0.1,
+    "path": 0.7,
 }  # fmt: skip
 BETWEEN_GPUS = frozenset({"all_reduce", "collectives", "slice", "projection"})
 # What is not the command's own of a stage's seconds: imports before its clock starts; of the path packing as well.

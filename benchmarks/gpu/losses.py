@@ -85,9 +85,8 @@ def _rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
         )
 
 
-def wait(ranks: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> None:
-    """Wait for ranks; when one fails, or they take too long, end the others, which would wait for it."""
-    deadline = time.monotonic() + timeout_s
+def wait(ranks: Sequence[subprocess.Popen[bytes]], deadline: float) -> None:
+    """Wait for ranks; when one fails, or it is late by the monotonic clock, end the others, which would wait for it."""
     while any(process.poll() is None for process in ranks):
         if time.monotonic() > deadline or any(process.poll() for process in ranks):
             for process in ranks:
@@ -120,17 +119,27 @@ def _last_words(folder: Path) -> str:
     return " | ".join(lines[-1] for lines in texts if lines)
 
 
-def compare(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
-    """Train all that can be trained here; returns a row for each layout, and what was left out and why."""
-    every = [*LAYOUTS, *(() if options.smoke else ON_GPUS)]
-    there = {engine for engine in ENGINES if find_spec(NEEDS[engine]) is not None}
-    left_out = [f"{engine}: not installed" for engine in ENGINES if engine not in there]
-    left_out += [f"{layout.key}: needs {layout.ranks} GPUs" for layout in every if layout.ranks > options.gpus]
+def left_out(options: argparse.Namespace) -> list[str]:
+    """What cannot be trained here, and why."""
+    engines = [f"{engine}: not installed" for engine in ENGINES if find_spec(NEEDS[engine]) is None]
+    return engines + [
+        f"{layout.key}: needs {layout.ranks} GPUs" for layout in _every(options) if layout.ranks > options.gpus
+    ]
+
+
+def _every(options: argparse.Namespace) -> list[Layout]:
+    return [*LAYOUTS, *(() if options.smoke else ON_GPUS)]
+
+
+def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Train all that can be trained here; yields a row for each layout, those of an engine when it has ended."""
     chosen = {
         engine: found
         for engine in ENGINES
-        if engine in there
-        and (found := [layout for layout in every if layout.engine == engine and layout.ranks <= options.gpus])
+        if find_spec(NEEDS[engine]) is not None
+        and (
+            found := [layout for layout in _every(options) if layout.engine == engine and layout.ranks <= options.gpus]
+        )
     }
     with tempfile.TemporaryDirectory() as name, ExitStack() as started:
         folders = {engine: Path(name) / engine for engine in chosen}
@@ -138,11 +147,10 @@ def compare(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str
         for process in (process for each in processes.values() for process in each):
             started.enter_context(process)
             started.callback(process.kill)
-        found_rows: list[dict[str, Any]] = []
+        deadline = time.monotonic() + options.timeout
         for engine, each in processes.items():
-            wait(each, options.timeout)
-            found_rows += rows(folders[engine], chosen[engine], options)
-    return found_rows, left_out
+            wait(each, deadline)
+            yield from rows(folders[engine], chosen[engine], options)
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -159,33 +167,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--timeout", type=float, default=300.0, help="longest wait for an engine, seconds")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="for all engines, which train side by side, seconds"
+    )
     parser.add_argument("--record", type=Path, default=Path("losses.json"))
     options = parser.parse_args()
     options.device, options.shape = ("cpu", SMALL) if options.smoke else ("cuda", SHAPE)
-    started = time.monotonic()
-    found, left_out = compare(options)
-    seconds = time.monotonic() - started
-    for row in found:
-        print(told(row))
-    for line in left_out:
+    started, found = time.monotonic(), list[dict[str, Any]]()
+    record = {
+        "what": "losses of engines against a plain fp32 decoder", "device": options.device, "gpus": options.gpus,
+        "environment": ENVIRONMENT, "left_out": left_out(options), "rows": found,
+    }  # fmt: skip
+    for line in left_out(options):
         print("left out:", line)
+    for row in compare(options):
+        found.append(row)
+        print(told(row), flush=True)
+        seconds = {"seconds": time.monotonic() - started}
+        options.record.write_text(json.dumps(record | seconds, indent=1), encoding="utf-8")
     wrong = sum(not row.get("within", False) for row in found)
-    print(f"{len(found) - wrong} of {len(found)} agree with the reference, after {seconds:.0f} s")
-    options.record.write_text(
-        json.dumps(
-            {
-                "what": "losses of engines against a plain fp32 decoder",
-                "device": options.device,
-                "gpus": options.gpus,
-                "environment": ENVIRONMENT,
-                "seconds": seconds,
-                "left_out": left_out,
-                "rows": found,
-            },
-            indent=1,
-        )
-    )
+    print(f"{len(found) - wrong} of {len(found)} agree with the reference, after {time.monotonic() - started:.0f} s")
     sys.exit(1 if wrong or not found else 0)
 
 

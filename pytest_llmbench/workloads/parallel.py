@@ -44,10 +44,17 @@ def build_model(recipe: Recipe, options: Options, device: torch.device, world_si
 
 
 @contextmanager
-def gradient_sync(model: nn.Module, *, enabled: bool) -> Iterator[None]:
-    """Let ranks average gradients in the backward pass of a `with` block, or keep them for a later one."""
+def gradient_sync(model: nn.Module, *, enabled: bool, keep: bool) -> Iterator[None]:
+    """Let ranks average gradients in the backward pass of a `with` block, or keep them for a later one.
+
+    Args:
+        model: of `build_model`.
+        enabled: whether they average them.
+        keep: whether sharded parameters, once whole, stay so until they do.
+    """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(enabled)
+        model.set_reshard_after_backward(enabled or not keep)
         yield
     elif isinstance(model, DistributedDataParallel) and not enabled:
         with model.no_sync():

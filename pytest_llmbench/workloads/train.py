@@ -111,11 +111,11 @@ def _loop(training: _Training, log: StepLog) -> None:
 def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
     """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
     recipe, firsts = training.recipe, training.firsts(step)
-    total = torch.zeros((), device=training.device)
+    total, keep = torch.zeros((), device=training.device), recipe.parallelism.sharding == "gradients"
     for micro_batch, first in enumerate(firsts, start=1):
         log.phase(step, "data", micro_batch)
         inputs, targets = batch(training.tokens, first, recipe.micro_batch_size, training.device)
-        with gradient_sync(training.model, enabled=first == firsts[-1]):
+        with gradient_sync(training.model, enabled=first == firsts[-1], keep=keep):
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
                 loss = training.model(inputs, targets) / len(firsts)

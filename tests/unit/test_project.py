@@ -217,8 +217,8 @@ def test_layouts_are_tried_and_the_fastest_is_shown(tmp_path: Path, capsys: pyte
 
 def test_another_bound_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     """In place of the recipe's own; a recipe without one is asked nothing."""
-    assert main([*OURS, "--nodes", "8", "16", "24", "--at-most", "20 min"]) == 0
-    assert "for at most 1200 s:\n  16 by the middle" in capsys.readouterr().out
+    assert main([*OURS, "--nodes", "8", "16", "24", "--at-most", "15 min"]) == 0
+    assert "for at most 900 s:\n  16 by the middle" in capsys.readouterr().out
     azure = ["azure_gpt3_175b", *OURS[1:], "--nodes", "8"]
     assert main(azure) == 0
     assert "No bound on the time for 20 million tokens was asked." in capsys.readouterr().out

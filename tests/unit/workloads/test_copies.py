@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workloads.conftest import Launch, MakeRecipe
+from tests.unit.workloads.conftest import TINY, Launch, MakeRecipe
 
 # Memory of all ranks is one file each; a rank that is late fills its part of others' late.
 RANK = """
@@ -32,7 +32,7 @@ LATE, STEPS = 1, 4
 
 class Mapped:
     numbers = count()
-    folder, late, meets = None, False, True
+    folder, late, meets, met = None, False, True, 0
 
     def __init__(self, size, dtype, group):
         self.rank, self.ranks = group.rank(), group.size()
@@ -53,6 +53,7 @@ class Mapped:
         return self.all[self.rank]
 
     def meet(self):
+        Mapped.met += 1
         if self.meets:
             dist.barrier()
 
@@ -64,7 +65,7 @@ def train(recipe, device, context, share):
     told = []
     for step in range(STEPS):
         for micro_batch in range(2):
-            with gradient_sync(model, enabled=micro_batch == 1):
+            with gradient_sync(model, enabled=micro_batch == 1, keep=True):
                 first = (2 * step + micro_batch) * context.world_size + context.rank
                 loss = model(*batch(tokens, first, 1, device))
                 loss.backward()
@@ -82,12 +83,14 @@ def main(context, log):
         for name, late, meets in [("copies", False, True), ("late", True, True), ("unmet", True, False)]:
             Mapped.folder, Mapped.late, Mapped.meets = context.folder / name, late, meets
             Mapped.folder.mkdir(exist_ok=True)
+            Mapped.met = 0
             told[name] = train(recipe, device, context, Mapped)
+    told["meetings"] = Mapped.met
     (context.folder / f"told-{context.rank}.json").write_text(json.dumps(told))
 """
 RANKS = 3
 
-Told = list[dict[str, list[list[float]]]]
+Told = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +112,16 @@ def test_copies_train_as_gloo_does(told: Told, way: str) -> None:
             assert copied == pytest.approx(summed, rel=1e-5)
 
 
+def test_ranks_meet_twice_a_step_and_module(told: Told) -> None:
+    """To gather and to reduce: what is whole stays so over the micro batches of a step."""
+    steps, modules = len(told[0]["copies"]), TINY["model"]["layers"] + 1  # blocks, and what is outside them
+    assert [rank["meetings"] for rank in told] == [2 * steps * modules] * RANKS
+
+
 def test_without_meeting_a_late_rank_is_not_waited_for(told: Told) -> None:
     """So that the test above would have seen it."""
     assert any(rank["unmet"] != pytest.approx(rank["gloo"], rel=1e-3) for rank in map(_flat, told))
 
 
-def _flat(rank: dict[str, list[list[float]]]) -> dict[str, list[float]]:
-    return {way: [value for step in steps for value in step] for way, steps in rank.items()}
+def _flat(rank: dict[str, Any]) -> dict[str, list[float]]:
+    return {way: [value for step in rank[way] for value in step] for way in ("gloo", "unmet")}
