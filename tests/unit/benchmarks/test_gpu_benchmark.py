@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ needs_megatron = pytest.mark.skipif(find_spec("megatron") is None, reason="needs
 
 def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program of benchmarks/gpu to its end."""
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "gpu" / program), "--smoke", *map(str, arguments)]
+    command = [sys.executable, str(CHECKOUT / "benchmarks" / "gpu" / program), *map(str, arguments)]
     # On a loaded machine, threads that wait for one another would spin.
     env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300, cwd="/")
@@ -30,7 +31,7 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def engines(folder: Path, *arguments: object) -> tuple[int, Record]:
     """Run the benchmark; returns its exit status and its record."""
     file = folder / "record.json"
-    done = run("engines.py", "--steps", 7, "--record", file, *arguments)
+    done = run("engines.py", "--smoke", "--steps", 7, "--record", file, *arguments)
     assert file.exists(), done.stdout + done.stderr
     return done.returncode, read_record(file)
 
@@ -56,6 +57,31 @@ def test_plain_torch_trains_as_engine_torch_does(alone: tuple[int, Record]) -> N
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert all(launch.startup_s is not None and launch.startup_s < launch.seconds for launch in record.launches[:2])
     assert record.versions["torch"] == torch.__version__
+
+
+def test_a_record_is_held_against_a_plain_training(alone: tuple[int, Record], tmp_path: Path) -> None:
+    """Of each launch the largest difference, from the record alone; one that learns otherwise shows."""
+    _, record = alone
+    first, second, *others = record.launches
+    worse = second.model_copy(update={"losses": (second.losses[0], 1.01 * second.losses[1], *second.losses[2:])})
+    file = tmp_path / "record.json"
+    file.write_text(record.model_copy(update={"launches": (first, worse, *others)}).model_dump_json())
+    done = run("true_shape.py", file, "--row", "opt125m", "--steps", 2, "--record", tmp_path / "found.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())["launches"]
+    assert [launch["variant"] for launch in found] == ["torch", "plain_torch"]
+    assert found[0]["loss"] < 2e-6
+    assert found[0]["norm"] < 5e-6
+    assert found[1]["loss"] == pytest.approx(0.01, rel=1e-2)
+
+
+def test_a_row_that_is_not_in_the_record_is_named(alone: tuple[int, Record], tmp_path: Path) -> None:
+    """And nothing is trained."""
+    file = tmp_path / "record.json"
+    file.write_text(alone[1].model_dump_json())
+    done = run("true_shape.py", file, "--row", "opt1.3b", "--record", tmp_path / "found.json")
+    assert done.returncode == 2
+    assert "no launch of opt1.3b on 1 GPUs has 3 steps in these records" in done.stderr
 
 
 def test_a_variant_that_cannot_run_says_why(alone: tuple[int, Record]) -> None:
