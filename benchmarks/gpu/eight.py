@@ -17,7 +17,7 @@ The stages, the most wanted first, with their minutes:
 A stage also has what those before it have left; one that fails or is late ends no other. Where time is short, `azure`,
 `scaling`, `lambda` and `slice` start no launch that would not end, and say which; `all_reduce` and `collectives` are
 lost when they are late. A launch takes 15 to 25 s before its first step, and 30 to 60 s where it compiles. The path
-takes minutes, which eight GPUs leave only where all else is fast: give it a visit of its own, with `--stages path
+takes minutes, which the others leave only where all is fast: give it a run of its own, with `--stages path
 --minutes path=8.5`. On one GPU there are no stages between GPUs.
 
 FOLDER gets a record of each stage, summary.txt with the table and how each stage ended, and logs.tar.gz. NVLink
