@@ -33,7 +33,9 @@ class Known:
 _AZURE = Known(value=200_000, whose="at least 200,000 words/s on 8 × A100-80GB (Azure cyclecloud-llm, opt-175b)")
 ASKED = {
     **dict.fromkeys(("azure125m", "azure125m_mp1", "azure125m_mp2"), _AZURE),
-    "opt350m_sft": Known(value=600, whose="at least 600 samples/s (Lambda's document, its example: a reward model on two nodes)"),
+    "opt350m_sft": Known(
+        value=600, whose="at least 600 samples/s (Lambda's document, its example: a reward model on two nodes)"
+    ),
 }
 # Azure/azurehpc-health-checks @ 0e0a1ac2, of all_reduce_perf on a node of 8 H200.
 HEALTH = (

@@ -18,7 +18,7 @@ _ELEMENTWISE = (
 # The first pattern that is found in a name decides, so that those of narrower meaning come first: cutlass is in the
 # names of attention kernels, softmax in those of the cross entropy, elementwise in those of Adam.
 _PATTERNS: tuple[tuple[Part, str], ...] = (
-    ("communication", r"nccl|nvshmem|multimem_|(one|two)_shot_all_reduce|symm_mem"),
+    ("communication", r"nccl|nvshmem|multimem_|(one|two)_shot_all_reduce|symm_mem|symmetric_memory|^memcpy PtoP"),
     ("copies", r"^mem(cpy|set)\b"),
     (
         "head and cross entropy",

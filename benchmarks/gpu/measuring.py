@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.core.step_events import StepEvent, parse_event
 from pytest_llmbench.judging.flops import parameters
-from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 
 RULES: Mapping[str, str] = {
@@ -74,22 +74,26 @@ def measured(case: Case, folder: Path, ended: Ended, *, turn: int, usual: Mappin
 
 def _rates(case: Case, series: StepSeries) -> dict[str, object]:
     counts = not case.ours or case.engine.counts_flops(case.recipe)
+    rates = [info.matmul_flops_per_s for info in series.ranks]
     whole = Measurement(
         recipe=case.recipe,
         steps=series.steps,
         judged=judged_steps(case.recipe, series.steps),
         gpus=case.topology.gpus,
-        matmul_flops_per_s=None,
+        matmul_flops_per_s=sum(rate for rate in rates if rate) if rates and all(rates) else None,
         peak_flops_per_s=None,
         counts_flops=counts,
         telemetry=series.telemetry,
     )
-    tokens = whole.tokens_per_s
+    tokens, metrics = whole.tokens_per_s, measure(whole)
+    problem = implausible(metrics, whole.judged) if case.topology.gpus else None
+    if problem:
+        return {"error": f"{problem.kind}: {problem.message}"}
     return {
         "tokens_per_s": tokens,
         "samples_per_s": whole.samples_per_s,
         "tflops_per_gpu": tokens * flops_per_token(case.recipe) / case.gpus / 1e12 if tokens and counts else None,
-        "statistics": {f"{name}, {metric.unit}": metric.value for name, metric in measure(whole).items()},
+        "statistics": {f"{name}, {metric.unit}": metric.value for name, metric in metrics.items()},
     }
 
 

@@ -39,7 +39,7 @@ class Step(Strict):
     Attributes:
         step: 1-based number; the last one's, of several.
         interval: how many steps it is the mean of.
-        seconds: duration of one step, the longest of all ranks.
+        seconds: duration of one step, from the last rank's end of the one before to the last rank's end of it.
         tokens: tokens of one step over all ranks (a word is a token).
         samples: sequences of one step over all ranks.
         loss: mean over ranks, nat per token; may be NaN or infinite.

@@ -7,7 +7,7 @@ of the events of `core.step_events` is reported as unreadable and otherwise igno
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,13 +38,20 @@ def read_steps(folder: Path) -> StepSeries:
     logs = [_RankLog(rank=rank, path=path) for rank, path in rank_logs(folder)]
     sums: dict[int, _Sum] = {}
     for log in logs:
+        ended = 0.0
         for step in log.steps():
-            sums.setdefault(step.step, _Sum(step.step)).add(step)
+            ended += step.seconds
+            sums.setdefault(step.step, _Sum(step.step)).add(step, ended)
     return StepSeries(
         ranks=tuple(info for log in logs if (info := log.info()) is not None),
-        steps=tuple(sums[number].step() for number in sorted(sums)),
+        steps=tuple(_steps([sums[number] for number in sorted(sums)])),
         unreadable=tuple(line for log in logs for line in log.reported()),
     )
+
+
+def _steps(sums: Sequence[_Sum]) -> Iterator[Step]:
+    for before, each in zip([None, *sums], sums, strict=False):
+        yield each.step(before)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,10 +137,16 @@ class _RankLog:
 
 @dataclass(slots=True)
 class _Sum:
-    """One step over the ranks read so far."""
+    """One step over the ranks read so far.
+
+    Attributes:
+        seconds: of the slowest rank.
+        ended: when the last rank ended it, in seconds since the start that all ranks have together.
+    """
 
     number: int
     seconds: float = 0.0
+    ended: float = 0.0
     tokens: int = 0
     samples: int = 0
     losses: float = 0.0
@@ -141,9 +154,10 @@ class _Sum:
     peak_memory_bytes: int | None = None
     ranks: int = 0
 
-    def add(self, step: StepEvent) -> None:
+    def add(self, step: StepEvent, ended: float) -> None:
         """Add one rank's part."""
         self.seconds = max(self.seconds, step.seconds)
+        self.ended = max(self.ended, ended)
         self.tokens += step.tokens
         self.samples += step.samples
         self.losses += float(step.loss)
@@ -154,11 +168,20 @@ class _Sum:
             self.peak_memory_bytes = max(self.peak_memory_bytes or 0, step.peak_memory_bytes)
         self.ranks += 1
 
-    def step(self) -> Step:
-        """Return the step of the whole run."""
+    def step(self, before: _Sum | None) -> Step:
+        """Return the step of the whole run.
+
+        It lasts from the last rank's end of the step before to the last rank's end of this one: the sum of the slowest
+        ranks' seconds would count twice what one rank is late in one step and another waits for in the next. Where not
+        the same ranks logged both, it is as long as for the slowest of them.
+        """
+        seconds = self.seconds
+        if before is not None and (before.number, before.ranks) == (self.number - 1, self.ranks) and self.ranks > 1:
+            between = self.ended - before.ended
+            seconds = between if between > 0.0 else seconds
         return Step(
             step=self.number,
-            seconds=self.seconds,
+            seconds=seconds,
             tokens=self.tokens,
             samples=self.samples,
             loss=self.losses / self.ranks,

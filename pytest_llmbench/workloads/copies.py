@@ -20,6 +20,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from torch.distributed.fsdp import FSDPModule
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.workloads.machine import beside_allocator
 
 
 class Places(Protocol):
@@ -53,6 +54,7 @@ class Symmetric:
     def __init__(self, size: int, dtype: torch.dtype, group: dist.ProcessGroup) -> None:
         device = torch.device("cuda", torch.cuda.current_device())
         self._own = symmetric_memory.empty(size, dtype=dtype, device=device)
+        beside_allocator.append(self._own.nbytes)
         self._all = symmetric_memory.rendezvous(self._own, group)
         self.rank, self.ranks = self._all.rank, self._all.world_size
 

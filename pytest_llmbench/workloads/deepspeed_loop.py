@@ -87,7 +87,8 @@ def _loop(setup: Setup, training: Training, log: StepLog) -> None:
     clock.start()
     for step in range(1, setup.recipe.steps + 1):
         loss = _step(setup, training, log, step)
-        clock.step(loss, math.hypot(*(float(model.grad_norm) for model in training.models)))
+        norms = [model.grad_norm for model in training.models]
+        clock.step(loss, norms[0] if len(norms) == 1 else math.hypot(*map(float, norms)))
         remark = training.remark()
         if remark and setup.rank == 0:
             print(f"step {step}: {remark}", flush=True)

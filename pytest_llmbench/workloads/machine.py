@@ -88,12 +88,16 @@ def _cudnn(number: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
+# What a rank holds on its GPU besides PyTorch's allocator, bytes, each until the rank ends.
+beside_allocator: list[int] = []
+
+
 def peak_memory_bytes(device: torch.device) -> int:
     """Highest memory in use since the start: allocated on the GPU, or resident for a CPU rank."""
     if device.type == "cuda":
         import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
 
-        return torch.cuda.max_memory_allocated(device)
+        return torch.cuda.max_memory_allocated(device) + sum(beside_allocator)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

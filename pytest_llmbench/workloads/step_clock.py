@@ -98,7 +98,9 @@ class StepClock:
 
 
 def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float) -> _Asked:
-    numbers = torch.stack([loss.float(), torch.as_tensor(grad_norm, dtype=torch.float32, device=loss.device)])
+    if not isinstance(grad_norm, torch.Tensor):
+        grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
+    numbers = torch.stack([loss.float(), grad_norm.float()])
     if loss.device.type == "cuda":
         host = torch.empty(2, pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)

@@ -55,14 +55,15 @@ def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
             meeting.wait(what)
 
         _check_space(own, config["streams"] * config["blocks"] * BLOCK * context.world_size)
+        own_files, others_files = streams(rank), streams(neighbour)
         step("write")
-        written = _at_once(write, streams(rank))
+        written = _at_once(write, own_files)
         step("read")
-        read_back = _at_once(read, streams(neighbour))
+        read_back = _at_once(read, others_files)
         answer = {
             "bytes": config["streams"] * config["blocks"] * BLOCK,
-            "write_s": max(each["seconds"] for each in written),
-            "read_s": max(each["seconds"] for each in read_back),
+            "write_s": _span(written),
+            "read_s": _span(read_back),
             "direct": all(each["direct"] for each in (*written, *read_back)),
             "wrong": [each["wrong"] for each in read_back if each["wrong"]],
             "read_from": neighbour,
@@ -99,6 +100,11 @@ def _check_space(folder: Path, needed: int) -> None:
 def _at_once(do: Callable[[Stream], dict[str, Any]], streams: list[Stream]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(len(streams)) as pool:
         return list(pool.map(do, streams))
+
+
+def _span(streams: list[dict[str, Any]]) -> float:
+    began, ended = ([float(each[when]) for each in streams] for when in ("began", "ended"))
+    return max(ended) - min(began)
 
 
 def _metadata(own: Path, other: Path, count: int, step: Callable[[str], None]) -> dict[str, float]:

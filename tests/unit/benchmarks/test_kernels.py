@@ -60,6 +60,8 @@ NAMES: list[tuple[Part, str]] = [
     ("communication", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
     ("communication", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
     ("communication", "ncclSymkDevKernel_AllGather_LLMC(ncclSymkDevWorkArgs4K)"),
+    ("communication", "c10d::symmetric_memory::barrier_kernel(unsigned int**, unsigned long, int, int, unsigned long)"),
+    ("communication", "Memcpy PtoP (Device -> Device)"),
     ("copies", "Memcpy DtoH (Device -> Pinned)"),
     ("copies", "Memset (Device)"),
     ("other", "void something::nobody_has_seen_yet(float*)"),

@@ -296,6 +296,15 @@ def test_a_step_faster_than_the_hardware_is_implausible(seconds: tuple[float, ..
     assert implausible({}, steps) is None
 
 
+def test_without_a_published_peak_the_measured_rate_tells() -> None:
+    """As far above it as a measurement on a loaded machine may be."""
+    steps = [Step(step=number, seconds=each) for number, each in enumerate((1.0, 1.0, 0.1), start=1)]
+    problem = implausible({"matmul_fraction": Metric(value=60.0, unit="%", rule="")}, steps)
+    assert problem is not None
+    assert "step 3 took 0.1 s, which would be a share of the measured matrix-product rate of 420 %" in problem.message
+    assert implausible({"matmul_fraction": Metric(value=60.0, unit="%", rule="")}, steps[:2]) is None
+
+
 def test_a_long_list_of_ranks_is_told_in_few_words() -> None:
     """Of many missing ranks the first are named and the rest is counted."""
     evidence = Evidence(

@@ -76,7 +76,7 @@ def numbers(series: StepSeries) -> list[int]:
 
 
 def test_ranks_are_combined_step_by_step(read: Read) -> None:
-    """A step takes as long as its slowest rank; work adds up, losses are averaged, peaks are the highest."""
+    """The first step takes as long as its slowest rank; work adds up, losses are averaged, peaks are the highest."""
     one = step(1, seconds=1, tokens=10, samples=1, loss=2, grad_norm=3.0, peak_memory_bytes=None)
     other = step(1, seconds=2.5, tokens=20, samples=3, loss=3.0, grad_norm=4.0, peak_memory_bytes=9)
     (combined,) = read(start() + one, start(1) + other).steps
@@ -84,6 +84,29 @@ def test_ranks_are_combined_step_by_step(read: Read) -> None:
         "step": 1, "seconds": 2.5, "tokens": 30, "samples": 4, "loss": 2.5, "grad_norm": 4.0,
         "peak_memory_bytes": 9, "ranks": 2, "interval": 1, "reported": {},
     }  # fmt: skip
+
+
+def test_steps_add_up_to_the_wall_clock_of_the_last_rank(read: Read) -> None:
+    """What one rank is late in a step, another waits for in the next: it is not counted twice."""
+    late = step(1, seconds=1.0) + step(2, seconds=1.5) + step(3, seconds=1.0)
+    waits = step(1, seconds=1.0) + step(2, seconds=1.0) + step(3, seconds=1.5)
+    seconds = [known(each.seconds) for each in read(start() + late, start(1) + waits).steps]
+    assert seconds == pytest.approx([1.0, 1.5, 1.0])
+
+
+@given(st.lists(st.tuples(*[st.floats(1e-3, 1e3)] * 3), min_size=1, max_size=9))
+def test_no_rank_ends_after_the_sum_of_steps(seconds: list[tuple[float, ...]]) -> None:
+    """Whatever the ranks took: the sum is the longest rank's, and no step is negative."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "steps").mkdir()
+        for rank in range(3):
+            lines = (step(number, seconds=each[rank]) for number, each in enumerate(seconds, start=1))
+            (folder / "steps" / f"rank-{rank:05d}.jsonl").write_bytes(b"".join(lines))
+        steps = [known(each.seconds) for each in read_steps(folder).steps]
+    assert min(steps) > 0.0
+    longest = max(sum(each[rank] for each in seconds) for rank in range(3))
+    assert sum(steps) == pytest.approx(longest, rel=1e-9)
 
 
 def test_a_rank_is_read_as_it_introduced_itself(read: Read) -> None:

@@ -31,6 +31,28 @@ def test_what_was_written_is_read_back(stream: Stream) -> None:
     assert len({content[i * BLOCK : (i + 1) * BLOCK] for i in range(3)}) == 3
 
 
+def test_streams_are_timed_from_the_first_ones_begin_to_the_last_ones_end(
+    context: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other they take the time of both, although each was busy for half of it."""
+    spans = iter([(10.0, 11.0), (11.0, 12.0)])
+
+    def written(_: Stream) -> dict[str, object]:
+        began, ended = next(spans)
+        return {"began": began, "ended": ended, "direct": True}
+
+    def reading(_: Stream) -> dict[str, object]:
+        return {"began": 5.0, "ended": 5.5, "direct": True, "wrong": ""}
+
+    monkeypatch.setattr(storage, "write", written)
+    monkeypatch.setattr(storage, "read", reading)
+    context.config.update(  # type: ignore[attr-defined]  # a dict, in this fixture
+        {"folder": str(tmp_path), "name": "n", "streams": 2, "blocks": 1, "files": 1, "timeout_s": 5}
+    )
+    answer = storage.measure(context, ProbeLog(context))
+    assert (answer["write_s"], answer["read_s"]) == (2.0, 0.5)
+
+
 def test_one_flipped_bit_is_found(stream: Stream) -> None:
     """With its place."""
     content = bytearray(stream.path.read_bytes())
