@@ -27,8 +27,7 @@ _COPY_BYTES = 1 << 29
 
 
 def train(context: RankContext, log: StepLog) -> None:
-    """Run the entry that the environment names; rank 0 profiles three steps, from the
-    one in which it is told that step 8 has ended."""
+    """Run the entry that the environment names; rank 0 profiles three steps when it has logged step 8."""
     entry, _, folder = os.environ[VARIABLE].partition("=")
     module, _, function = entry.partition(":")
     inner = getattr(importlib.import_module(module), function)
