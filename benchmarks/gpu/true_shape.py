@@ -4,7 +4,7 @@
 
 The records are of `engines.py`; this needs no GPU. It draws the values that the GPUs started from, trains with
 `tests/plain_decoder.py` for the first steps on the same tokens, a sequence at a time, and prints each launch's largest
-relative difference of loss and gradient norm, after every step. A step of `opt125m` takes two cores twenty minutes.
+relative difference of loss and gradient norm, after every step. A step of `opt125m` takes two cores half an hour.
 Exit status: 0, or 2 when the records have no such launch.
 """
 
