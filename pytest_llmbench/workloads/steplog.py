@@ -92,23 +92,23 @@ class StepLog:
         self,
         *,
         seconds: float,
-        ended: float,
         tokens: int,
         samples: int,
         loss: float,
         grad_norm: float,
         peak_memory_bytes: int | None,
+        ended: float | None = None,
     ) -> None:
         """Write the next optimizer step, after its end; the first is step 1.
 
         Args:
             seconds: since the end of the step before.
-            ended: Unix time of its end, which may be earlier than now.
             tokens: of this rank.
             samples: sequences of this rank.
             loss: mean over this rank's tokens, nat per token.
             grad_norm: L2 norm of the whole gradient before clipping.
             peak_memory_bytes: highest of this rank since its start; None where it is not measured.
+            ended: Unix time of its end; None for now.
         """
         self._steps += 1
         self._write(
@@ -120,7 +120,7 @@ class StepLog:
                 loss=json_number(loss),
                 grad_norm=json_number(grad_norm),
                 peak_memory_bytes=peak_memory_bytes,
-                time=ended,
+                time=time.time() if ended is None else ended,
             )
         )
 

@@ -35,7 +35,7 @@ def multiply(_: RankContext, log: StepLog) -> None:
     log.matmul(1e12)
     for _step in range(13):
         torch.ones(8, 8) @ torch.ones(8, 8)
-        log.step(seconds=1.0, ended=1.7e9, tokens=1, samples=1, loss=1.0, grad_norm=1.0, peak_memory_bytes=None)
+        log.step(seconds=1.0, tokens=1, samples=1, loss=1.0, grad_norm=1.0, peak_memory_bytes=None)
 
 
 def test_three_steps_are_in_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

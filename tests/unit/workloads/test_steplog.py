@@ -19,7 +19,7 @@ from pytest_llmbench.workloads.steplog import StepLog
 
 def write_step(log: StepLog, loss: float = 2.5, grad_norm: float = 1.5) -> None:
     """Write one step."""
-    log.step(seconds=0.5, ended=1.7e9, tokens=64, samples=2, loss=loss, grad_norm=grad_norm, peak_memory_bytes=1024)
+    log.step(seconds=0.5, tokens=64, samples=2, loss=loss, grad_norm=grad_norm, peak_memory_bytes=1024)
 
 
 def test_the_reader_gets_what_was_written(context: RankContext) -> None:
