@@ -59,8 +59,10 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
 def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
     """What a record says of a log: its steps, and its metrics, as a verdict's ground or as evidence alone."""
     metrics, series = _measure(evidence, system), evidence.series
-    # A framework's clock may not wait for the GPU at each step, and be right over many.
-    timed = judged_steps(evidence.recipe, series.steps) if evidence.kind == "ranks" else ()
+    # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
+    # matrix products is too unsteady for a single step to be held against it.
+    own_gpus = evidence.kind == "ranks" and evidence.topology.gpus
+    timed = judged_steps(evidence.recipe, series.steps) if own_gpus else ()
     problem = problem or implausible(metrics, timed)
     return {
         "steps": series.steps,
