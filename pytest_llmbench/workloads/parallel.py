@@ -89,8 +89,8 @@ def _shard(model: Decoder, recipe: Recipe, options: Options, device: torch.devic
         if recipe.precision == "bf16"
         else MixedPrecisionPolicy()
     )
-    # Kept, they are whole from their first use in a step to its end, and only what lasts is split: no gradient is ever
-    # whole on all ranks, and each updates its part.
+    # Kept, they are whole from their first use in a step to its end, as are gradients while micro batches add up; what
+    # lasts is split, and each rank updates its part.
     again = recipe.parallelism.sharding == "full"
     modules = [
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)

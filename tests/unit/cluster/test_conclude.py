@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from pytest_llmbench.cluster.conclude import judged
@@ -12,10 +14,11 @@ from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.sanity import Evidence
 from tests.unit.judging.conftest import small
 
+Kind = Literal["ranks", "command"]
 SYSTEM = load_system("H200", [shipped("systems")])
 
 
-def evidence(gpus: int, last_s: float, kind: str) -> Evidence:
+def evidence(gpus: int, last_s: float, kind: Kind) -> Evidence:
     """A run of 12 steps of 10 ms each, but for the last."""
     recipe = small(warm_up={"steps": 2})
     steps = tuple(
@@ -33,7 +36,7 @@ def evidence(gpus: int, last_s: float, kind: str) -> Evidence:
     series = StepSeries(ranks=(own,), steps=steps)
     return Evidence(
         recipe=recipe, topology=topology, series=series, hosts=("n0",), wall_s=1.0, gpu=None,
-        kind="ranks" if kind == "ranks" else "command",
+        kind=kind,
     )  # fmt: skip
 
 
@@ -43,7 +46,7 @@ def evidence(gpus: int, last_s: float, kind: str) -> Evidence:
     ids=["steady", "a GPU of ours", "a CPU", "a framework's clock"],
 )
 def test_a_single_step_is_held_against_the_hardware_where_its_clock_is_the_gpus(
-    gpus: int, last_s: float, kind: str, implausible: bool
+    gpus: int, last_s: float, kind: Kind, implausible: bool
 ) -> None:
     """Elsewhere only all of them together are."""
     found = judged(evidence(gpus, last_s, kind), SYSTEM, None)
