@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.core.torch_options import Attention
+from pytest_llmbench.core.torch_options import Attention, Collectives
 
 
 class Options(Strict):
@@ -29,6 +29,8 @@ class Options(Strict):
         fused_optimizer: AdamW is one kernel that clips too, and the norm is not waited for.
         overlap: gradients are reduced while the backward pass goes on, and with sharding `optimizer` parameters
             are gathered while the next forward pass does, but with fusion `layer`.
+        collectives: what sends parts of the sequence between tensor-parallel ranks: NCCL, or with fusion `pointwise`
+            between the GPUs of one node their copy engines, behind the products. CPU ranks have gloo.
         loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
             It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
     """
@@ -39,4 +41,5 @@ class Options(Strict):
     pad_vocabulary: bool = True
     fused_optimizer: bool = True
     overlap: bool = True
+    collectives: Collectives = "nccl"
     loss_scale: PositiveFloat = 1024.0

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pytest_llmbench.core.schema import Strict
 
+Collectives = Literal["nccl", "copies"]
 Attention = Literal["fastest", "cudnn", "flash", "efficient", "math"]
 
 
@@ -23,4 +24,4 @@ class Options(Strict):
 
     attention: Attention = "fastest"
     residual: Literal["compute", "fp32"] = "compute"
-    collectives: Literal["nccl", "copies"] = "nccl"
+    collectives: Collectives = "nccl"

@@ -26,10 +26,11 @@ class MegatronCoreEngine(InProcess):
     def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Have the device start kernels in the order in which they are asked for, where that hides communication.
 
-        What tensor-parallel ranks send in a backward pass overlaps the product after it only then. With other layouts
-        it would keep apart what should overlap.
+        What tensor-parallel ranks send by NCCL in a backward pass overlaps the product after it only then. With other
+        layouts, and with copies, it would keep apart what should overlap.
         """
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if recipe.parallelism.tensor > 1 else {}
+        by_nccl = recipe.parallelism.tensor > 1 and recipe.options.get("collectives") != "copies"
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if by_nccl else {}
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""
@@ -47,6 +48,8 @@ class MegatronCoreEngine(InProcess):
             yield from str(error).splitlines()
             return
         yield from (f"{where}: {problem}" for problem in _contradictions(recipe, options))
+        if options.collectives == "copies":
+            yield from (f"{where}: {problem}" for problem in _cannot_copy(recipe, options, topology))
 
 
 def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
@@ -112,6 +115,17 @@ def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
         yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: say fusion: pointwise"
     if options.fusion == "layer" and recipe.model.positions != "learned":
         yield f"fusion layer knows no positions {recipe.model.positions}: say fusion: pointwise"
+
+
+def _cannot_copy(recipe: Recipe, options: Options, topology: Topology) -> Iterator[str]:
+    layout = recipe.parallelism
+    if not layout.sequence or options.fusion != "pointwise":
+        yield "collectives copies is for sequence: true with fusion: pointwise; nccl is for all"
+    if topology.ranks_per_node % layout.tensor:
+        yield (
+            f"collectives copies is for tensor-parallel ranks of one node, and of {topology.ranks_per_node} on each "
+            f"node, tensor {layout.tensor} has some on two; nccl is for all"
+        )
 
 
 ENGINE = MegatronCoreEngine()

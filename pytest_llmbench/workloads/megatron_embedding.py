@@ -14,8 +14,8 @@ from megatron.core.tensor_parallel import (
 )
 from torch import nn
 
-from pytest_llmbench.workloads.megatron_linear import Split
 from pytest_llmbench.workloads.megatron_pointwise import look_up
+from pytest_llmbench.workloads.megatron_sending import Split
 
 
 class WordEmbedding:

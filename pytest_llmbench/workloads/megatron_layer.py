@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from pytest_llmbench.workloads import megatron_pointwise as pointwise
 from pytest_llmbench.workloads.megatron_attention import FusedAttention, attend
-from pytest_llmbench.workloads.megatron_linear import Split, column, row
+from pytest_llmbench.workloads.megatron_linear import column, row
+from pytest_llmbench.workloads.megatron_sending import Split
 from pytest_llmbench.workloads.megatron_versions import mlp_parts
 
 

@@ -1,52 +1,21 @@
 """Matrix products of tensor-parallel layers: what is sent, and when, and where a weight's gradient goes.
 
-As in Megatron-Core's own, what the backward pass sends is on its way while another product is made, which wants
-CUDA_DEVICE_MAX_CONNECTIONS=1. Other than there, the bias and the ReLU are the product's own, and with `accumulate` the
-product of a weight's gradient adds to Megatron-Core's fp32 sum, which otherwise takes kernels of Apex.
+As in Megatron-Core's own, what the backward pass sends is on its way while another product is made, which with NCCL
+wants CUDA_DEVICE_MAX_CONNECTIONS=1. Other than there, the bias and the ReLU are the product's own, and with
+`accumulate` the product of a weight's gradient adds to Megatron-Core's fp32 sum, which otherwise takes kernels of Apex.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state
 from torch import nn
 
 from pytest_llmbench.workloads.add_product import add_product
+from pytest_llmbench.workloads.megatron_copies import Product
 from pytest_llmbench.workloads.megatron_pointwise import relu_gradient
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
-    """How the ranks of a tensor-parallel group share a product.
-
-    Attributes:
-        ranks: how many there are.
-        rank: which of them this is.
-        sequence: whether each has its part of the sequence where there is no product.
-        accumulate: whether a weight's gradient is added to its `main_grad` in place of being returned.
-    """
-
-    group: dist.ProcessGroup
-    ranks: int
-    rank: int
-    sequence: bool
-    accumulate: bool
-
-
-def split(*, sequence: bool, accumulate: bool) -> Split:
-    """The tensor-parallel group of this rank."""
-    return Split(
-        group=parallel_state.get_tensor_model_parallel_group(),
-        ranks=parallel_state.get_tensor_model_parallel_world_size(),
-        rank=parallel_state.get_tensor_model_parallel_rank(),
-        sequence=sequence,
-        accumulate=accumulate,
-    )
+from pytest_llmbench.workloads.megatron_sending import Split, gather, scatter
 
 
 def column(
@@ -68,10 +37,15 @@ class _Column(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter, shares: Split, relu: bool
     ) -> torch.Tensor:
-        total = gather(hidden, shares)()
+        whole = hidden.shape[0] * (shares.ranks if shares.sequence else 1)
+        out = hidden.new_empty(whole, hidden.shape[1], len(weight))
         # The one way to a ReLU in the product itself.
-        product = torch._addmm_activation if relu else torch.addmm  # noqa: SLF001
-        out = product(bias, total.flatten(0, 1), weight.t()).view(*total.shape[:2], -1)
+        multiply = torch._addmm_activation if relu else torch.addmm  # noqa: SLF001
+
+        def rows(some: torch.Tensor, which: slice) -> None:
+            multiply(bias, some.flatten(0, 1), weight.t(), out=out[which].flatten(0, 1))
+
+        gather(hidden, shares, Product(columns=len(weight), multiply=rows))()
         ctx.save_for_backward(hidden, weight, *([out] if relu else []))
         ctx.shares = shares
         return out
@@ -94,13 +68,23 @@ class _Row(torch.autograd.Function):
         rows = hidden.flatten(0, 1)
         ctx.save_for_backward(rows, weight)
         ctx.shares, ctx.shape = shares, hidden.shape
-        return scatter((rows @ weight.t()).view(*hidden.shape[:2], -1), shares)()
+        summand = hidden.new_empty(*hidden.shape[:2], len(weight))
+
+        def some(out: torch.Tensor, which: slice) -> None:
+            torch.mm(rows.view(hidden.shape)[which].flatten(0, 1), weight.t(), out=out.flatten(0, 1))
+
+        return scatter(summand, shares, Product(columns=len(weight), multiply=some))()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
-        grad = gather(grads[0], ctx.shares)().flatten(0, 1)
-        return (grad @ weight).view(ctx.shape), _weight_gradient(grad, rows, weight, ctx.shares), None
+        out = rows.new_empty(ctx.shape)
+
+        def some(grad: torch.Tensor, which: slice) -> None:
+            torch.mm(grad.flatten(0, 1), weight, out=out[which].flatten(0, 1))
+
+        grad = gather(grads[0], ctx.shares, Product(columns=weight.shape[1], multiply=some))().flatten(0, 1)
+        return out, _weight_gradient(grad, rows, weight, ctx.shares), None
 
 
 def column_gradients(
@@ -120,33 +104,6 @@ def column_gradients(
     scattering = scatter(of_total.view(total.shape), shares)
     of_weight = _weight_gradient(grad, total.flatten(0, 1), weight, shares)
     return scattering(), of_weight
-
-
-def gather(part: torch.Tensor, shares: Split) -> Callable[[], torch.Tensor]:
-    """Begin to put the parts of a sequence together, where it is split; the result waits for it."""
-    if not shares.sequence:
-        return lambda: part
-    whole = part.new_empty(part.shape[0] * shares.ranks, *part.shape[1:])
-    work = dist.all_gather_into_tensor(whole, part.contiguous(), group=shares.group, async_op=True)
-    return _when_done(work, whole)
-
-
-def scatter(summand: torch.Tensor, shares: Split) -> Callable[[], torch.Tensor]:
-    """Begin to sum over the ranks, of which each keeps its part of a split sequence; the result waits for it."""
-    if shares.ranks == 1:
-        return lambda: summand
-    if not shares.sequence:
-        return _when_done(dist.all_reduce(summand, group=shares.group, async_op=True), summand)
-    part = summand.new_empty(summand.shape[0] // shares.ranks, *summand.shape[1:])
-    return _when_done(dist.reduce_scatter_tensor(part, summand, group=shares.group, async_op=True), part)
-
-
-def _when_done(work: Any, result: torch.Tensor) -> Callable[[], torch.Tensor]:
-    def wait() -> torch.Tensor:
-        work.wait()
-        return result
-
-    return wait
 
 
 def _weight_gradient(grad: torch.Tensor, hidden: torch.Tensor, weight: Any, shares: Split) -> torch.Tensor:

@@ -10,8 +10,9 @@ from megatron.core.models.gpt import GPTModel
 from torch import nn
 
 from pytest_llmbench.workloads.megatron_embedding import WordEmbedding
-from pytest_llmbench.workloads.megatron_linear import Split, column_gradients, gather
+from pytest_llmbench.workloads.megatron_linear import column_gradients
 from pytest_llmbench.workloads.megatron_pointwise import logits_to_gradient, softmax_statistics
+from pytest_llmbench.workloads.megatron_sending import Split, gather
 
 # Of logits at a time: 32 bits index so many of 51200 columns, and where nothing is compiled no more are copied to fp32.
 _ROWS = 4096

@@ -15,8 +15,8 @@ from torch.nn import functional
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.workloads import megatron_layer
-from pytest_llmbench.workloads.megatron_linear import split
 from pytest_llmbench.workloads.megatron_loss import Model, padded_vocabulary
+from pytest_llmbench.workloads.megatron_sending import split
 from pytest_llmbench.workloads.megatron_weights import initialise
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -59,15 +59,19 @@ def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfi
 def build(recipe: Recipe, options: Options, config: TransformerConfig, device: torch.device, seed: int) -> list[Any]:
     """Build this rank's chunks of the model, in order, with values that depend on the seed alone."""
     number = recipe.parallelism.virtual_pipeline
-    chunks = [_chunk(recipe, options, config, None if number == 1 else stage).to(device) for stage in range(number)]
+    chunks = [_chunk(recipe, options, config, None if number == 1 else stage, device) for stage in range(number)]
     initialise(chunks, recipe, device, seed)
     return [Float16Module(config, chunk) if recipe.precision != "fp32" else chunk for chunk in chunks]
 
 
-def _chunk(recipe: Recipe, options: Options, config: TransformerConfig, stage: int | None) -> Any:
+def _chunk(recipe: Recipe, options: Options, config: TransformerConfig, stage: int | None, device: torch.device) -> Any:
     vocabulary, layout = recipe.model.vocab_size, recipe.parallelism
     layers = recipe.model.layers // (layout.pipeline * layout.virtual_pipeline)
-    shares = split(sequence=layout.sequence, accumulate=options.fusion == "pointwise")
+    shares = split(
+        sequence=layout.sequence,
+        accumulate=options.fusion == "pointwise",
+        copies=options.collectives == "copies" and device.type == "cuda",
+    )
     model = Model(
         counted=vocabulary,
         fused=options.cross_entropy == "fused",
@@ -85,7 +89,7 @@ def _chunk(recipe: Recipe, options: Options, config: TransformerConfig, stage: i
         vp_stage=stage,
     )
     megatron_layer.share(model, shares)
-    return model
+    return model.to(device)
 
 
 def _layer(options: Options) -> Any:

@@ -14,8 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.torch_options import Options
-from pytest_llmbench.workloads import copies
+from pytest_llmbench.workloads import fsdp_copies
 from pytest_llmbench.workloads.decoder import Decoder, initialise
+
+# Parameters that are at least gathered and reduced together.
+_UNIT = 12_000_000
 
 
 def build_model(recipe: Recipe, options: Options, device: torch.device, world_size: int, seed: int) -> nn.Module:
@@ -93,8 +96,20 @@ def _shard(model: Decoder, recipe: Recipe, options: Options, device: torch.devic
     # lasts is split, and each rank updates its part.
     again = recipe.parallelism.sharding == "full"
     modules = [
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
-        for module in (*model.blocks, model)
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=again) for unit in [*units(model), [model]]
     ]
     if options.collectives == "copies" and device.type == "cuda":
-        copies.use(modules, mesh.get_group())
+        fsdp_copies.use([unit[0] for unit in modules], mesh.get_group())
+
+
+def units(model: Decoder) -> list[list[nn.Module]]:
+    """Blocks, and those in a row that are gathered and reduced together.
+
+    For each unit the host runs FSDP's hooks, in which a GPU is through a pass of a small block.
+    """
+    found: list[list[nn.Module]] = [[]]
+    for block in model.blocks:
+        if sum(weight.numel() for each in found[-1] for weight in each.parameters()) >= _UNIT:
+            found.append([])
+        found[-1].append(block)
+    return found

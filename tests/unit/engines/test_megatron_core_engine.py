@@ -165,11 +165,27 @@ def test_cpu_ranks_train_in_fp32() -> None:
             "fusion layer knows no positions rope: say fusion: pointwise",
             id="positions",
         ),
+        pytest.param(
+            {"parallelism": {"tensor": 2}, "options": {"collectives": "copies"}},
+            "collectives copies is for sequence: true with fusion: pointwise; nccl is for all",
+            id="copies",
+        ),
     ],
 )  # fmt: skip
 def test_a_layout_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
     """The one problem names the numbers involved, and what to say instead where there is a choice."""
     assert list(ENGINE.problems(recipe(**changes), NODE)) == [f"recipe small: {problem}"]
+
+
+def test_copies_are_for_tensor_parallel_ranks_of_one_node() -> None:
+    """Two ranks of a node may copy, however many nodes there are; not two of which each has a node of its own."""
+    copying = recipe(parallelism={"tensor": 2, "sequence": True}, options={"collectives": "copies"})
+    assert not list(ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=2)))
+    [problem] = ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=1))
+    assert problem == (
+        "recipe small: collectives copies is for tensor-parallel ranks of one node, and of 1 on each node, tensor 2 "
+        "has some on two; nccl is for all"
+    )
 
 
 def test_a_batch_is_divided_over_copies_of_the_model() -> None:
@@ -198,10 +214,17 @@ def test_the_task_carries_the_whole_recipe() -> None:
     assert validate(Recipe, task.config, "task") == asked
 
 
-@pytest.mark.parametrize(("tensor", "env"), [(1, {}), (2, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})])
-def test_the_device_keeps_the_order_of_work_only_for_tensor_parallelism(
-    tensor: int, env: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("layout", "options", "env"),
+    [
+        ({"tensor": 1}, {}, {}),
+        ({"tensor": 2}, {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ({"tensor": 2, "sequence": True}, {"collectives": "copies"}, {}),
+    ],
+)
+def test_the_device_keeps_the_order_of_work_only_for_what_nccl_sends_between_tensor_parallel_ranks(
+    layout: dict[str, Any], options: dict[str, str], env: dict[str, str], tmp_path: Path
 ) -> None:
     """Where ranks share products, what they send hides behind the next one only if it is started first."""
     place = Place(folder=tmp_path, environment=Environment(), slurm=False, time_limit_min=1)
-    assert ENGINE.work(recipe(parallelism={"tensor": tensor}), NODE, place).env == env
+    assert ENGINE.work(recipe(parallelism=layout, options=options), NODE, place).env == env

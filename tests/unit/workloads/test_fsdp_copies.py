@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workloads.conftest import TINY, Launch, MakeRecipe
+from tests.unit.workloads.conftest import Launch, MakeRecipe
 
-# Memory of all ranks is one file each; a rank that is late fills its part of others' late.
 RANK = """
-import json, time
-from itertools import count
-from pathlib import Path
+import json
 
 import torch
 import torch.distributed as dist
@@ -23,44 +20,20 @@ from torch.distributed.fsdp import FSDPModule
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.torch_options import Options
-from pytest_llmbench.workloads import copies
+from pytest_llmbench.workloads import fsdp_copies, parallel
 from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
 from pytest_llmbench.workloads.rendezvous import process_group
 from pytest_llmbench.workloads.tokens import batch, open_tokens
+from tests.unit.workloads.mapped_memory import Mapped
 
-LATE, STEPS = 1, 4
-
-class Mapped:
-    numbers = count()
-    folder, late, meets, met = None, False, True, 0
-
-    def __init__(self, size, dtype, group):
-        self.rank, self.ranks = group.rank(), group.size()
-        number = next(self.numbers)
-        paths = [self.folder / f"{number}-{rank}" for rank in range(self.ranks)]
-        if self.rank == 0:
-            for path in paths:
-                path.write_bytes(bytes(size * dtype.itemsize))
-        dist.barrier()
-        self.all = [torch.from_file(str(path), shared=True, size=size, dtype=dtype) for path in paths]
-
-    def part(self, rank, index):
-        if self.late and self.rank == LATE and rank != LATE:
-            time.sleep(0.02)
-        return self.all[rank].chunk(self.ranks)[index]
-
-    def whole(self):
-        return self.all[self.rank]
-
-    def meet(self):
-        Mapped.met += 1
-        if self.meets:
-            dist.barrier()
+STEPS = 4
+parallel._UNIT = 20_000  # a block has 12,704 parameters
 
 def train(recipe, device, context, share):
     model = build_model(recipe, Options(), device, context.world_size, 1)
     if share:
-        copies.use([module for module in model.modules() if isinstance(module, FSDPModule)], dist.group.WORLD, share)
+        modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        fsdp_copies.use(modules, dist.group.WORLD, share)
     optimizer, tokens = torch.optim.AdamW(model.parameters(), lr=1e-2), open_tokens(recipe)
     told = []
     for step in range(STEPS):
@@ -80,7 +53,7 @@ def main(context, log):
     told = {}
     with process_group(context) as device:
         told["gloo"] = train(recipe, device, context, None)
-        for name, late, meets in [("copies", False, True), ("late", True, True), ("unmet", True, False)]:
+        for name, late, meets in [("copies", None, True), ("late", 1, True), ("unmet", 1, False)]:
             Mapped.folder, Mapped.late, Mapped.meets = context.folder / name, late, meets
             Mapped.folder.mkdir(exist_ok=True)
             Mapped.met = 0
@@ -89,6 +62,7 @@ def main(context, log):
     (context.folder / f"told-{context.rank}.json").write_text(json.dumps(told))
 """
 RANKS = 3
+LAYERS = {"layers": 3}
 
 Told = list[dict[str, Any]]
 
@@ -98,7 +72,7 @@ def told(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempP
     """What each rank trained: loss and gradient norm of each step, by how they communicated."""
     folder: Path = tmp_path_factory.mktemp("copies")
     (folder / "copying.py").write_text(RANK)
-    recipe: dict[str, Any] = make_recipe(parallelism={"sharding": "gradients"}).model_dump(mode="json")
+    recipe: dict[str, Any] = make_recipe(parallelism={"sharding": "gradients"}, model=LAYERS).model_dump(mode="json")
     for process in launch(folder, "copying:main", ranks=RANKS, config=recipe):
         assert process.wait(200) == 0, (folder / "output-0").read_text()
     return [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(RANKS)]
@@ -112,10 +86,10 @@ def test_copies_train_as_gloo_does(told: Told, way: str) -> None:
             assert copied == pytest.approx(summed, rel=1e-5)
 
 
-def test_ranks_meet_twice_a_step_and_module(told: Told) -> None:
+def test_ranks_meet_twice_a_step_and_unit(told: Told) -> None:
     """To gather and to reduce: what is whole stays so over the micro batches of a step."""
-    steps, modules = len(told[0]["copies"]), TINY["model"]["layers"] + 1  # blocks, and what is outside them
-    assert [rank["meetings"] for rank in told] == [2 * steps * modules] * RANKS
+    steps, units = len(told[0]["copies"]), 3  # two blocks, the third, and what is outside them
+    assert [rank["meetings"] for rank in told] == [2 * steps * units] * RANKS
 
 
 def test_without_meeting_a_late_rank_is_not_waited_for(told: Told) -> None:
