@@ -95,15 +95,13 @@ def _shard(model: Decoder, recipe: Recipe, options: Options, device: torch.devic
     # Kept, they are whole from their first use in a step to its end, as are gradients while micro batches add up; what
     # lasts is split, and each rank updates its part.
     again = recipe.parallelism.sharding == "full"
-    modules = [
-        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=again) for unit in [*units(model), [model]]
-    ]
+    modules = [fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=again) for unit in _units(model)]
     if options.collectives == "copies" and device.type == "cuda":
         fsdp_copies.use([unit[0] for unit in modules], mesh.get_group())
 
 
-def units(model: Decoder) -> list[list[nn.Module]]:
-    """Blocks, and those in a row that are gathered and reduced together.
+def _units(model: Decoder) -> list[list[nn.Module]]:
+    """What is gathered and reduced together: blocks in a row, and what is outside of them.
 
     For each unit the host runs FSDP's hooks, in which a GPU is through a pass of a small block.
     """
@@ -112,4 +110,4 @@ def units(model: Decoder) -> list[list[nn.Module]]:
         if sum(weight.numel() for each in found[-1] for weight in each.parameters()) >= _UNIT:
             found.append([])
         found[-1].append(block)
-    return found
+    return [*found, [model]]
