@@ -4,7 +4,8 @@
 
 Every layout of `tests/same_loss.py` that has the GPUs it needs is trained for 20 steps, in fp32 (without TF32) and
 bf16, the engines beside one another; an engine that is not installed is left out, and named. The table has the largest
-relative difference of loss and gradient norm over the steps. Status 1: one is beyond its bound, or a training failed.
+relative difference of loss and gradient norm over the first 5 steps, because roundings grow from step to step; the
+record has that of all too. Status 1: one is beyond its bound, or a training failed.
 `--smoke` rehearses on CPUs with the tiny shape of the tests.
 """
 
@@ -54,9 +55,9 @@ SHAPE = merge(
         "deadlines": {"startup_s": 300},
     },
 )
-# Over 20 steps of this shape roundings grow: the plain training in fp32 ends 2e-5 (loss) and 4e-4 (norm) from itself in
-# fp64, and engines on a CPU 3.5e-5 and 2.9e-3 from the plain one (docs/measurements.md).
-BOUNDS = {"fp32": Difference(loss=1e-4, norm=5e-3), "bf16": Difference(loss=2e-3, norm=5e-2)}
+JUDGED = 5
+# Set when it had been measured; each of the mistakes of `test_same_loss` is beyond that of fp32 (docs/measurements.md).
+BOUNDS = {"fp32": Difference(loss=5e-5, norm=5e-4), "bf16": Difference(loss=1e-3, norm=5e-3)}
 NEEDS = {"torch": "torch", "megatron_core": "megatron", "deepspeed": "deepspeed"}
 # No library multiplies in TF32, whatever a framework lets it do.
 ENVIRONMENT = {"NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "1"}
@@ -113,13 +114,15 @@ def rows(
         try:
             points = logged(folder, layout)
             expected = expected or reference(folder, recipe)
-            found, bound = difference(points, expected), BOUNDS[layout.precision]
+            found, of_all = difference(points[:JUDGED], expected[:JUDGED]), difference(points, expected)
+            bound = BOUNDS[layout.precision]
         except (OSError, ValueError) as error:
             why = "" if in_time else f"ended after --timeout {options.timeout:g} s: "
             yield {**row, "failed": f"{why}{error}: {_last_words(folder)}"}
             continue
         yield {
             **row, "within": found.within(bound), "difference": found._asdict(), "bound": bound._asdict(),
+            "difference_of_all_steps": of_all._asdict(),
             "measured": points, "expected": expected, "recipe": recipe.model_dump(mode="json"),
             "ranks_told": [info.model_dump(mode="json") for info in read_steps(folder / layout.key).ranks],
         }  # fmt: skip

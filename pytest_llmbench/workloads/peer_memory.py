@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.workloads.machine import beside_allocator
 
 
@@ -46,13 +47,22 @@ class Symmetric:
         size: elements, which divide by the ranks of the group.
         dtype: of the elements.
         group: who shares; all of its ranks call this together.
+
+    Raises:
+        ConfigError: they do not reach one another's.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, group: dist.ProcessGroup) -> None:
         device = torch.device("cuda", torch.cuda.current_device())
-        self._own = symmetric_memory.empty(size, dtype=dtype, device=device)
+        try:
+            self._own = symmetric_memory.empty(size, dtype=dtype, device=device)
+            self._all = symmetric_memory.rendezvous(self._own, group)
+        except RuntimeError as error:
+            raise ConfigError(
+                "options.collectives: copies needs GPUs that reach one another's memory, by NVLink or PCIe (see "
+                f"nvidia-smi topo -p2p rw); say nccl: {error}"
+            ) from error
         beside_allocator.append(self._own.nbytes)
-        self._all = symmetric_memory.rendezvous(self._own, group)
         self.rank, self.ranks = self._all.rank, self._all.world_size
 
     def part(self, rank: int, index: int) -> torch.Tensor:
