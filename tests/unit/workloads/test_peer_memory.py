@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed._symmetric_memory as symmetric_memory
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.workloads import peer_memory
@@ -20,8 +21,8 @@ def test_gpus_that_do_not_reach_one_another_are_named_as_the_reason(monkeypatch:
         raise RuntimeError("CUDASymmetricMemoryAllocator::rendezvous: detected allocations from overlapping devices")
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(peer_memory.symmetric_memory, "empty", lambda size, **_: torch.empty(size))
-    monkeypatch.setattr(peer_memory.symmetric_memory, "rendezvous", refuse)
+    monkeypatch.setattr(symmetric_memory, "empty", lambda size, **_: torch.empty(size))
+    monkeypatch.setattr(symmetric_memory, "rendezvous", refuse)
     counted = list(beside_allocator)
     with pytest.raises(ConfigError, match=re.escape("(see nvidia-smi topo -p2p rw); say nccl: CUDASymmetricMemory")):
         peer_memory.Symmetric(8, torch.bfloat16, None)  # type: ignore[arg-type]
