@@ -29,8 +29,9 @@ class Options(Strict):
         fused_optimizer: AdamW is one kernel that clips too, and the norm is not waited for.
         overlap: gradients are reduced while the backward pass goes on, and with sharding `optimizer` parameters
             are gathered while the next forward pass does, but with fusion `layer`.
-        collectives: what sends parts of the sequence between tensor-parallel ranks: NCCL, or with fusion `pointwise`
-            between the GPUs of one node their copy engines, behind the products. CPU ranks have gloo.
+        collectives: what sends parts of the sequence between tensor-parallel ranks: NCCL, or where these are the GPUs
+            of one node their copy engines, behind the products, with `parallelism.sequence` and fusion `pointwise`. CPU
+            ranks have gloo.
         loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
             It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
     """

@@ -120,11 +120,11 @@ def _contradictions(recipe: Recipe, options: Options) -> Iterator[str]:
 def _cannot_copy(recipe: Recipe, options: Options, topology: Topology) -> Iterator[str]:
     layout = recipe.parallelism
     if not layout.sequence or options.fusion != "pointwise":
-        yield "collectives copies is for sequence: true with fusion: pointwise; nccl is for all"
+        yield "options.collectives: copies is for sequence: true with fusion: pointwise; nccl is for all"
     if topology.ranks_per_node % layout.tensor:
         yield (
-            f"collectives copies is for tensor-parallel ranks of one node, and of {topology.ranks_per_node} on each "
-            f"node, tensor {layout.tensor} has some on two; nccl is for all"
+            "options.collectives: copies is for tensor-parallel ranks of one node, and of "
+            f"{topology.ranks_per_node} on each node, tensor {layout.tensor} has some on two; nccl is for all"
         )
 
 

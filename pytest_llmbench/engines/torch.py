@@ -40,6 +40,8 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
         yield f"recipe {recipe.name}: engine torch checkpoints none or full, not selective"
     if recipe.model.positions != "learned":
         yield f"recipe {recipe.name}: engine torch has learned positions only; engine megatron_core has rope"
+    if recipe.options.get("residual") == "fp32" and recipe.precision == "bf16" and asked.sharding != "none":
+        yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
     if recipe.optimizer.decay != "linear":
         yield f"recipe {recipe.name}: engine torch decays the learning rate linearly only"
 

@@ -46,9 +46,9 @@ class _AllGather:
         """The memory of the whole, to whose part of this rank FSDP writes; the same in each step."""
         if self._places is None:
             self._places = self._share(math.prod(map(int, size)), dtype, self._group)
-        # Written before this step's meeting, while a peer may still be reading for the step before? Then what is
-        # written is the same as what stands there: an optimizer has changed it only after gradients of that step were
-        # reduced, for which the peer has met this rank after it had read.
+        # A peer may still read this part only if no optimizer step has been since, and then the same values are
+        # written: an optimizer step comes after gradients are reduced, for which the peer met this rank when it had
+        # read.
         return self._places.whole()
 
     def __call__(self, output_tensor: torch.Tensor, **_: object) -> None:

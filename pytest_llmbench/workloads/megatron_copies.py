@@ -29,8 +29,8 @@ class Product:
 
     Attributes:
         columns: of the product.
-        multiply: makes rows of it. With `gather` from rows of the sequence, which are its first argument; with
-            `scatter` it writes to the first argument. The second is which rows of the sequence these are.
+        multiply: makes a part of it. With `gather` from a part of the sequence, which is its first argument; with
+            `scatter` it writes to the first argument. The second is which positions of the sequence these are.
     """
 
     columns: int
@@ -57,6 +57,7 @@ class Copies:
         ranks = dist.get_world_size(self._gathered.group)
         places = self._gathered.next(part.numel() * ranks, part.dtype)
         put(part.flatten(), places.part(places.rank, places.rank))
+        # When ranks have met, they write again where this one read the last time.
         main.wait_stream(aside)
         places.meet()
         aside.wait_stream(main)

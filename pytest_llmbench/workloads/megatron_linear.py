@@ -42,10 +42,10 @@ class _Column(torch.autograd.Function):
         # The one way to a ReLU in the product itself.
         multiply = torch._addmm_activation if relu else torch.addmm  # noqa: SLF001
 
-        def rows(some: torch.Tensor, which: slice) -> None:
-            multiply(bias, some.flatten(0, 1), weight.t(), out=out[which].flatten(0, 1))
+        def multiply_part(part: torch.Tensor, which: slice) -> None:
+            multiply(bias, part.flatten(0, 1), weight.t(), out=out[which].flatten(0, 1))
 
-        gather(hidden, shares, Product(columns=len(weight), multiply=rows))()
+        gather(hidden, shares, Product(columns=len(weight), multiply=multiply_part))()
         ctx.save_for_backward(hidden, weight, *([out] if relu else []))
         ctx.shares = shares
         return out
@@ -70,20 +70,20 @@ class _Row(torch.autograd.Function):
         ctx.shares, ctx.shape = shares, hidden.shape
         summand = hidden.new_empty(*hidden.shape[:2], len(weight))
 
-        def some(out: torch.Tensor, which: slice) -> None:
-            torch.mm(rows.view(hidden.shape)[which].flatten(0, 1), weight.t(), out=out.flatten(0, 1))
+        def multiply_part(part: torch.Tensor, which: slice) -> None:
+            torch.mm(rows.view(hidden.shape)[which].flatten(0, 1), weight.t(), out=part.flatten(0, 1))
 
-        return scatter(summand, shares, Product(columns=len(weight), multiply=some))()
+        return scatter(summand, shares, Product(columns=len(weight), multiply=multiply_part))()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         out = rows.new_empty(ctx.shape)
 
-        def some(grad: torch.Tensor, which: slice) -> None:
-            torch.mm(grad.flatten(0, 1), weight, out=out[which].flatten(0, 1))
+        def multiply_part(part: torch.Tensor, which: slice) -> None:
+            torch.mm(part.flatten(0, 1), weight, out=out[which].flatten(0, 1))
 
-        grad = gather(grads[0], ctx.shares, Product(columns=weight.shape[1], multiply=some))().flatten(0, 1)
+        grad = gather(grads[0], ctx.shares, Product(columns=weight.shape[1], multiply=multiply_part))().flatten(0, 1)
         return out, _weight_gradient(grad, rows, weight, ctx.shares), None
 
 

@@ -18,6 +18,7 @@ class Split:
     """How the ranks of a tensor-parallel group share a product.
 
     Attributes:
+        group: of these ranks.
         ranks: how many there are.
         rank: which of them this is.
         sequence: whether each has its part of the sequence where there is no product.

@@ -17,7 +17,7 @@ from pytest_llmbench.core.torch_options import Options
 from pytest_llmbench.workloads import fsdp_copies
 from pytest_llmbench.workloads.decoder import Decoder, initialise
 
-# Parameters that are at least gathered and reduced together.
+# Blocks share a unit until it has so many parameters; the last one may have fewer.
 _UNIT = 12_000_000
 
 
@@ -73,9 +73,9 @@ def clip_gradients(model: nn.Module, longest: float) -> torch.Tensor:
 
 
 def _compile(model: Decoder) -> None:
-    # Block by block: they are all alike, so one compilation serves them all, and gradients of a block are
-    # there for their reduction as soon as its backward pass is done. Not the embeddings: compiled, the gradients of
-    # a frequent token are added one after the other, where PyTorch's own kernel sorts tokens first.
+    # Block by block: they are all alike, so one compilation serves them all, and gradients of a unit are there for
+    # their reduction as soon as its backward pass is done. Not the embeddings: compiled, the gradients of a frequent
+    # token are added one after the other, where PyTorch's own kernel sorts tokens first.
     for block in model.blocks:
         block.compile(dynamic=False)
     model.head.norm.compile(dynamic=False)
@@ -103,7 +103,7 @@ def _shard(model: Decoder, recipe: Recipe, options: Options, device: torch.devic
 def _units(model: Decoder) -> list[list[nn.Module]]:
     """What is gathered and reduced together: blocks in a row, and what is outside of them.
 
-    For each unit the host runs FSDP's hooks, in which a GPU is through a pass of a small block.
+    FSDP's hooks take the host as long, for each unit, as a GPU takes for a small block's pass.
     """
     found: list[list[nn.Module]] = [[]]
     for block in model.blocks:

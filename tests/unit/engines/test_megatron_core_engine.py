@@ -167,7 +167,7 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"tensor": 2}, "options": {"collectives": "copies"}},
-            "collectives copies is for sequence: true with fusion: pointwise; nccl is for all",
+            "options.collectives: copies is for sequence: true with fusion: pointwise; nccl is for all",
             id="copies",
         ),
     ],
@@ -183,8 +183,8 @@ def test_copies_are_for_tensor_parallel_ranks_of_one_node() -> None:
     assert not list(ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=2)))
     [problem] = ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=1))
     assert problem == (
-        "recipe small: collectives copies is for tensor-parallel ranks of one node, and of 1 on each node, tensor 2 "
-        "has some on two; nccl is for all"
+        "recipe small: options.collectives: copies is for tensor-parallel ranks of one node, and of 1 on each node, "
+        "tensor 2 has some on two; nccl is for all"
     )
 
 

@@ -112,6 +112,10 @@ def test_the_task_carries_the_whole_recipe() -> None:
         ({"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ({"precision": "fp16"}, "precision fp16 is none of fp32, bf16"),
         ({"options": {"collectives": "copies"}}, "copies is for sharding gradients; nccl is for all"),
+        (
+            {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
+            "options.residual: fp32 is for sharding none: what is gathered is bf16",
+        ),
     ],
 )
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
