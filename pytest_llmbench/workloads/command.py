@@ -18,7 +18,7 @@ from pytest_llmbench.core.records import Problem, write_model
 from pytest_llmbench.workloads import deadman
 from pytest_llmbench.workloads.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.prepared import first_missing
-from pytest_llmbench.workloads.processes import end_group, end_marked
+from pytest_llmbench.workloads.processes import end_marked, leave, started
 from pytest_llmbench.workloads.provenance import provenance
 
 OWNER_GONE = 75
@@ -72,17 +72,14 @@ class _Driver:
         write_model(self._folder / REPORT_FILE, report.model_copy(update={"ended": time.time(), "exit_code": code}))
 
     def _run_script(self, env: Mapping[str, str]) -> int:
-        with (self._folder / "logs" / "output.log").open("wb") as output:
-            # A process group of its own, so that everything the script started is ended with it.
-            process = subprocess.Popen(
-                ["bash", str(self._folder / SCRIPT_FILE)],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                cwd=self._folder, env=dict(env), start_new_session=True,
-            )  # fmt: skip
+        script = ["bash", str(self._folder / SCRIPT_FILE)]
         try:
-            return process.wait()
+            with (
+                (self._folder / "logs" / "output.log").open("wb") as output,
+                started(script, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder, env=dict(env)) as process,
+            ):
+                return process.wait()
         finally:
-            end_group(process)
             end_marked("LLMBENCH_HOSTFILE", env["LLMBENCH_HOSTFILE"])
 
     def _environment(self, hosts: tuple[str, ...]) -> dict[str, str]:
@@ -101,7 +98,7 @@ class _Driver:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)  # a second one must not stop the ending of what was started
-        raise SystemExit(OWNER_GONE if self._owner_gone else 128 + number)
+        leave(OWNER_GONE if self._owner_gone else 128 + number)
 
     def _on_silence(self, _why: str) -> None:
         self._owner_gone = True

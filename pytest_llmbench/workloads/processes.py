@@ -6,9 +6,10 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -50,17 +51,67 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors
     Raises:
         OSError: there is no such program.
     """
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(env), start_new_session=True,
-        stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    with process.stdout as output:
-        try:
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
+    with started(argv, env=dict(env), **how) as process:
+        assert process.stdout is not None
+        with process.stdout as output:
             text, in_time = _read(process, output, time.monotonic() + timeout_s)
-        finally:
-            end_group(process)
-    return Answer(process.wait() if in_time else None, text)
+            ended = process.poll()
+    return Answer(ended if in_time else None, text)
+
+
+@contextmanager
+def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, without input and in a group of its own, which is ended when a `with` block is left.
+
+    Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before it is
+    known to whoever would end it, waits until it is.
+
+    Args:
+        argv: the program and its arguments.
+        how: what else `subprocess.Popen` takes.
+    """
+    here = threading.current_thread() is threading.main_thread()  # where handlers run
+    if here:
+        _leaving.waits = True
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    except OSError:
+        if here:
+            _leaving.may_go()
+        raise
+    try:
+        if here:
+            _leaving.may_go()
+        yield process
+    finally:
+        _end_group(process)
+
+
+def leave(code: int) -> None:
+    """End this process with a status, from a signal's handler."""
+    _leaving.go(code)
+
+
+class _Leaving:
+    """Whether the main thread may be left at this moment, and whether somebody wanted to."""
+
+    def __init__(self) -> None:
+        self.waits = False
+        self._code: int | None = None
+
+    def go(self, code: int) -> None:
+        if not self.waits:
+            raise SystemExit(code)
+        self._code = code
+
+    def may_go(self) -> None:
+        self.waits = False
+        if self._code is not None:
+            raise SystemExit(self._code)
+
+
+_leaving = _Leaving()
 
 
 def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) -> tuple[str, bool]:
@@ -87,7 +138,7 @@ def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) 
     return kept[-_KEPT_BYTES:].decode(errors="replace"), in_time
 
 
-def end_group(process: subprocess.Popen[Any]) -> None:
+def _end_group(process: subprocess.Popen[Any]) -> None:
     """End a process and everything in its process group: first with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -105,10 +156,22 @@ def end_marked(name: str, value: str) -> None:
     The ranks of torchrun, for one, are in sessions of their own, and outlive it where it is killed.
     """
     mark = f"{name}={value}".encode()
+    deadline, nobody = time.monotonic() + _GRACE_S, 0
+    # Looked for until nobody was found twice: one that is just becoming another program has no environment, and one
+    # that is found may have started others since.
+    while nobody < 2 and time.monotonic() < deadline:
+        nobody = 0 if _kill_marked(mark) else nobody + 1
+        time.sleep(0.05)
+
+
+def _kill_marked(mark: bytes) -> bool:
+    found = False
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it is another user's, or has ended
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
+                found = True
+    return found
 
 
 def _alive(process: subprocess.Popen[Any]) -> bool:

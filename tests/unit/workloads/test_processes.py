@@ -1,0 +1,46 @@
+"""Programs that are started: a signal at the worst moment leaves none of them behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, signal, subprocess, sys
+from pytest_llmbench.workloads import processes
+
+signal.signal(signal.SIGTERM, lambda number, _: processes.leave(128 + number))
+
+class Popen(subprocess.Popen):
+    def __init__(self, *how, **named):
+        try:
+            super().__init__(*how, **named)
+            print(self.pid, flush=True)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # whoever starts it does not know its process yet
+
+subprocess.Popen = Popen
+with processes.started(sys.argv[1:]):
+    print("entered")
+"""
+
+
+@pytest.mark.parametrize("argv", [("sleep", "1000"), ("/no/such/program",)], ids=["started", "not_started"])
+def test_a_signal_while_a_program_is_started_waits_until_it_can_be_ended(argv: tuple[str, ...]) -> None:
+    """Then the process is left with the signal's status, and the program with it."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 143, done.stderr
+    assert "entered" not in done.stdout
+    for pid in done.stdout.split():
+        assert not Path("/proc", pid).exists()
+
+
+def test_the_signal_would_have_left_it_behind() -> None:
+    """Where the handler does not ask, so that the test above would have seen it."""
+    rude = PROGRAM.replace("processes.leave(128 + number)", "sys.exit(128 + number)")
+    done = subprocess.run([sys.executable, "-c", rude, "sleep", "3"], capture_output=True, text=True, check=False)
+    assert done.returncode == 143
+    assert Path("/proc", done.stdout.strip()).exists()
