@@ -76,7 +76,7 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
         _leaving.waits = True
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, **how)
-    except OSError:
+    except BaseException:
         if here:
             _leaving.may_go()
         raise

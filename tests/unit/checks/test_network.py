@@ -292,7 +292,7 @@ class Faulty(pairs.DirectGroup):
 
     def all_reduce(self, tensor):
         if os.environ["SLURMD_NODENAME"] == "n3":
-            time.sleep(0.1)
+            time.sleep(0.5)  # ten times what a busy machine makes of the others
         super().all_reduce(tensor)
 
 pairs.DirectGroup = Faulty
@@ -314,7 +314,7 @@ def test_real_pairs(tmp_path: Path) -> None:
     hosts = names(4)
     fleet = FaultyFleet(cpu_site(4), hosts, tmp_path, env={host: {"PYTHONPATH": str(tmp_path)} for host in hosts})
     # A pair of one busy machine may well be a few times slower than another.
-    report = check("pairs", fleet, tolerance=0.9, bytes=2**16, iterations=3, warm_up=1, timeout_s=2.0)
+    report = check("pairs", fleet, tolerance=0.9, bytes=2**16, iterations=3, warm_up=1, timeout_s=8.0)
     bad = {(finding.host, finding.kind) for finding in report.findings if finding.severity.fails}
     assert bad == {("n1", "dead_node"), ("n3", "slow_node")}  # one busy machine may have a hint at uneven pairs, too
     assert not report.unjudged
