@@ -27,15 +27,8 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.workloads import megatron, megatron_copies
 from pytest_llmbench.workloads.rendezvous import process_group
+from tests.unit.workloads.kept_steps import Kept
 from tests.unit.workloads.mapped_memory import Mapped
-
-class Kept:
-    def __init__(self):
-        self.steps = []
-    def phase(self, *_):
-        pass
-    def step(self, **measured):
-        self.steps.append([measured["loss"], measured["grad_norm"]])
 
 def train(context, log):
     recipe = validate(Recipe, context.config, "recipe")
@@ -59,7 +52,8 @@ def train(context, log):
             megatron_model.split = lambda **how: split(**{**how, "copies": copies})
             kept = Kept()
             megatron_loop._loop(megatron_loop.prepare(recipe, Options(), device), kept)
-            told[name] = {"steps": kept.steps, "met": Mapped.met}
+            steps = [[step["loss"], step["grad_norm"]] for step in kept.steps]
+            told[name] = {"steps": steps, "met": Mapped.met}
             parallel_state.destroy_model_parallel()
     (context.folder / f"told-{context.rank}.json").write_text(json.dumps(told))
 """

@@ -29,14 +29,7 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.workloads import megatron
 from pytest_llmbench.workloads.rendezvous import process_group
-
-class Kept:
-    def __init__(self):
-        self.steps = []
-    def phase(self, *_):
-        pass
-    def step(self, **measured):
-        self.steps.append(measured)
+from tests.unit.workloads.kept_steps import Kept
 
 def train(context, log):
     recipes = {name: validate(Recipe, recipe, name) for name, recipe in context.config.items()}

@@ -1,0 +1,23 @@
+"""A step log of a rank in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Kept:
+    """Stands in for `StepLog` where a test looks at the steps itself.
+
+    Attributes:
+        steps: what was logged of each, in order.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+
+    def phase(self, *_: object) -> None:
+        """See `StepLog`."""
+
+    def step(self, **measured: Any) -> None:
+        """See `StepLog`."""
+        self.steps.append(measured)
