@@ -54,7 +54,7 @@ def bare(folder: Path) -> float:
     shutil.rmtree(folder / "bare", ignore_errors=True)
     (folder / "bare").mkdir()
     task = {
-        "entry": "pytest_llmbench.workloads.train:train",
+        "entry": "pytest_llmbench.workloads.torch.run:train",
         "config": {**RECIPE, "name": "tiny"},
         "nodes": 1,
         "ranks_per_node": 1,

@@ -145,7 +145,7 @@ class UserFolder:
 
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
+        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest and return at once."""

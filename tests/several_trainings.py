@@ -63,14 +63,14 @@ def _train(context: RankContext, name: str, training: Mapping[str, Any], train: 
 
 @contextmanager
 def _torch(_: RankContext) -> Iterator[tuple[Train, Initial]]:
-    from pytest_llmbench.workloads.train import train  # noqa: PLC0415 - another engine has no use for it
+    from pytest_llmbench.workloads.torch.run import train  # noqa: PLC0415 - another engine has no use for it
 
     yield train, of_decoder
 
 
 @contextmanager
 def _megatron_core(context: RankContext) -> Iterator[tuple[Train, Initial]]:
-    from pytest_llmbench.workloads.megatron import train  # noqa: PLC0415 - optional
+    from pytest_llmbench.workloads.megatron_core.run import train  # noqa: PLC0415 - optional
 
     def train_and_forget(own: RankContext, log: StepLog) -> None:
         train(own, log)
@@ -83,7 +83,7 @@ def _megatron_core(context: RankContext) -> Iterator[tuple[Train, Initial]]:
 
 @contextmanager
 def _deepspeed(context: RankContext) -> Iterator[tuple[Train, Initial]]:
-    from pytest_llmbench.workloads import deepspeed_run  # noqa: PLC0415 - optional
+    from pytest_llmbench.workloads.deepspeed import run as deepspeed_run  # noqa: PLC0415 - optional
 
     # DeepSpeed remembers the first group that it finds, so all trainings share one.
     with process_group(context, _MEETING_S) as device:
@@ -97,7 +97,7 @@ _ENGINES = {"torch": _torch, "megatron_core": _megatron_core, "deepspeed": _deep
 
 def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
     """Of engines torch and megatron_core, which start alike."""
-    from pytest_llmbench.workloads.decoder import Decoder, initialise  # noqa: PLC0415 - deepspeed has no use for it
+    from pytest_llmbench.workloads.torch.decoder import Decoder, initialise  # noqa: PLC0415 - deepspeed has no use for it
 
     with device:
         model = Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
@@ -110,8 +110,8 @@ def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
 def of_opt(recipe: Recipe, device: torch.device) -> Weights:
     """Of engine deepspeed, under our names."""
     from pytest_llmbench.core.deepspeed_options import Options  # noqa: PLC0415 - as above
-    from pytest_llmbench.workloads.deepspeed_models import language_model  # noqa: PLC0415
-    from pytest_llmbench.workloads.deepspeed_zero import Setup  # noqa: PLC0415
+    from pytest_llmbench.workloads.deepspeed.models import language_model  # noqa: PLC0415
+    from pytest_llmbench.workloads.deepspeed.zero import Setup  # noqa: PLC0415
 
     whole = recipe.model_copy(update={"parallelism": Parallelism(), "precision": "fp32"})
     options = validate(Options, recipe.options, "options")

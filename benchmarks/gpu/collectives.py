@@ -34,7 +34,7 @@ def ours(collectives: Sequence[str], sizes: Sequence[int], options: argparse.Nam
     """Measure with torch.distributed: a process per GPU, as the check starts them."""
     config = {"collectives": collectives, "sizes": sizes, "iterations": options.iterations, "warm_up": 5, "checked": 1}
     task = {
-        "entry": "pytest_llmbench.workloads.collectives:measure", "config": config, "nodes": 1,
+        "entry": "pytest_llmbench.workloads.checks.collectives:measure", "config": config, "nodes": 1,
         "ranks_per_node": options.gpus, "device": options.device,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as name:

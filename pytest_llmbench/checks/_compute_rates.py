@@ -78,7 +78,7 @@ def ask(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer]:
     }
     probe = Probe(
         name="compute",
-        entry="pytest_llmbench.workloads.compute:measure",
+        entry="pytest_llmbench.workloads.checks.compute:measure",
         config=config,
         ranks_per_node=site.gpus_per_node or 1,
         gpus=site.device == "cuda",

@@ -70,7 +70,7 @@ class Sustained:
         seconds = 60.0 * options.minutes if options.minutes else 120.0 if long else _SHORT_S
         probe = Probe(
             name="sustained",
-            entry="pytest_llmbench.workloads.compute:sustain",
+            entry="pytest_llmbench.workloads.checks.compute:sustain",
             config={
                 "side": side_of(site),
                 "seconds": seconds,

@@ -71,7 +71,7 @@ class Judged:
 
 
 def judge(host: str, told: Mapping[str, Any], expected: Expected) -> Judged:
-    """Judge what a node's dcgmi left: `code`, `seconds`, `stdout` and `stderr`, as `workloads.diagnostics` gives it."""
+    """Judge what a node's dcgmi left: `code`, `seconds`, `stdout`, `stderr`, by `workloads.checks.diagnostics`."""
     read = read_dcgm(told["stdout"])
     diagnosis = read[0] if len(read) == 1 else Diagnosis(unreadable=f"it has results of {len(read)} nodes")
     code, findings = told["code"], findings_of(host, diagnosis)

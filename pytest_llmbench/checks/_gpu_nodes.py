@@ -15,7 +15,7 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.readers.nvidia_smi import Gpu, Smi, read_smi
 
 NO_GPUS = Report(skip="this system promises no GPUs")
-_FACTS = "pytest_llmbench.workloads.gpu_facts:facts"
+_FACTS = "pytest_llmbench.workloads.checks.gpu_facts:facts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class Nodes:
     """What the nodes said.
 
     Attributes:
-        told: answers of `workloads.gpu_facts`, by host.
+        told: answers of `workloads.checks.gpu_facts`, by host.
         smi: what nvidia-smi said, by host.
         failed: nodes where nvidia-smi is missing, failed, or cannot be read, and why.
         silent: nodes without an answer, and why.

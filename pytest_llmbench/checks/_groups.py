@@ -10,7 +10,7 @@ from pytest_llmbench.checks._answers import silent
 from pytest_llmbench.checks.base import Answer, Fleet, Probe
 from pytest_llmbench.core.schema import Strict
 
-_ENTRY = "pytest_llmbench.workloads.pairs:play"
+_ENTRY = "pytest_llmbench.workloads.checks.pairs:play"
 # Ranks answer with what they have before they are ended for being late.
 _LIMIT_SHARE = 0.8
 # A round takes no longer than this many timeouts: a game, and the wait for those whose partner hangs.
@@ -72,7 +72,7 @@ class Played:
 
 
 class Sizes(Strict):
-    """What each group measures, as `workloads.pairs.Plan` has it."""
+    """What each group measures, as `workloads.checks.pairs.Plan` has it."""
 
     bytes: int
     small_bytes: int = 8

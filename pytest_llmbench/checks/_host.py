@@ -35,13 +35,13 @@ def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[Fact
     """Ask every node for the facts that the checks of hosts judge, once for all of them.
 
     Returns:
-        The facts by host (see `workloads.host_facts`), and why there are none by host.
+        The facts by host (see `workloads.checks.host_facts`), and why there are none by host.
     """
     site = fleet.site
     runtimes = sorted({each.container.runtime for each in site.environments.values() if each.container is not None})
     probe = Probe(
         name="host-facts",
-        entry="pytest_llmbench.workloads.host_facts:facts",
+        entry="pytest_llmbench.workloads.checks.host_facts:facts",
         config={"runtimes": runtimes, "paths": sorted(named_paths(site))},
         deadline_s=deadline_of(check, settings),
     )

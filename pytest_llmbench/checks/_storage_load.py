@@ -61,7 +61,7 @@ class Storage:
         deadline_s = deadline_of(self, settings)
         probe = Probe(
             name="storage",
-            entry="pytest_llmbench.workloads.storage:measure",
+            entry="pytest_llmbench.workloads.checks.storage:measure",
             config={**config, "timeout_s": deadline_s / 2},
             together=True,
             deadline_s=deadline_s,

@@ -62,7 +62,7 @@ class DataStaging:
             return Report(skip="neither the system's environments nor the option `paths` name any data", notes=notes)
         probe = Probe(
             name="data-staging",
-            entry="pytest_llmbench.workloads.staging:look",
+            entry="pytest_llmbench.workloads.checks.staging:look",
             config={"paths": [each.model_dump() for each in paths], "most": options.most},
             deadline_s=deadline_of(self, settings),
         )

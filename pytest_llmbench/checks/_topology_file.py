@@ -33,7 +33,7 @@ def render(told: Mapping[str, Any], *, link_speed: str, link_width: int) -> str:
     is what the file says, at the speed that is given.
 
     Args:
-        told: the answer of `workloads.pci_topology`.
+        told: the answer of `workloads.checks.pci_topology`.
         link_speed: of every switch and device, as sysfs would write it: `16 GT/s`.
         link_width: likewise, lanes.
 

@@ -21,8 +21,8 @@ from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.nccl_tests import read_nccl_tests
 from pytest_llmbench.readers.nccl_tests_json import read_nccl_tests_json
 
-_TORCH = "pytest_llmbench.workloads.collectives:measure"
-_NCCL_TESTS = "pytest_llmbench.workloads.nccl_tests:run"
+_TORCH = "pytest_llmbench.workloads.checks.collectives:measure"
+_NCCL_TESTS = "pytest_llmbench.workloads.checks.nccl_tests:run"
 _SRUN = ("srun", "--mpi=pmix", "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={gpus}", "--cpu-bind=none")
 _TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 # By how much work a device does in a second: largest size, iterations, warm-up, checked rounds.
@@ -36,7 +36,7 @@ class CollectivesOptions(Strict):
     Attributes:
         backend: `torch`, our own measurement by torch.distributed; or `nccl_tests`, NVIDIA's programs.
         path: the folder of NVIDIA's programs, in place of the root of the system's environment `nccl_tests`.
-        launcher: what starts NVIDIA's programs, built with MPI, on several nodes: see `workloads.nccl_tests.Command`.
+        launcher: starts NVIDIA's programs, built with MPI, on several nodes (`workloads.checks.nccl_tests.Command`).
         min_bytes, max_bytes: smallest and largest message; by default 8 B, and 8 GiB on GPUs or 16 MiB on CPUs.
         factor: from one size to the next.
         iterations: operations that are timed together; by default 20 on GPUs, 5 on CPUs.

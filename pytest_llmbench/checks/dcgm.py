@@ -13,7 +13,7 @@ from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, Site
 from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.schema import Strict
 
-_DCGM = "pytest_llmbench.workloads.diagnostics:dcgm"
+_DCGM = "pytest_llmbench.workloads.checks.diagnostics:dcgm"
 _ENVIRONMENT = "dcgm"
 # By level, seconds. NVIDIA speaks of seconds, 2 minutes, 15 minutes and hours; level 3 was seen to take 30 minutes.
 _DEADLINES = {1: 120.0, 2: 600.0, 3: 3600.0, 4: 10_800.0}

@@ -46,7 +46,7 @@ class Clock(HostCheck):
         limit_s = options_of(self, settings, ClockOptions).skew_s
         probe = Probe(
             name="clock",
-            entry="pytest_llmbench.workloads.host_clock:clock",
+            entry="pytest_llmbench.workloads.checks.host_clock:clock",
             config={"folder": str(fleet.folder)},
             deadline_s=deadline_of(self, settings),
         )

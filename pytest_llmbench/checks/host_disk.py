@@ -44,7 +44,7 @@ class Disk(HostCheck):
         folders = {"shared": str(fleet.folder)} | ({"scratch": options.scratch} if options.scratch else {})
         probe = Probe(
             name="disk",
-            entry="pytest_llmbench.workloads.host_folders:disk",
+            entry="pytest_llmbench.workloads.checks.host_folders:disk",
             config={"folders": folders},
             deadline_s=deadline_of(self, settings),
         )

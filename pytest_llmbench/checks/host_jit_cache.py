@@ -30,7 +30,7 @@ class JitCache(HostCheck):
         token = secrets.token_hex(8) if several else None
 
         def step(name: str) -> list[Answer]:
-            entry = f"pytest_llmbench.workloads.host_caches:{name}"
+            entry = f"pytest_llmbench.workloads.checks.host_caches:{name}"
             config = {"folders": folders, "token": token}
             (answers,) = fleet.run([Probe(name=f"cache-{name}", entry=entry, config=config, deadline_s=deadline_s)])
             return answers

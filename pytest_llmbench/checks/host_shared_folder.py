@@ -32,7 +32,7 @@ class SharedFolder(HostCheck):
         write_text(folder / _HEAD, token)
         probe = Probe(
             name="shared-folder",
-            entry="pytest_llmbench.workloads.host_folders:shared",
+            entry="pytest_llmbench.workloads.checks.host_folders:shared",
             config={"folder": str(folder), "name": _HEAD, "token": token},
             deadline_s=deadline_of(self, settings),
         )

@@ -19,7 +19,7 @@ from pytest_llmbench.core.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.readers.nccl_topology import read_topology
 
-_FACTS = "pytest_llmbench.workloads.pci_topology:facts"
+_FACTS = "pytest_llmbench.workloads.checks.pci_topology:facts"
 _MOST_TOLD = 8
 _SPEED = "16 GT/s"
 

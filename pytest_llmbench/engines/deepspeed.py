@@ -1,4 +1,4 @@
-"""DeepSpeed: OPT of transformers under ZeRO 0 to 3, trained by `workloads.deepspeed_run` on every rank."""
+"""DeepSpeed: OPT of transformers under ZeRO 0 to 3, trained by `workloads.deepspeed.run` on every rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeepSpeedEngine(InProcess):
     """See `base.Engine`."""
 
     name = "deepspeed"
-    entry = "pytest_llmbench.workloads.deepspeed_run:train"
+    entry = "pytest_llmbench.workloads.deepspeed.run:train"
     packages = {"torch": "PyTorch", "deepspeed": "DeepSpeed", "transformers": "transformers"}  # noqa: RUF012 - as is
     extra = "deepspeed"
     options: type[Strict] = Options

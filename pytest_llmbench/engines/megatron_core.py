@@ -1,4 +1,4 @@
-"""Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `workloads.megatron`."""
+"""Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `workloads.megatron_core.run`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MegatronCoreEngine(InProcess):
     """See `base.Engine`."""
 
     name = "megatron_core"
-    entry = "pytest_llmbench.workloads.megatron:train"
+    entry = "pytest_llmbench.workloads.megatron_core.run:train"
     packages = {"torch": "PyTorch", "megatron.core": "Megatron-Core"}  # noqa: RUF012 - nobody writes to it
     extra = "megatron"
     options: type[Strict] = Options

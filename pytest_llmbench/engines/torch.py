@@ -1,4 +1,4 @@
-"""Plain PyTorch: a decoder trained with DDP or FSDP, by `workloads.train` on every rank."""
+"""Plain PyTorch: a decoder trained with DDP or FSDP, by `workloads.torch.run` on every rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TorchEngine(InProcess):
     """See `base.Engine`."""
 
     name = "torch"
-    entry = "pytest_llmbench.workloads.train:train"
+    entry = "pytest_llmbench.workloads.torch.run:train"
     packages = {"torch": "PyTorch"}  # noqa: RUF012 - nobody writes to it
     extra = "torch"
     options: type[Strict] = Options

@@ -1,4 +1,4 @@
-"""Initial values by a matrix's name and the seed alone: those of `workloads.decoder`, written down a second time.
+"""Initial values by a matrix's name and the seed alone: those of `workloads.torch.decoder`, written down a second time.
 
 The second writing is on purpose: when either changes, losses of the first step tell it.
 """

@@ -12,7 +12,7 @@ from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host_jit_cache import _VARIABLES, cold, shared
 from pytest_llmbench.core.environments import Container, Environment
 from pytest_llmbench.core.health import Report, Severity
-from pytest_llmbench.workloads.host_caches import cache_folders
+from pytest_llmbench.workloads.checks.host_caches import cache_folders
 from tests.fleet import ProcessFleet, cpu_site
 
 

@@ -282,7 +282,7 @@ def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None
 
 _FAULTY = """
 import os, signal, time
-from pytest_llmbench.workloads import pairs
+from pytest_llmbench.workloads.checks import pairs
 
 class Faulty(pairs.DirectGroup):
     def __init__(self, store, ranks, rank, *rest):

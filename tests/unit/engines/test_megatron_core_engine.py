@@ -210,7 +210,7 @@ def test_the_task_carries_the_whole_recipe() -> None:
     asked = recipe(parallelism=EVERYTHING, options={"overlap": False})
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(asked, NODE, place)
-    assert task.entry == "pytest_llmbench.workloads.megatron:train"
+    assert task.entry == "pytest_llmbench.workloads.megatron_core.run:train"
     assert validate(Recipe, task.config, "task") == asked
 
 

@@ -92,7 +92,7 @@ def _start_rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainAlone:
     """Train with a single rank in this process and read back what it logged."""
-    from pytest_llmbench.workloads.train import train  # noqa: PLC0415 - PyTorch takes seconds to import
+    from pytest_llmbench.workloads.torch.run import train  # noqa: PLC0415 - PyTorch takes seconds to import
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(matmul, "measure", lambda *_: 1e9)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_llmbench.workloads import bandwidth, compute, gemm, telemetry
+from pytest_llmbench.workloads import telemetry
+from pytest_llmbench.workloads.checks import bandwidth, compute, gemm
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.meeting import Meeting
 from pytest_llmbench.workloads.probe import ProbeLog

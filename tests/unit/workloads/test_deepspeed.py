@@ -38,7 +38,7 @@ ENTRY = """
     from pytest_llmbench.core.recipes import Recipe
     from pytest_llmbench.core.schema import validate
     from pytest_llmbench.workloads import matmul
-    from pytest_llmbench.workloads.deepspeed_run import join
+    from pytest_llmbench.workloads.deepspeed.run import join
     from pytest_llmbench.workloads.rendezvous import process_group
     from pytest_llmbench.workloads.steplog import StepLog
 
@@ -48,7 +48,7 @@ ENTRY = """
         with process_group(context, 120) as device:
             torch.set_num_threads(1)
             join(device)
-            from pytest_llmbench.workloads.deepspeed_loop import run
+            from pytest_llmbench.workloads.deepspeed.loop import run
 
             for name, config in context.config.items():
                 print(f"training {name}", flush=True)

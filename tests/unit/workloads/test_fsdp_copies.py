@@ -20,8 +20,9 @@ from torch.distributed.fsdp import FSDPModule
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.torch_options import Options
-from pytest_llmbench.workloads import fsdp_copies, parallel
-from pytest_llmbench.workloads.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.workloads.torch import fsdp_copies
+from pytest_llmbench.workloads.torch import parallel
+from pytest_llmbench.workloads.torch.parallel import build_model, clip_gradients, gradient_sync
 from pytest_llmbench.workloads.rendezvous import process_group
 from pytest_llmbench.workloads.tokens import batch, open_tokens
 from tests.unit.workloads.mapped_memory import Mapped

@@ -293,7 +293,7 @@ def test_the_sampler_asks_only_what_the_stand_in_knows() -> None:
 
 PACED = """
 import time
-from pytest_llmbench.workloads.train import train
+from pytest_llmbench.workloads.torch.run import train
 
 def entry(context, log):
     write = log.step

@@ -54,7 +54,8 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 }  # fmt: skip
 # Its ranks write down every phase of their last step, in order, and take no second to measure products.
 NOTING = """
-from pytest_llmbench.workloads import matmul, megatron
+from pytest_llmbench.workloads import matmul
+from pytest_llmbench.workloads.megatron_core import run as megatron
 
 class Noting:
     def __init__(self, log, notes, last):

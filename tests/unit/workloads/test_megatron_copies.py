@@ -25,33 +25,33 @@ import torch
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads import megatron, megatron_copies
+from pytest_llmbench.workloads.megatron_core import copies, run
 from pytest_llmbench.workloads.rendezvous import process_group
 from tests.unit.workloads.kept_steps import Kept
 from tests.unit.workloads.mapped_memory import Mapped
 
 def train(context, log):
     recipe = validate(Recipe, context.config, "recipe")
-    megatron._join(context, recipe)
+    run._join(context, recipe)
     told = {}
     with process_group(context, 60.0) as device:
         torch.set_num_threads(1)
         from megatron.core import parallel_state
-        from pytest_llmbench.workloads import megatron_loop, megatron_model, megatron_sending
+        from pytest_llmbench.workloads.megatron_core import loop, model, sending
         # Small products fill one multiprocessor's tiles as badly in parts as whole.
-        megatron_copies._TILE = 1, 1
-        split = megatron_model.split
-        for name, copies, in_parts, late, meets in [
+        copies._TILE = 1, 1
+        split = model.split
+        for name, by_copies, in_parts, late, meets in [
             ("gloo", False, True, None, True), ("in_parts", True, True, None, True), ("whole", True, False, None, True),
             ("late", True, True, 1, True), ("unmet", True, True, 1, False),
         ]:
-            megatron_copies._WORTH = 1.1 if in_parts else 0.0
+            copies._WORTH = 1.1 if in_parts else 0.0
             Mapped.folder, Mapped.late, Mapped.meets, Mapped.met = context.folder / name, late, meets, 0
             Mapped.folder.mkdir(exist_ok=True)
-            megatron_sending.Copies = partial(megatron_copies.Copies, share=Mapped)
-            megatron_model.split = lambda **how: split(**{**how, "copies": copies})
+            sending.Copies = partial(copies.Copies, share=Mapped)
+            model.split = lambda **how: split(**{**how, "copies": by_copies})
             kept = Kept()
-            megatron_loop._loop(megatron_loop.prepare(recipe, Options(), device), kept)
+            loop._loop(loop.prepare(recipe, Options(), device), kept)
             steps = [[step["loss"], step["grad_norm"]] for step in kept.steps]
             told[name] = {"steps": steps, "met": Mapped.met}
             parallel_state.destroy_model_parallel()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from pytest_llmbench.workloads import megatron_copies
-from pytest_llmbench.workloads.megatron_copies import Copies, Product
+from pytest_llmbench.workloads.megatron_core import copies as module
+from pytest_llmbench.workloads.megatron_core.copies import Copies, Product
 
 RANK, RANKS = 1, 4
 PEERS = [2, 3, 0]
@@ -106,8 +106,8 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     found = Streams()
     monkeypatch.setattr(torch, "get_device_module", lambda _: found)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: RANKS)
-    monkeypatch.setattr(megatron_copies, "put", lambda _, place: found.do(f"put to {place.name}, {len(found.known)}"))
-    monkeypatch.setattr(megatron_copies, "_TILE", (1, 1))
+    monkeypatch.setattr(module, "put", lambda _, place: found.do(f"put to {place.name}, {len(found.known)}"))
+    monkeypatch.setattr(module, "_TILE", (1, 1))
     monkeypatch.setattr(Noting, "made", 0)
     return found
 
@@ -147,7 +147,7 @@ def test_a_product_that_is_better_whole_waits_for_all_parts(
     streams: Streams, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where parts would take it longer."""
-    monkeypatch.setattr(megatron_copies, "_WORTH", 0.0)
+    monkeypatch.setattr(module, "_WORTH", 0.0)
     copies.gather(torch.zeros(2, 1, 3), Product(columns=3, multiply=lambda *_: streams.do("multiplied")))
     copied = {done(streams, f"copied to memory 0 of {RANK}, part {peer}") for peer in PEERS}
     assert copied <= streams.known["multiplied"]
@@ -186,7 +186,7 @@ def test_a_summand_is_sent_when_it_is_made(
     """In parts, each when it is there; ranks meet when all is sent, and what came is added up after that."""
     told = product(streams)
     if not in_parts:
-        monkeypatch.setattr(megatron_copies, "_WORTH", 0.0)
+        monkeypatch.setattr(module, "_WORTH", 0.0)
         told = Product(columns=3, multiply=lambda *_: streams.do("multiplied"))
     wait = copies.scatter(torch.zeros(8, 1, 3), told)
     sent = {peer: done(streams, f"copied to memory 0 of {peer}, part {RANK}") for peer in PEERS}

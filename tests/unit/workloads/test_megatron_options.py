@@ -27,21 +27,21 @@ import torch
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads import megatron
+from pytest_llmbench.workloads.megatron_core import run
 from pytest_llmbench.workloads.rendezvous import process_group
 from tests.unit.workloads.kept_steps import Kept
 
 def train(context, log):
     recipes = {name: validate(Recipe, recipe, name) for name, recipe in context.config.items()}
-    megatron._join(context, next(iter(recipes.values())))
+    run._join(context, next(iter(recipes.values())))
     with process_group(context, 60.0) as device:
         torch.set_num_threads(1)
         from megatron.core import parallel_state
-        from pytest_llmbench.workloads import megatron_loop
+        from pytest_llmbench.workloads.megatron_core import loop
         for name, recipe in recipes.items():
             options = validate(Options, recipe.options, "options")
-            training, kept = megatron_loop.prepare(recipe, options, device), Kept()
-            megatron_loop._loop(training, kept)
+            training, kept = loop.prepare(recipe, options, device), Kept()
+            loop._loop(training, kept)
             result = {
                 "losses": [step["loss"] for step in kept.steps],
                 "norms": [step["grad_norm"] for step in kept.steps],

@@ -16,8 +16,8 @@ def pointwise() -> ModuleType:
     """Not compiled, which would take longer than all tests, and a C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHDYNAMO_DISABLE", "1")
-        from pytest_llmbench.workloads import megatron_pointwise  # noqa: PLC0415 - it compiles when imported
-    return megatron_pointwise
+        from pytest_llmbench.workloads.megatron_core import pointwise  # noqa: PLC0415 - it compiles when imported
+    return pointwise
 
 
 @given(rows=st.integers(1, 5), counts=st.lists(st.integers(0, 6), min_size=1, max_size=4), seed=st.integers(0, 99))

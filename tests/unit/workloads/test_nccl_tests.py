@@ -11,8 +11,8 @@ import pytest
 
 from pytest_llmbench.readers.nccl_tests import read_nccl_tests
 from pytest_llmbench.readers.nccl_tests_json import read_nccl_tests_json
+from pytest_llmbench.workloads.checks.nccl_tests import run
 from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.nccl_tests import run
 from pytest_llmbench.workloads.probe import ProbeLog
 from tests.standins import nccl_tests as standin
 

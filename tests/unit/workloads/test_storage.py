@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.workloads import storage
+from pytest_llmbench.workloads.checks import storage
+from pytest_llmbench.workloads.checks.staging import listing
+from pytest_llmbench.workloads.checks.storage_streams import BLOCK, Stream, read, write
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.meeting import Meeting
 from pytest_llmbench.workloads.probe import ProbeLog
-from pytest_llmbench.workloads.staging import listing
-from pytest_llmbench.workloads.storage_streams import BLOCK, Stream, read, write
 
 
 @pytest.fixture

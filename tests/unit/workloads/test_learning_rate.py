@@ -1,0 +1,17 @@
+"""The learning rate of a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.core.recipes import Optimizer
+from pytest_llmbench.workloads.learning_rate import learning_rate
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "rate"), [(1, 20, 0.1), (10, 20, 1.0), (15, 20, 0.55), (20, 20, 0.1), (5, 5, 0.5)]
+)
+def test_the_learning_rate_rises_and_decays_to_a_tenth(step: int, steps: int, rate: float) -> None:
+    """Ten steps up to the peak, then linearly down to a tenth; a run may end while it still rises."""
+    settings = Optimizer(learning_rate=1.0, warmup_steps=10)
+    assert learning_rate(settings, step, steps) == pytest.approx(rate)
