@@ -99,6 +99,7 @@ LAYOUTS = (
     Layout(engine="deepspeed", name="zero1", ranks=2, changes=_OPTIMIZER),
     Layout(engine="deepspeed", name="zero2", ranks=2, changes=_GRADIENTS),
     Layout(engine="deepspeed", name="zero3", ranks=2, changes=_SHARDED),
+    Layout(engine="deepspeed", name="zero0", ranks=2, precision="bf16"),
     Layout(engine="deepspeed", name="zero2", ranks=2, precision="bf16", changes=_GRADIENTS),
 )
 # And what GPUs do besides.
@@ -111,7 +112,6 @@ ON_GPUS = (
     Layout(engine="megatron_core", name="tensor_copies", ranks=2, changes=merge(_TENSOR, _COPIES)),
     Layout(engine="megatron_core", name="tensor_copies", ranks=2, precision="bf16", changes=merge(_TENSOR, _COPIES)),
     Layout(engine="megatron_core", name="tensor_pipeline", ranks=4, precision="bf16", changes=_BOTH),
-    Layout(engine="deepspeed", name="zero0", ranks=2, precision="bf16"),
     Layout(engine="deepspeed", name="zero3", ranks=2, precision="bf16", changes=_SHARDED),
 )
 
