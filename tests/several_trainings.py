@@ -35,7 +35,7 @@ Initial = Callable[[Recipe, torch.device], Weights]
 
 def train_all(context: RankContext, _: StepLog) -> None:
     """Train every recipe of the config."""
-    # It would take a second of each training, and is not what is asked here.
+    # It would take time of each training, and is not what is asked here.
     vars(matmul)["measure"] = lambda *_: 1e9
     # Threads of such small trainings mostly wait for one another, the more so beside other tests.
     vars(machine)["cpu_threads"] = lambda _: 1

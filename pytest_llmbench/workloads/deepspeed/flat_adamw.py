@@ -1,8 +1,9 @@
-"""AdamW as DeepSpeed's ZeRO 0 is fast with: on all parameters as one tensor.
+"""AdamW as DeepSpeed's ZeRO 0 is fast with in bf16: on all parameters as one tensor.
 
-With bf16 or fp16 weights DeepSpeed keeps the fp32 ones in one tensor only for an optimizer of its class `FusedAdam`,
-whose kernels nvcc must compile. Any other is handed hundreds of tensors, each of which is converted, scaled and copied
-by kernels of its own. PyTorch has the same optimizer compiled, so it is lent that class here.
+DeepSpeed keeps the fp32 weights in one tensor only for an optimizer of its class `FusedAdam`, whose kernels nvcc must
+compile. Any other is handed hundreds of tensors, each of which is converted, scaled and copied by kernels of its own.
+PyTorch has the same optimizer compiled, so it is lent that class here. The gradients in fp32 are there twice for a
+moment, 4 bytes a trained parameter more than tensor by tensor.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from typing import Any
 
 import torch
 from deepspeed.ops.adam import FusedAdam
+from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
 from torch import nn
+
+# Older ones take a norm that is not finite for 1 there, and spoil all weights.
+USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")
 
 
 class FlatAdamW(FusedAdam):  # type: ignore[misc]

@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_llmbench.core.deepspeed_options import Options
 from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.workloads.deepspeed.flat_adamw import FlatAdamW, NormTells
+from pytest_llmbench.workloads.deepspeed import flat_adamw
 from pytest_llmbench.workloads.learning_rate import learning_rate
 
 _STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
@@ -86,8 +86,8 @@ class ZeroModel:
         self._setup = setup
         settings = setup.recipe.optimizer
         self._schedule = settings.model_copy(update={"learning_rate": peak_learning_rate})
-        flat = setup.stage == 0 and setup.recipe.precision != "fp32"
-        self._optimizer: torch.optim.Optimizer = (FlatAdamW if flat else torch.optim.AdamW)(
+        flat = flat_adamw.USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
+        self._optimizer: torch.optim.Optimizer = (flat_adamw.FlatAdamW if flat else torch.optim.AdamW)(
             [parameter for parameter in model.parameters() if parameter.requires_grad],
             # DeepSpeed takes a step without a gradient to make the optimizer's state: it must change nothing.
             lr=0.0,
@@ -101,7 +101,7 @@ class ZeroModel:
             model=model, optimizer=self._optimizer, config=setup.deepspeed(), dist_init_required=False
         )
         if flat:
-            self.engine.optimizer.overflow_checker = NormTells()
+            self.engine.optimizer.overflow_checker = flat_adamw.NormTells()
         for state in self._optimizer.state.values():  # nor must that step count as the first one
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0

@@ -309,8 +309,8 @@ def test_what_breaks_on_a_node_is_an_error_of_that_node(nodes: Callable[..., Pro
 
 
 def test_a_dcgmi_that_hangs_is_ended_and_told(nodes: Callable[..., ProcessFleet], tmp_path: Path) -> None:
-    """By the node, before its probe is."""
-    report = run(nodes({"n1": printed("4.4.2")}, {"n1": {"DCGMI_MODE": "hang"}}), deadline_s=6.0)
+    """By the node, before its probe is, though a busy machine starts that late."""
+    report = run(nodes({"n1": printed("4.4.2")}, {"n1": {"DCGMI_MODE": "hang"}}), deadline_s=20.0)
     assert "did not end within" in report.unjudged["n1"]
     pid = (tmp_path / "n1" / "out.pid").read_text()
     assert not Path("/proc", pid).exists()

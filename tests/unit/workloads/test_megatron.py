@@ -52,7 +52,7 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         4, {"parallelism": {"tensor": 2, "sequence": True, "pipeline": 2, "activation_checkpointing": "full"}},
     ),
 }  # fmt: skip
-# Its ranks write down every phase of their last step, in order, and take no second to measure products.
+# Its ranks write down every phase of their last step, in order, and measure no products.
 NOTING = """
 from pytest_llmbench.workloads import matmul
 from pytest_llmbench.workloads.megatron_core import run as megatron
