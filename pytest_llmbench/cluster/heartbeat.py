@@ -11,6 +11,21 @@ from pytest_llmbench.core.files import write_text
 
 PERIOD_S = 5.0
 TTL_S = 30.0
+_STOP = "stop"
+
+
+def tell_the_end(folder: Path, why: str) -> None:
+    """Tell whatever watches a session's folder that its owner is done, and why."""
+    with contextlib.suppress(OSError):  # a full disk: they will notice the silence instead
+        write_text(folder / _STOP, f"{why}\n")
+
+
+def told_end(folder: Path) -> str | None:
+    """Why the owner of a session's folder is done; None while it is not, or while nobody can tell."""
+    try:
+        return (folder / _STOP).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
 
 
 class Heartbeat:
@@ -31,11 +46,11 @@ class Heartbeat:
         return self
 
     def stop(self) -> None:
-        """Fall silent, and tell watchers to end at once."""
+        """Fall silent, and tell watchers to end at once. Safe to call twice, and where `start` never came so far."""
         self._stop.set()
-        self._thread.join()
-        with contextlib.suppress(OSError):  # a full disk: they will notice the silence instead
-            write_text(self.path.with_name("stop"), "the session ended\n")
+        if self._thread.is_alive():
+            self._thread.join()
+        tell_the_end(self.path.parent, "the session ended")
 
     def _beat(self) -> None:
         count = 0

@@ -41,6 +41,9 @@ class Keeper:
         """How every unfinished run stands."""
         return ()
 
+    def begin_no_more(self) -> None:
+        """Begin nothing that has not begun, and return at once: `stop` follows."""
+
     def stop(self) -> None:
         """End what is not finished. Safe to call twice."""
 

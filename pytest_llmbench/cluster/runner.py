@@ -85,9 +85,13 @@ class Runner(Keeper):
         self._thread = threading.Thread(target=self._work, name="llmbench-runner", daemon=True)
         self._thread.start()
 
+    def begin_no_more(self) -> None:
+        """Begin no run, and return at once: `stop` follows."""
+        self._stopping.set()
+
     def stop(self) -> None:
         """End every run that is not finished, give the nodes back, fall silent. Safe to call twice."""
-        self._stopping.set()
+        self.begin_no_more()
         if self._thread is not None:
             self._thread.join(_STOP_WAIT_S)
         self._heartbeat.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import TTL_S
+from pytest_llmbench.cluster.heartbeat import TTL_S, told_end
 from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
@@ -71,9 +71,12 @@ class FileBoard:
             pytest.fail(str(error), pytrace=False)
 
     def _wait_for(self, path: Path, what: str) -> None:
-        """Block until a file is there. The controller's sign of life stops when it dies; then it will never be."""
+        """Block until a file is there. When the controller dies or gives up, it will never be."""
         seen, moved = "", time.monotonic()
         while not path.exists():
+            why = told_end(self._session.folder)
+            if why is not None and not path.exists():  # records are written before the end is told
+                pytest.fail(f"{what}: the controller left no record: {why}", pytrace=False)
             time.sleep(_LOOK_S)
             sign = self._sign()
             if sign != seen:

@@ -52,14 +52,18 @@ class Supervisor:
         self._bench.check_nodes_are_held()
         folder = self._bench.session.folder
         runs_elsewhere = self._bench.settings.replay is not None
-        self.runner = (Replayer if runs_elsewhere else Runner)(self._bench.settings, self._bench.session)
-        self._bench.board = RunnerBoard(self.runner, self._progress)
+        runner = (Replayer if runs_elsewhere else Runner)(self._bench.settings, self._bench.session)
+        self.runner = runner
+        self._bench.board = RunnerBoard(runner, self._progress)
         try:
             write_model(folder / "session.json", self._bench.planned)
-            self.runner.start(self._bench.planned)
-        except OSError as error:
-            self.runner = None  # it never began
-            raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
+            runner.start(self._bench.planned)
+        except Exception as error:
+            self.runner = None  # it never began: there is no record to add to
+            runner.stop()
+            if isinstance(error, OSError):
+                raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
+            raise
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -7,11 +7,14 @@ to the session's folder, and the controller starts it.
 from __future__ import annotations
 
 import threading
+import traceback
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.records import write_model
@@ -81,15 +84,23 @@ class Controller:
         self._supervisor.end_in_order_on_sigterm()
         self._thread.start()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
-        """Stop waiting. The supervisor, registered before this, ends the runs afterwards."""
+    @pytest.hookimpl(tryfirst=True, wrapper=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        """Stop waiting, before anyone else acts: the supervisor, registered earlier and so called later, ends the runs.
+
+        The session may end while they are only being started, and nobody can end what is half started.
+        """
         self._over.set()
+        if self._supervisor.runner is not None:
+            self._supervisor.runner.begin_no_more()  # in the debug cluster, starting a run is running it
         if self._thread.is_alive():
             self._thread.join()
+        return (yield)
 
     def _give_up(self, why: str) -> None:
-        """End the session: no record will ever come, and the workers would wait for one."""
+        """End the session, and the waiting of its workers: no record will ever come."""
+        self._progress.note(why)
+        tell_the_end(self._bench.session.folder, why)
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
             session.shouldstop = why
@@ -99,14 +110,17 @@ class Controller:
         while not path.exists():
             if self._over.wait(_LOOK_S):
                 return
-        self._bench.planned = Plan.model_validate_json(path.read_bytes())
-        for line in terminal.header(self._bench):
-            self._progress.print(line)
         try:
+            self._bench.planned = Plan.model_validate_json(path.read_bytes())
+            for line in terminal.header(self._bench):
+                self._progress.print(line)
             self._supervisor.start_runs()
         except ConfigError as error:
-            self._progress.note(str(error))
             self._give_up(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - the thread's border: the workers wait for what will never come
+            self._progress.print(traceback.format_exc())
+            self._give_up(f"the runs could not be started: {type(error).__name__}: {error}")
             return
         runner = self._supervisor.runner
         while runner is not None and not self._over.wait(_LOOK_S):

@@ -129,7 +129,7 @@ def test_ranks_of_the_cpu_are_not_watched(user: UserFolder) -> None:
     """A real training on this machine: no samples, no statistics, no noise; references for GPUs are skipped."""
     user.recipe(references=REFERENCES)
     user.test()
-    result = user.run("-k", "tiny")
+    result = user.run("--cluster", "local", "-k", "tiny")
     assert verdicts(result) == {"learns": "PASS", "efficient": "SKIP", "unhindered": "SKIP"}, result.text
     record = result.record()
     assert record["telemetry"] == []

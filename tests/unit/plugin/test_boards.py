@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipes import load_recipes
@@ -70,6 +71,18 @@ def test_a_living_controller_is_waited_for(session: Session, monkeypatch: pytest
     over.set()
     thread.join()
     timer.join()
+
+
+def test_a_controller_that_gives_up_is_not_waited_for(session: Session) -> None:
+    """The test says why there is no record; one that was written before the end was told is still read."""
+    tell_the_end(session.folder, "the disk is on fire")
+    with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller left no record: the disk is on fire"):
+        FileBoard(session).wait("opt125m")
+    with pytest.raises(pytest.fail.Exception, match=r"check matmul: the controller left no record: the disk is on"):
+        FileBoard(session).wait_check("matmul")
+    written = record(session)
+    write_model(written.path, written)
+    assert FileBoard(session).wait("opt125m") == written
 
 
 def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:

@@ -1,0 +1,30 @@
+"""The owner's sign of life: where it starts, where it ends, and where it never started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmbench.cluster.heartbeat import Heartbeat, tell_the_end, told_end
+
+
+def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
+    """Stopping twice is stopping once."""
+    heartbeat = Heartbeat(tmp_path).start()
+    assert heartbeat.path.read_text() == "0\n"
+    assert told_end(tmp_path) is None
+    heartbeat.stop()
+    heartbeat.stop()
+    assert told_end(tmp_path) == "the session ended"
+
+
+def test_one_that_never_started_can_be_stopped(tmp_path: Path) -> None:
+    """What broke before it must not be hidden by another error; watchers are told all the same."""
+    Heartbeat(tmp_path / "session").stop()
+    assert told_end(tmp_path / "session") == "the session ended"
+
+
+def test_a_full_disk_hides_no_other_error(tmp_path: Path) -> None:
+    """Nothing can be told where a file is in a folder's place; watchers notice the silence instead."""
+    (tmp_path / "file").touch()
+    tell_the_end(tmp_path / "file", "over")
+    assert told_end(tmp_path / "file") is None
