@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +20,8 @@ from pytest_llmbench.readers.step_log import read_steps
 from pytest_llmbench.workloads import matmul
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.steplog import StepLog
+
+from .forked_ranks import RANK, ForkedRank
 
 TINY: Mapping[str, Any] = {
     "name": "tiny",
@@ -38,6 +40,8 @@ TINY: Mapping[str, Any] = {
 
 MakeRecipe = Callable[..., Recipe]
 Launch = Callable[..., list["subprocess.Popen[bytes]"]]
+_Process = TypeVar("_Process", "subprocess.Popen[bytes]", ForkedRank)
+Fork = Callable[..., list[ForkedRank]]
 TrainAlone = Callable[[Recipe], StepSeries]
 
 
@@ -51,28 +55,41 @@ def make_recipe() -> MakeRecipe:
 def launch() -> Iterator[Launch]:
     """Start the ranks of a run on this machine, as submitit's local executor does; ended with the session."""
     with ExitStack() as started:
-
-        def start(folder: Path, entry: str, *, ranks: int = 2, **task: object) -> list[subprocess.Popen[bytes]]:
-            data = {
-                "entry": entry,
-                "config": {},
-                "nodes": 1,
-                "ranks_per_node": ranks,
-                "device": "cpu",
-                **task,
-            }
-            (folder / "task.json").write_text(json.dumps(data))
-            processes = [_start_rank(folder, rank, ranks) for rank in range(ranks)]
-            for process in processes:
-                started.enter_context(process)
-                started.callback(process.kill)
-            return processes
-
-        yield start
+        yield _launcher(started, _start_rank)
 
 
-def _start_rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
-    place = {
+@pytest.fixture(scope="session")
+def fork() -> Iterator[Fork]:
+    """The same for ranks that train, without the seconds in which each would import PyTorch."""
+    with ExitStack() as started:
+        yield _launcher(started, ForkedRank)
+
+
+def _launcher(
+    started: ExitStack, start_rank: Callable[[Path, Mapping[str, str], Path], _Process]
+) -> Callable[..., list[_Process]]:
+    def start(folder: Path, entry: str, *, ranks: int = 2, **task: object) -> list[_Process]:
+        data = {
+            "entry": entry,
+            "config": {},
+            "nodes": 1,
+            "ranks_per_node": ranks,
+            "device": "cpu",
+            **task,
+        }
+        (folder / "task.json").write_text(json.dumps(data))
+        places = [{**os.environ, **_place(folder, rank, ranks)} for rank in range(ranks)]
+        processes = [start_rank(folder, env, folder / f"output-{rank}") for rank, env in enumerate(places)]
+        for process in processes:
+            started.enter_context(process)
+            started.callback(process.kill)
+        return processes
+
+    return start
+
+
+def _place(folder: Path, rank: int, ranks: int) -> dict[str, str]:
+    return {
         "SUBMITIT_EXECUTOR": "local",
         "SUBMITIT_LOCAL_GLOBALID": str(rank),
         "SUBMITIT_LOCAL_LOCALID": str(rank),
@@ -80,13 +97,11 @@ def _start_rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
         "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
         "PYTHONPATH": str(folder),  # tests put entry functions of their own there
     }
-    with (folder / f"output-{rank}").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pytest_llmbench.workloads.rank", str(folder)],
-            env={**os.environ, **place},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+
+
+def _start_rank(folder: Path, env: Mapping[str, str], output: Path) -> subprocess.Popen[bytes]:
+    with output.open("wb") as file:
+        return subprocess.Popen([sys.executable, "-m", RANK, str(folder)], env=env, stdout=file, stderr=file)
 
 
 @pytest.fixture

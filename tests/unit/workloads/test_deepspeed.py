@@ -21,7 +21,7 @@ from pytest_llmbench.engines.base import Place, RankTask
 from pytest_llmbench.engines.deepspeed import ENGINE
 from pytest_llmbench.readers.step_log import read_steps
 
-from .conftest import Launch, MakeRecipe
+from .conftest import Fork, Launch, MakeRecipe
 
 pytestmark = pytest.mark.skipif(
     find_spec("deepspeed") is None or find_spec("transformers") is None,
@@ -104,12 +104,12 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def folder(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two ranks trained everything, one after the other."""
     folder = tmp_path_factory.mktemp("deepspeed")
     (folder / "all_trainings.py").write_text(textwrap.dedent(ENTRY))
     config = {name: make_recipe(**changes).model_dump(mode="json") for name, changes in TRAININGS.items()}
-    for process in launch(folder, "all_trainings:run_all", config=config):
+    for process in fork(folder, "all_trainings:run_all", config=config):
         assert process.wait(600) == 0, (folder / "output-0").read_text()
     return folder
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from .conftest import Launch, MakeRecipe
+from .conftest import Fork, MakeRecipe
 
 pytestmark = pytest.mark.skipif(
     find_spec("deepspeed") is None or find_spec("transformers") is None,
@@ -66,12 +66,12 @@ ENTRY = """
 
 
 @pytest.fixture(scope="module")
-def found(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What rank 0 saw in its steps."""
     folder = tmp_path_factory.mktemp("flat")
     (folder / "five_steps.py").write_text(textwrap.dedent(ENTRY))
     recipe = make_recipe(engine="deepspeed", compile=False, precision="bf16", options={"step": "sft"})
-    for rank in launch(folder, "five_steps:steps", config=recipe.model_dump(mode="json")):
+    for rank in fork(folder, "five_steps:steps", config=recipe.model_dump(mode="json")):
         assert rank.wait(120) == 0, (folder / "output-0").read_text()
     result: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return result

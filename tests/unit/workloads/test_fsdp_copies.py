@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workloads.conftest import Launch, MakeRecipe
+from tests.unit.workloads.conftest import Fork, MakeRecipe
 
 RANK = """
 import json
@@ -69,12 +69,12 @@ Told = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def told(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Told:
     """What each rank trained: loss and gradient norm of each step, by how they communicated."""
     folder: Path = tmp_path_factory.mktemp("copies")
     (folder / "copying.py").write_text(RANK)
     recipe: dict[str, Any] = make_recipe(parallelism={"sharding": "gradients"}, model=LAYERS).model_dump(mode="json")
-    for process in launch(folder, "copying:main", ranks=RANKS, config=recipe):
+    for process in fork(folder, "copying:main", ranks=RANKS, config=recipe):
         assert process.wait(200) == 0, (folder / "output-0").read_text()
     return [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(RANKS)]
 

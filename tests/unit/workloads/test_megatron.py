@@ -18,7 +18,7 @@ from pytest_llmbench.engines.megatron_core import ENGINE
 from pytest_llmbench.engines.torch import ENGINE as TORCH
 from pytest_llmbench.readers.step_log import read_steps
 
-from .conftest import Launch, MakeRecipe
+from .conftest import Fork, MakeRecipe
 
 pytestmark = [
     pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
@@ -77,14 +77,14 @@ Train = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def train(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Train:
+def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Run the tiny recipe on some ranks, with some of its values replaced; returns the run's folder."""
 
     def run(ranks: int = 1, *, entry: str = "noting:train", fails: bool = False, **changes: Any) -> Path:
         folder = tmp_path_factory.mktemp("run")
         (folder / "noting.py").write_text(NOTING)
         recipe = make_recipe(**merge(BASE, changes)).model_dump(mode="json")
-        for process in launch(folder, entry, ranks=ranks, config=recipe):
+        for process in fork(folder, entry, ranks=ranks, config=recipe):
             assert bool(process.wait(120)) == fails, (folder / "output-0").read_text()
         return folder
 

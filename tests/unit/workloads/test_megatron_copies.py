@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.workloads.conftest import Launch, MakeRecipe
+from tests.unit.workloads.conftest import Fork, MakeRecipe
 
 pytestmark = [
     pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
@@ -72,12 +72,12 @@ Told = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def told(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Told:
     """What each rank trained: loss and gradient norm of each step, by how they sent the parts."""
     folder = tmp_path_factory.mktemp("copies")
     (folder / "copying.py").write_text(RANK)
     recipe = make_recipe(**RECIPE).model_dump(mode="json")
-    for process in launch(folder, "copying:train", ranks=RANKS, config=recipe):
+    for process in fork(folder, "copying:train", ranks=RANKS, config=recipe):
         assert process.wait(200) == 0, (folder / "output-0").read_text()
     return [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(RANKS)]
 

@@ -12,7 +12,7 @@ import torch
 
 from pytest_llmbench.core.schema import merge
 
-from .conftest import Launch, MakeRecipe
+from .conftest import Fork, MakeRecipe
 
 pytestmark = [
     pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
@@ -95,7 +95,7 @@ Train = Callable[[int, Mapping[str, Mapping[str, Any]]], Results]
 
 
 @pytest.fixture(scope="module")
-def train(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Train:
+def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train variants of the tiny recipe on some ranks; what each rank measured of each."""
 
     def run(ranks: int, variants: Mapping[str, Mapping[str, Any]]) -> Results:
@@ -104,7 +104,7 @@ def train(make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.Temp
         recipes = {
             name: make_recipe(**merge(BASE, changes)).model_dump(mode="json") for name, changes in variants.items()
         }
-        for process in launch(folder, "variants:train", ranks=ranks, config=recipes):
+        for process in fork(folder, "variants:train", ranks=ranks, config=recipes):
             assert process.wait(120) == 0, (folder / "output-0").read_text()
         return {
             name: [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(ranks)]

@@ -18,7 +18,7 @@ import torch
 from tests.plain_decoder import NONE, Mistake, Point
 from tests.same_loss import ENGINES, LAYOUTS, SMALL, Difference, Layout, difference, logged, reference, task
 
-from .conftest import Launch
+from .conftest import Fork
 
 BOUNDS = {"fp32": Difference(loss=2e-6, norm=5e-6), "bf16": Difference(loss=1e-3, norm=2e-2)}
 NEEDS = {"torch": (), "megatron_core": ("megatron",), "deepspeed": ("deepspeed", "transformers")}
@@ -51,14 +51,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def trained(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Train:
+def trained(fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train all layouts of an engine, when they are first asked for; returns the run's folder."""
 
     @cache
     def run(engine: str) -> Path:
         folder = tmp_path_factory.mktemp(engine)
         told = task(folder, SMALL, [layout for layout in LAYOUTS if layout.engine == engine], "cpu")
-        for process in launch(folder, ranks=told["ranks_per_node"], **told):
+        for process in fork(folder, ranks=told["ranks_per_node"], **told):
             assert process.wait(240) == 0, (folder / "output-0").read_text()
         return folder
 

@@ -19,7 +19,7 @@ from pytest_llmbench.engines.torch import ENGINE
 from pytest_llmbench.workloads.steplog import StepLog
 from tests.conftest import known
 
-from .conftest import Launch, MakeRecipe, TrainAlone
+from .conftest import Fork, MakeRecipe, TrainAlone
 
 SHARDED = {"sharding": "full", "activation_checkpointing": "full"}
 
@@ -40,28 +40,26 @@ def close(values: Sequence[float]) -> object:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(
-    make_recipe: MakeRecipe, launch: Launch, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, StepSeries]:
+def two_ranks(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepSeries]:
     """The tiny recipe on two ranks: whole on each, sharded, and sharded with parameters kept in the step."""
     return {
-        "whole": _run(launch, make_recipe(), tmp_path_factory.mktemp("whole")),
-        "sharded": _run(launch, make_recipe(parallelism=SHARDED), tmp_path_factory.mktemp("sharded")),
+        "whole": _run(fork, make_recipe(), tmp_path_factory.mktemp("whole")),
+        "sharded": _run(fork, make_recipe(parallelism=SHARDED), tmp_path_factory.mktemp("sharded")),
         "sharded_in_parts": _run(
-            launch, make_recipe(parallelism=SHARDED, micro_batch_size=1), tmp_path_factory.mktemp("in_parts")
+            fork, make_recipe(parallelism=SHARDED, micro_batch_size=1), tmp_path_factory.mktemp("in_parts")
         ),
         "kept_in_parts": _run(
-            launch,
+            fork,
             make_recipe(parallelism={"sharding": "gradients"}, micro_batch_size=1),
             tmp_path_factory.mktemp("kept"),
         ),
     }
 
 
-def _run(launch: Launch, recipe: Recipe, folder: Path) -> StepSeries:
+def _run(fork: Fork, recipe: Recipe, folder: Path) -> StepSeries:
     place = Place(folder=folder, environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(recipe, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2), place)
-    for process in launch(folder, task.entry, config=dict(task.config)):
+    for process in fork(folder, task.entry, config=dict(task.config)):
         assert process.wait(300) == 0, (folder / "output-0").read_text()
     return ENGINE.read(folder, recipe)
 
