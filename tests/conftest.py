@@ -231,6 +231,13 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
     return int(json.loads(log.read_text().splitlines()[0])["pid"])
 
 
+def give_way(session: Path, run: str = "tiny") -> None:
+    """Leave the CPUs to other tests: for ranks that train without end while their test only waits."""
+    for rank in range(len(list((session / "runs" / run / "steps").iterdir()))):
+        for thread in Path(f"/proc/{pid_of_rank(session, run, rank)}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), 10)
+
+
 @pytest.fixture
 def watch() -> type[Watch]:
     """Looking at a run under way."""
@@ -242,6 +249,7 @@ class Watch:
 
     steps = staticmethod(steps_logged)
     pid = staticmethod(pid_of_rank)
+    give_way = staticmethod(give_way)
 
 
 def require_slurm() -> None:

