@@ -57,26 +57,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Variables of whoever runs this test suite. With CI set, pytest does not shorten its summary: it prints messages twice.
-HERE = Path(__file__).parent
 NOT_THE_USERS = ("PYTEST_", "COV_", "LLMBENCH_", "CI", "BUILD_NUMBER", "GITHUB_", "GITLAB_")
 
 TEST_REFERENCES = """
 def test_reference(run, reference):
     assert run.measured(reference.statistic) in reference
 """
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the two longest chains of tests begin at once, each on a worker of its own.
-
-    Tests of Slurm wait for the same eight nodes: at the end, all workers would wait there together. A document is one
-    long test. `--dist worksteal` deals the tests out in equal shares, and takes what is left from the end of a share.
-    """
-    slurm, documents = ([item for item in items if HERE / name in item.path.parents] for name in ("slurm", "docs"))
-    rest = [item for item in items if item not in {*slurm, *documents}]
-    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    beside = max(share - len(slurm), 0)
-    items[:] = [*slurm, *rest[:beside], *documents, *rest[beside:]]
 
 
 @dataclass(frozen=True)
@@ -231,13 +217,6 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
     return int(json.loads(log.read_text().splitlines()[0])["pid"])
 
 
-def give_way(session: Path, run: str = "tiny") -> None:
-    """Leave the CPUs to other tests: for ranks that train without end while their test only waits."""
-    for rank in range(len(list((session / "runs" / run / "steps").iterdir()))):
-        for thread in Path(f"/proc/{pid_of_rank(session, run, rank)}/task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), 10)
-
-
 @pytest.fixture
 def watch() -> type[Watch]:
     """Looking at a run under way."""
@@ -249,7 +228,6 @@ class Watch:
 
     steps = staticmethod(steps_logged)
     pid = staticmethod(pid_of_rank)
-    give_way = staticmethod(give_way)
 
 
 def require_slurm() -> None:

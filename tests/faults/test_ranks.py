@@ -137,13 +137,11 @@ def test_missing_steps_make_the_run_unjudgeable(user: UserFolder, watch: type[Wa
     assert "steps_missing" in message or "unreadable_log" in message
 
 
-def test_a_time_limit_is_our_own(user: UserFolder, watch: type[Watch]) -> None:
+def test_a_time_limit_is_our_own(user: UserFolder) -> None:
     """A run that outlasts its limit is ended by our clock and says what to change."""
     user.recipe(**{**ENDLESS, "time_limit": 1})
     user.test()
-    process = user.start(*LOCAL)
-    watch.give_way(user.wait_for(lambda session: watch.steps(session, rank=1) > 1 and session))
-    message = error_of(user.finish(process))
+    message = error_of(user.run(*LOCAL))
     assert "not finished within its time limit of 00:01:00" in message
     assert "--time" in message
 
@@ -157,9 +155,8 @@ def test_nothing_is_left_behind(
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL, distribution)
-    session = user.wait_for(lambda session: watch.steps(session, rank=1) > 1 and session)
+    session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
-    watch.give_way(session)
     process.send_signal(number)
     process.communicate(timeout=300)
     user.wait_for(lambda _: not any(alive(pid) for pid in pids), timeout_s=60)

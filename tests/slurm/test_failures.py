@@ -95,13 +95,11 @@ def test_a_job_cancelled_from_outside_is_said_so(
     assert "cancelled from outside" in message
 
 
-def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
+def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Queue]) -> None:
     """The limit given by --time ends the run, by our clock or by Slurm's, whichever is first."""
     user.recipe(**ENDLESS)
     user.test()
-    process = user.start(*SLURM, "--nodes", "1", "--time", "1")
-    watch.give_way(user.wait_for(lambda session: watch.steps(session, rank=1) > 1 and session))
-    result = user.finish(process)
+    result = user.run(*SLURM, "--nodes", "1", "--time", "1")
     message = error_of(result)
     assert "TIMEOUT" in message or "time limit of 00:01:00" in message
     assert "--time" in message
@@ -163,7 +161,6 @@ def test_nothing_is_left_behind(
     process = user.start(*SLURM, distribution, *(("--nodes", "2") if mode == "session" else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     assert len(queue.jobs_of(session)) == 1
-    watch.give_way(session)
     process.send_signal(number)
     process.communicate(timeout=300)
     queue.wait_until_empty(session, 60)
