@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_llmbench.core.claims import Claim
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.telemetry import GpuTelemetry
 
@@ -79,6 +80,7 @@ class StepSeries(Strict):
         cut_off: the line with which Slurm says that it ended the run at its time limit.
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
+        claims: what the ranks or the log say of the training itself, to be compared with the recipe.
     """
 
     ranks: tuple[RankInfo, ...] = ()
@@ -92,6 +94,7 @@ class StepSeries(Strict):
     cut_off: str | None = None
     restarted: str | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 class Progress(Strict):

@@ -1,0 +1,28 @@
+"""The sanity gate: a run that is not whole, finite and plausible never yields a number."""
+
+from __future__ import annotations
+
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.judging.sanity.claims import claims
+from pytest_llmbench.judging.sanity.completion import completed, one_run
+from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.lines import lines, unreadable
+from pytest_llmbench.judging.sanity.losses import falling, finite
+from pytest_llmbench.judging.sanity.ranks import hardware, hosts, ranks, world_size
+from pytest_llmbench.judging.sanity.rates import implausible
+from pytest_llmbench.judging.sanity.steps import clock, doubts, steps, work
+
+__all__ = ["Evidence", "first_problem", "implausible"]
+
+# The most telling ones first.
+_OF_RANKS = (unreadable, ranks, hosts, hardware, claims, steps, work, finite, falling, clock)
+_OF_A_COMMAND = (one_run, completed, hardware, world_size, claims, lines, work, finite, falling, clock, doubts)
+
+
+def first_problem(evidence: Evidence) -> Problem | None:
+    """Return the first reason why the run cannot be judged, the most telling ones first."""
+    checks = _OF_RANKS if evidence.kind == "ranks" else _OF_A_COMMAND
+    for check in checks:
+        for problem in check(evidence):
+            return problem
+    return None

@@ -1,0 +1,32 @@
+"""Whether one run did all its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.judging.sanity.evidence import Evidence
+
+
+def completed(e: Evidence) -> Iterator[Problem]:
+    """Ask for proof that the run did all its work, or for the time limit it was meant to reach."""
+    if e.series.completed is not None:
+        return
+    cut_off = e.cut_off or e.series.cut_off
+    last = f" after step {e.series.steps[-1].step}" if e.series.steps else " without a single step"
+    if cut_off is not None:
+        if e.recipe.end != "time_limit":
+            message = f"it was cut off{last} of {e.recipe.steps}, before it did all its work: {cut_off}"
+            yield Problem(kind="time_limit", message=message)
+        return
+    why = f"; it said: {e.series.failure}" if e.series.failure else ""
+    yield Problem(
+        kind="no_evidence_of_completion",
+        message=f"its log ends{last} and nothing proves that the run did all its work ({e.proof}){why}",
+    )
+
+
+def one_run(e: Evidence) -> Iterator[Problem]:
+    """Refuse a log that holds more than one run."""
+    if e.series.restarted is not None:
+        yield Problem(kind="restarted", message=e.series.restarted, log=e.series.restarted.partition(":")[0])

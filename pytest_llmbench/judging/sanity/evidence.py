@@ -1,0 +1,45 @@
+"""The evidence that the sanity gate looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What the gate looks at.
+
+    Attributes:
+        kind: `ranks`, where every rank kept our own step log, or `command`, where a framework's log is all there is.
+        hosts: the nodes the run was given.
+        wall_s: time from launch to end by the observer's own clock, seconds; None for logs made elsewhere.
+        gpu: the GPU model the system file promises, None when it promises none.
+        device: what a command's ranks trained on, as its driver found; ranks of our own say so themselves.
+        proof: what would have proved that the work was done, in words.
+        cut_off: how the run was cut off at its time limit, as others than its log say; None where nobody does.
+        doubts: what the engine finds contradictory in its log.
+    """
+
+    recipe: Recipe
+    topology: Topology
+    series: StepSeries
+    hosts: tuple[str, ...]
+    wall_s: float | None
+    gpu: str | None
+    kind: Literal["ranks", "command"] = "ranks"
+    device: str | None = None
+    proof: str = ""
+    cut_off: str | None = None
+    doubts: tuple[str, ...] = ()
+
+
+def listed(items: object, most: int = 8) -> str:
+    """Join the first items for a message, and count the rest."""
+    words = [str(item) for item in items] if isinstance(items, list | tuple) else [str(items)]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more

@@ -1,0 +1,52 @@
+"""Whether measured rates are within what the hardware can do."""
+
+from __future__ import annotations
+
+import statistics as stats
+from collections.abc import Mapping, Sequence
+
+from pytest_llmbench.core.records import Metric, Problem
+from pytest_llmbench.core.series import Step
+
+
+def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
+    """Return why a measured number cannot be true, such as more FLOP/s than the hardware has.
+
+    Args:
+        metrics: of the judged steps.
+        timed: these steps, where each was timed by itself, at the end of its work.
+    """
+    mfu = metrics.get("mfu")
+    if mfu is not None and mfu.value > 100.0:
+        return Problem(
+            kind="implausible",
+            message=f"an MFU of {mfu.value:.4g} % is more than the hardware can do: the step times, the model "
+            f"or the peak in the system file are wrong",
+        )
+    # A matrix product measured on a loaded machine can come out low, so a little over 100 % is possible.
+    fraction = metrics.get("matmul_fraction")
+    if fraction is not None and fraction.value > 150.0:
+        return Problem(
+            kind="implausible",
+            message=f"training at {fraction.value:.4g} % of the measured matrix-product rate is not possible: "
+            f"the step times are wrong, or something else loaded the machine while the rate was measured",
+        )
+    return _too_fast(timed, "an MFU", mfu, 100.0) or _too_fast(
+        timed, "a share of the measured matrix-product rate", fraction, 150.0
+    )
+
+
+def _too_fast(timed: Sequence[Step], name: str, share: Metric | None, most: float) -> Problem | None:
+    """Say which step would have too large a share of the hardware's rate, when all of them together have `share`."""
+    durations = {step.step: step.seconds for step in timed if step.seconds}
+    if share is None or not durations:
+        return None
+    step, fastest = min(durations.items(), key=lambda item: item[1])
+    reached = share.value * stats.fmean(durations.values()) / fastest
+    if reached <= most:
+        return None
+    return Problem(
+        kind="implausible",
+        message=f"step {step} took {fastest:.4g} s, which would be {name} of {reached:.4g} %, more than the hardware "
+        f"can do: its work was timed with another step, and the sum of all steps is wrong as well",
+    )

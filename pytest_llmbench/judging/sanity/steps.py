@@ -1,0 +1,60 @@
+"""Whether every step was done, with all its work, in a time that can be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.judging.sanity.evidence import Evidence
+
+# Clocks of two processes on two nodes, and the time between a step's end and the observer's look.
+_WALL_CLOCK_SLACK_S = 5.0
+
+
+def steps(e: Evidence) -> Iterator[Problem]:
+    """Ask for every step from every rank."""
+    complete = [step for step in e.series.steps if step.ranks == e.topology.world_size]
+    numbers = [step.step for step in complete]
+    if numbers != list(range(1, e.recipe.steps + 1)):
+        yield Problem(
+            kind="steps_missing",
+            message=f"{len(complete)} of {e.recipe.steps} steps were logged by all {e.topology.world_size} ranks",
+        )
+
+
+def work(e: Evidence) -> Iterator[Problem]:
+    """Compare the tokens and sequences of each step with the recipe."""
+    for step in e.series.steps:
+        # A framework's log rounds large counts to six digits; ours does not.
+        slack = 1e-4 if e.kind == "command" else 0.0
+        work = ((step.tokens, e.recipe.tokens_per_step), (step.samples, e.recipe.samples_per_step))
+        if any(counted is not None and not math.isclose(counted, due, rel_tol=slack) for counted, due in work):
+            yield Problem(
+                kind="wrong_work",
+                message=f"step {step.step} counted {step.tokens} tokens in {step.samples} sequences; the recipe says "
+                f"{e.recipe.tokens_per_step} in {e.recipe.samples_per_step}",
+            )
+
+
+def clock(e: Evidence) -> Iterator[Problem]:
+    """Compare the steps' durations with the observer's clock."""
+    durations = [step.seconds for step in e.series.steps if step.seconds is not None]
+    seconds, begun = 0.0, math.inf
+    for step in reversed(e.series.steps):
+        if step.seconds is not None and step.step <= begun:  # else a later line's mean is about it, too
+            seconds += step.seconds * step.interval
+            begun = step.step - step.interval
+    if e.wall_s is not None and seconds > e.wall_s + _WALL_CLOCK_SLACK_S:
+        yield Problem(
+            kind="implausible",
+            message=f"the steps add up to {seconds:.4g} s, but the run took {e.wall_s:.4g} s from launch to end",
+        )
+    if not all(duration > 0.0 for duration in durations):  # NaN is not above 0 either
+        yield Problem(kind="implausible", message="a step took no time at all")
+
+
+def doubts(e: Evidence) -> Iterator[Problem]:
+    """Pass on the contradictions that the engine found in its log."""
+    for doubt in e.doubts:
+        yield Problem(kind="implausible", message=doubt)
