@@ -1,8 +1,8 @@
 """Judging logs that were made elsewhere: the same readers, statistics, thresholds and reports, and no cluster.
 
 `--replay DIR` looks for `DIR/<recipe>/`, with the logs of one run or a folder for each of several, or for a session
-folder of ours. What logs cannot say of themselves is in a `replay.yaml` beside them, in the run record, or is what
-`--system` and `--nodes` say.
+folder of ours (see `replay_session`). What logs cannot say of themselves is in a `replay.yaml` beside them, in the run
+record, or is what `--system` and `--nodes` say.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from pytest_llmbench.cluster.replay_session import recipe_named, runs_of_session
 from pytest_llmbench.cluster.runs import Replayed, RunSpec
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import RunRecord, read_record
 from pytest_llmbench.core.schema import Strict, read_yaml, validate
 from pytest_llmbench.engines.base import get_engine
 
@@ -63,38 +63,10 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
     session = (folder / "runs").is_dir()
-    found = list(_session(folder, recipes) if session else _handed_in(folder, recipes, settings))
+    found = list(runs_of_session(folder, recipes) if session else _handed_in(folder, recipes, settings))
     if not found:
         raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")
     return {spec.key: spec for spec in found}
-
-
-def _session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
-    """The runs of a session of ours, as their records say they were made; the thresholds are those of today."""
-    for path in sorted(folder.glob("runs/*/record.json")):
-        record = read_record(path)
-        recipe = _recipe(record.recipe.name, recipes, path)
-        if record.recipe.scale != recipe.scale:
-            raise ConfigError(f"{path}: run at scale {record.recipe.scale}: give --scale {record.recipe.scale}")
-        replayed = _recorded(record, path.parent)
-        ran = record.recipe.model_copy(update={"references": recipe.on(replayed.topology).references})
-        yield RunSpec(key=record.key, recipe=ran, replayed=replayed)
-
-
-def _recorded(record: RunRecord, logs: Path) -> Replayed:
-    started, ended = record.timings.submitted, record.timings.ended
-    return Replayed(
-        logs=logs if record.replayed is None else Path(record.replayed),
-        nodes=record.nodes,
-        gpus_per_node=record.gpus // record.nodes,
-        ranks_per_node=record.ranks // record.nodes,
-        hosts=record.hosts,
-        gpu=record.device,
-        cut_off=record.cut_off,
-        wall_s=ended - started if started and ended and ended > started else None,
-        problem=record.problem,
-        provenance=record.provenance,
-    )
 
 
 def _handed_in(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> Iterator[RunSpec]:
@@ -104,7 +76,7 @@ def _handed_in(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) 
             if path.name in recipes or path.stem in recipes:
                 raise ConfigError(f"--replay: {path} is a file: put it into a folder {folder}/<recipe>/")
             continue
-        recipe = _recipe(path.name, recipes, path)
+        recipe = recipe_named(path.name, recipes, path)
         runs = _runs_of(path, recipe)
         for number, logs in enumerate(runs, start=1):
             key = recipe.name if len(runs) == 1 else f"{recipe.name}-group{number}"
@@ -150,9 +122,3 @@ def _declared(logs: Path, folder: Path, recipe: Recipe, settings: Settings) -> R
         wall_s=facts.wall_s,
         provenance={"replayed_from": facts.source or str(logs)},
     )
-
-
-def _recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    if name not in recipes:
-        raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
-    return recipes[name]

@@ -53,7 +53,7 @@ class Replayer(Keeper):
             cut_off=replayed.cut_off,
             doubts=tuple(engine.doubts(run.recipe, topology, series)),
         )
-        problem = _empty(replayed, series) or first_problem(evidence) or replayed.problem
+        problem = replayed.problem or _empty(replayed, series) or first_problem(evidence)
         ranks = series.ranks
         return RunRecord(
             **identity_of(run, topology, self._settings, self._session),

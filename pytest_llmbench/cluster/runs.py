@@ -15,6 +15,9 @@ from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.topology import Topology
 
+# In a session's folder: its `Plan`, written before anything starts.
+SESSION_FILE = "session.json"
+
 
 class Replayed(Strict):
     """Logs that were made elsewhere, and what they cannot say of themselves.

@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.planning import describe, preflight
 from pytest_llmbench.cluster.replayer import Replayer
 from pytest_llmbench.cluster.runner import Runner
+from pytest_llmbench.cluster.runs import SESSION_FILE
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.records import Judgement, Verdict, write_model
 from pytest_llmbench.plugin import options, outcome, terminal
@@ -56,7 +57,7 @@ class Supervisor:
         self.runner = runner
         self._bench.board = RunnerBoard(runner, self._progress)
         try:
-            write_model(folder / "session.json", self._bench.planned)
+            write_model(folder / SESSION_FILE, self._bench.planned)
             runner.start(self._bench.planned)
         except Exception as error:
             self.runner = None  # it never began: there is no record to add to

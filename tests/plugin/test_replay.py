@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from pytest_llmbench.core.paths import shipped
-from tests.conftest import Result, UserFolder
+from tests.conftest import Result, UserFolder, pid_of_rank, steps_logged
 from tests.standin import LOGS, RECIPE, MegatronLM
 
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
@@ -206,6 +207,48 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     other_scale = here(user, "--replay", str(first.session), "--scale", "smoke")
     assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run at scale full: give --scale full" in other_scale.text
+
+
+def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> None:
+    """Each declared run is a case: without a record a whole step log is judged; half of one, or none, is an error."""
+    user.recipe("a_whole")
+    user.recipe("b_half", steps=100_000)
+    user.recipe("c_none")
+    user.test()
+    args = ("-k", "a_whole or b_half or c_none", "--max-runs", "1")
+    process = user.start(*args)
+    killed = user.wait_for(lambda session: session if steps_logged(session, "b_half") > 1 else None)
+    process.kill()
+    process.communicate()
+    os.kill(pid_of_rank(killed, "b_half", 0), signal.SIGKILL)
+    for run in ("a_whole", "b_half"):
+        (killed / "runs" / run / "record.json").unlink(missing_ok=True)
+    again = here(user, "--replay", str(killed))
+    assert again.returncode == 1, again.text
+    assert verdicts(again) == {"a_whole-learns": "PASS", "b_half-learns": "ERROR", "c_none-learns": "ERROR"}
+    problems = {run: again.record(run)["problem"] for run in ("a_whole", "b_half", "c_none")}
+    assert problems["a_whole"] is None
+    assert problems["b_half"]["kind"] == "no_evidence_of_completion"
+    assert problems["c_none"]["kind"] == "session_ended"
+    assert "killed before it wrote this run's record" in again.record("a_whole")["provenance"]["recovered"]
+    twice = here(user, "--replay", str(again.session))
+    assert verdicts(twice) == verdicts(again)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) -> None:
+    """Without the list of its runs, a run that left nothing would be missing unnoticed."""
+    user.recipe()
+    user.test()
+    first = user.run("-k", "tiny")
+    plan = first.session / "session.json"
+    if damage == "gone":
+        plan.unlink()
+    else:
+        plan.write_text(plan.read_text()[:-20])
+    again = here(user, "--replay", str(first.session))
+    assert again.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "It lists the runs that this session declared" in again.text
 
 
 def test_a_plan_of_a_replay_says_what_would_be_read(replay: Path, judge: Callable[..., Result]) -> None:
