@@ -7,7 +7,8 @@ A step is a line such as
 
 of fields `key: value |`, of which versions have more or fewer. What `StepLine` has no place for is reported by the
 field's words in lower case, without what is in brackets and joined by `_`: `throughput per GPU (TFLOP/s/GPU)` is
-`throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, has no `lm loss`.
+`throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, has no `lm loss`
+(`lm-loss` in some forks). Another rank may print before a line's end does: after its last field the rest is ignored.
 
 Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; a signal is none.
 """
@@ -27,13 +28,19 @@ _ITERATION = re.compile(
 )
 # The rest of a line that lost its beginning. A line of source that is quoted has no digit here.
 _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
+# The beginning of a line that lost its rest; `validation loss at iteration 10 |` is none.
+_BEGUN = re.compile(r"\biteration +\d+/", re.ASCII)
 _KEY = re.compile(r"[A-Za-z][\w /().,%-]*", re.ASCII)
 _IN_BRACKETS = re.compile(r"\([^)]*\)")
 _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 _PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iteration (s)": 1.0}
 _BATCH, _LENGTH, _LOSS, _NORM = "global batch size", "actual seqlen", "lm loss", "grad norm"
+_LOSS_OF_FORKS = "lm-loss"
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
+# Version 2.0 brought the first two together, and nothing that is needed comes after the second; before it, after the
+# third.
+_CONSUMED, _NAN, _SCALE = "consumed samples", "number of nan iterations", "loss scale"
 _OFTEN = ("consumed samples", "learning rate", "loss scale", "number of skipped iterations", "number of nan iterations")
 
 _WORLD_SIZE = re.compile(r"using world size: (\d{1,9})(?:,| and)", re.ASCII)
@@ -61,13 +68,11 @@ def _other(text: str) -> Iterator[Item]:
 
 
 def _step(text: str) -> StepLine:
-    heads = list(_ITERATION.finditer(text))
-    if len(heads) != 1:
-        raise Unreadable("two iterations in one line" if heads else "a line without its iteration number")
-    step, last = (count(name, heads[0][name]) for name in ("step", "last"))
+    head = _head(text)
+    step, last = (count(name, head[name]) for name in ("step", "last"))
     if step > last:
         raise Unreadable(f"iteration {step} of {last}")
-    fields = _fields(text[heads[0].end() :])
+    fields = _fields(text[head.end() :])
     for key in (_LOSS, _NORM, *_OFTEN):
         if key in fields:
             number(key, fields[key])
@@ -77,7 +82,7 @@ def _step(text: str) -> StepLine:
         step=step,
         # From core 0.16 on, whose time has microseconds, the first iteration has a line besides those of the
         # log interval, and the next line's mean includes it.
-        said_again=step == 1 and heads[0]["micro"] is not None,
+        said_again=step == 1 and head["micro"] is not None,
         seconds=_seconds(fields),
         tokens=samples * length if samples is not None and length is not None else None,
         samples=samples,
@@ -88,23 +93,45 @@ def _step(text: str) -> StepLine:
     )  # fmt: skip
 
 
+def _head(text: str) -> re.Match[str]:
+    """Find the one iteration that a line is about: of two, nobody knows which has lost what."""
+    head = _ITERATION.search(text)
+    if head is None:
+        raise Unreadable("a line without its iteration number")
+    if len(_BEGUN.findall(text)) > 1 or len(_ELAPSED.findall(text)) > 1:
+        raise Unreadable("two iterations in one line")
+    return head
+
+
 def _fields(text: str) -> Mapping[str, str]:
     *parts, rest = text.split("|")
-    if rest.strip():
-        raise Unreadable(f"cut off, or another line's text at its end: {rest.strip()[:40]!r}")
     fields: dict[str, str] = {}
+    behind = False  # in the text of another rank, after the line's own fields
     for part in parts:
-        key, colon, value = part.partition(":")
-        key = key.strip()
-        if not colon or not _KEY.fullmatch(key):
-            raise Unreadable(f"{part.strip()[:40]!r} is no field")
+        key, value = _field(part)
         if key in fields:
             raise Unreadable(f"{key} twice")
-        fields[key] = value
-    # Both came with version 2.0, and nothing that is needed comes after the second.
-    if "consumed samples" in fields and "number of nan iterations" not in fields:
-        raise Unreadable(f"cut off after {next(reversed(fields))}")
+        behind = behind or not key
+        if behind and not _whole(fields):
+            raise Unreadable(f"{part.strip()[:40]!r} is no field")
+        if not behind:
+            fields[key] = value
+    if not _whole(fields) and (rest.strip() or _CONSUMED in fields):
+        raise Unreadable(f"cut off after {next(reversed(fields), 'its number')}: {rest.strip()[:40]!r}")
     return fields
+
+
+def _field(part: str) -> tuple[str, str]:
+    """Split a field into key and value; the key is empty where it is none."""
+    key, colon, value = part.partition(":")
+    key = key.strip()
+    if not colon or not _KEY.fullmatch(key):
+        return "", ""
+    return (_LOSS if key == _LOSS_OF_FORKS else key), value
+
+
+def _whole(fields: Mapping[str, str]) -> bool:
+    return _NAN in fields or (_SCALE in fields and _CONSUMED not in fields)
 
 
 def _seconds(fields: Mapping[str, str]) -> float:

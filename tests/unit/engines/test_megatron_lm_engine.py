@@ -28,3 +28,29 @@ def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s:
     rules = statistics_of(get_engine("megatron_lm"))
     assert rules["tokens_per_s_all_lines"].compute(measurement) == pytest.approx(tokens_per_s)
     assert rules["time_for_20m_tokens_all_lines"].compute(measurement) == pytest.approx(seconds, abs=0.01)
+
+
+# Core 0.16 and later log iteration 1 on a line of its own, and it is in the mean of the next line, too.
+@pytest.mark.parametrize(
+    ("intervals", "left_out"),
+    [
+        ({10: 10, 20: 10, 30: 10}, [10]),
+        ({1: 1, 2: 1, 3: 1, 4: 1}, [1]),
+        ({1: 1, 5: 5, 10: 5, 15: 5}, [1, 5]),
+        ({1: 1, 2: 2, 3: 1, 4: 1}, [1, 2]),
+        ({25: 1, 26: 1, 27: 1}, [25]),
+    ],
+)
+def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int], left_out: list[int]) -> None:
+    """Its compilation is in no line that is left."""
+    topology = Topology(nodes=96, gpus_per_node=4)
+    recipe = load_recipes([shipped("recipes")])["nlp175b"].on(topology)
+    lines = [
+        Step(step=step, interval=interval, seconds=100.0 if step in left_out else 2.0)
+        for step, interval in intervals.items()
+    ]
+    measurement = Measurement(
+        recipe=recipe, steps=lines, judged=lines, gpus=topology.gpus, matmul_flops_per_s=None, peak_flops_per_s=None
+    )
+    seconds = statistics_of(get_engine("megatron_lm"))["time_for_20m_tokens_without_first_line"].compute(measurement)
+    assert seconds == pytest.approx(2.0 * 20e6 / recipe.tokens_per_step)

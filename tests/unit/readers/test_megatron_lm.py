@@ -107,6 +107,27 @@ def test_a_skipped_iteration_has_no_loss() -> None:
     assert math.isnan(line.grad_norm)
 
 
+def test_the_loss_of_forks() -> None:
+    """Some write it with a hyphen."""
+    assert step(V2_5.replace("lm loss", "lm-loss")) == step(V2_5)
+
+
+@pytest.mark.parametrize("text", VERSIONS.values(), ids=VERSIONS)
+@pytest.mark.parametrize(
+    "other",
+    [
+        "[Rank 3] memory",
+        "[default1]:time (ms) | forward: 3.00 | backward: 5.00 |",
+        "(after 100 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0",
+        " validation loss at iteration 100 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
+        "2026-11-21 02:58:47 | WARNING | x | y: 3 | z",
+    ],
+)
+def test_text_of_another_rank_behind_a_line(text: str, other: str) -> None:
+    """After its last field it is ignored: the line is read as if it was not there."""
+    assert step(text + other) == step(text)
+
+
 def test_the_first_iteration_since_core_0_16(read: Read) -> None:
     """It has a line of its own, and the next line's mean includes it; before, it was a line like any other."""
     first, fifth = (CORE_0_16.replace("iteration      100", f"iteration        {number}") for number in (1, 5))
@@ -130,11 +151,16 @@ def test_the_first_iteration_since_core_0_16(read: Read) -> None:
         (V2[: V2.index("global")], "cut off after learning rate"),
         (V2[: V2.index(" elapsed")], "cut off after consumed samples"),
         (V1[: V1.index(" elapsed")], "no elapsed time"),
-        (V2 + "[Rank 3] memory", "another line's text"),
+        (V2 + V2[:30], "two iterations in one line"),
+        (V2[50:] + V2, "two iterations in one line"),
+        (V2 + V2[V2.index(" learning") :], "learning rate twice"),
+        (V2 + "[Rank 3] memory | lm loss: 1.0 |", "lm loss twice"),
+        (V2[: V2.index(" loss scale")] + "[Rank 3] memory | a | b |", "is no field"),
+        (V2.replace("of nan iterations:   0", "of nan iterations:   0[Rank 3] memory"), "iterations is .* no number"),
         (V2.replace("lm loss: 7.8", "lm [Rank 3] memory | loss: 7.8"), "is no field"),
         (V2.replace("lm loss: 7.8", "lm loss: 7.[default0]:warning"), "lm loss is .* no number"),
         (V2.replace("loss scale: 131072.0", "lm loss: 3.0"), "lm loss twice"),
-        (V2.replace("loss scale: 131072.0", "elapsed time per iteration (s): 3.0"), "elapsed time twice"),
+        (V2.replace("loss scale: 131072.0", "elapsed time per iteration (s): 3.0"), "two iterations in one line"),
         (V2.replace("1503.6", "0.0"), "elapsed time per iteration .* is '0.0'"),
         (V2.replace("1503.6", "-1.0"), "elapsed time per iteration .* is '-1.0'"),
         (V2.replace("1503.6", "nan"), "elapsed time per iteration .* is 'nan'"),
