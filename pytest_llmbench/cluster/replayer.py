@@ -34,10 +34,11 @@ class Replayer(Keeper):
         heartbeat = Heartbeat(self._session.folder).start()  # logs may be long, and workers wait for a sign of life
         for run in plan.runs:
             if run.replayed is not None:
-                self.keep(self._record(run, run.replayed))
+                self.keep(self.record(run, run.replayed))
         heartbeat.stop()
 
-    def _record(self, run: RunSpec, replayed: Replayed) -> RunRecord:
+    def record(self, run: RunSpec, replayed: Replayed) -> RunRecord:
+        """Read the log of one run, and say what it measured or why it cannot be judged."""
         engine, topology, gpu = get_engine(run.recipe.engine), replayed.topology, self._settings.system.gpu
         series = engine.read(replayed.logs, run.recipe)
         evidence = Evidence(

@@ -1,0 +1,82 @@
+"""Damaged logs: how they are made, and what they may not become."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+
+from benchmarks.mutations.__main__ import by_kind, by_reader
+from benchmarks.mutations.campaign import READERS, Campaign
+from benchmarks.mutations.damage import KINDS, damaged
+from benchmarks.mutations.forms import EVENTS, TEXT
+from benchmarks.mutations.judging import Judgement, too_good
+from benchmarks.mutations.subjects import DATA
+
+MUTANTS = 300
+EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
+
+
+def judgement(**numbers: tuple[float, str]) -> Judgement:
+    """A run with these numbers."""
+    return Judgement(verdict="judged", numbers=numbers)
+
+
+def test_a_log_is_the_sum_of_its_pieces() -> None:
+    """What is not damaged stays as it is, and a number that is put back leaves the piece as it was."""
+    text = (DATA / "logs" / "megatron_lm_2_ranks.log").read_bytes()
+    for form, data in ((TEXT, text), (EVENTS, EVENT_FILE)):
+        pieces = form.split(data)
+        assert b"".join(pieces) == data
+        numbers = [(piece, number) for piece in pieces for number in form.numbers(piece)]
+        assert len(numbers) > 100
+        assert all(form.put(piece, number, number.text) == piece for piece, number in numbers if form is TEXT)
+
+
+def test_a_mutant_is_known_by_its_number() -> None:
+    """The same seed makes the same, another makes another."""
+    first, again, other = (Campaign("megatron_lm", seed).mutant(7) for seed in (1, 1, 2))
+    assert (first.kind, first.files) == (again.kind, again.files)
+    assert (first.kind, first.files) != (other.kind, other.files)
+
+
+def test_every_kind_of_damage_is_done() -> None:
+    """To a log of text; a campaign that never tries a kind proves nothing about it."""
+    campaign = Campaign("megatron_lm", 1)
+    subject = next(each for each in campaign._subjects if not each.bare)
+    log = subject.log("megatron_lm_2_ranks.log", [])
+    tried = {damaged(log, Random(number))[0] for number in range(600)}
+    assert tried == set(KINDS)
+    assert len(KINDS) >= 24
+
+
+def test_less_time_and_more_speed_flatter() -> None:
+    """By 1 % or more; a number that the whole log lacks, too."""
+    whole = judgement(throughput=(100.0, "words/s"), step_time=(1.0, "s"), loss_drop=(0.0, "nat"))
+    assert too_good(whole, judgement(throughput=(101.0, "words/s"))) == ["throughput"]
+    assert too_good(whole, judgement(step_time=(0.99, "s"))) == ["step_time"]
+    assert too_good(whole, judgement(mfu=(1.0, "%"))) == ["mfu"]
+    assert too_good(whole, judgement(throughput=(100.9, "words/s"), step_time=(2.0, "s"), loss_drop=(0.0, "nat"))) == []
+    assert too_good(Judgement(verdict="failed", numbers={}), judgement()) == ["verdict"]
+
+
+@pytest.mark.parametrize("reader", [each for each in READERS if each != "nccl_text"])
+def test_no_damage_crashes_and_none_is_judged_without_proof(reader: str) -> None:
+    """Of a small campaign of every reader, whose whole logs are judged."""
+    campaign = Campaign(reader, 3)
+    assert any(subject.whole.verdict == "judged" for subject in campaign._subjects)
+    tally = campaign.run(range(MUTANTS))
+    assert tally.tried.total() == MUTANTS
+    assert tally.judged.total() > 0
+    assert not tally.crashed, tally.examples
+    assert not tally.unproved, tally.examples
+
+
+def test_the_tables_count_what_was_tried() -> None:
+    """In rows of as many cells as their heads."""
+    tallies = {"nvlink": Campaign("nvlink", 1).run(range(40))}
+    for table in (by_reader(tallies), by_kind(tallies)):
+        assert len({row.count("|") for row in table}) == 1
+    assert re.search(r"\| nvlink \| 40 \|", by_reader(tallies)[2])
+    assert sum(int(row.split("|")[2]) for row in by_kind(tallies)[2:]) == 40
