@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-
-from filelock import FileLock, Timeout
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
@@ -51,31 +46,6 @@ class Allocation(Protocol):
 
     def release(self) -> None:
         """Give the nodes back. What is not ours is left alone."""
-
-
-class ThisHost:
-    """This machine. A lock lets one session at a time measure on it: two would each see half a machine."""
-
-    job_id: str | None = None
-
-    def __init__(self) -> None:
-        self._lock = FileLock(Path(tempfile.gettempdir()) / "llmbench-this-host.lock", mode=0o666)
-
-    def start(self) -> None:
-        """Do nothing: the lock is taken when the hosts are first asked for."""
-
-    def hosts(self) -> tuple[str, ...] | Waiting:
-        """This host, as soon as no other session measures on it."""
-        if not self._lock.is_locked:
-            try:
-                self._lock.acquire(blocking=False)
-            except Timeout:
-                return Waiting(reason="another session measures on this machine")
-        return (socket.gethostname(),)
-
-    def release(self) -> None:
-        """Let the next session measure."""
-        self._lock.release()
 
 
 class HeldJob:

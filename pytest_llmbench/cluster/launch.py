@@ -15,13 +15,14 @@ from pytest_llmbench.cluster.requests import is_command, place_of, run_request, 
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Slurm, clean_environment
+from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.driver import SCRIPT_FILE, TASK_FILE, CommandTask
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.records import write_model
 from pytest_llmbench.engines.base import Script, get_engine
 from pytest_llmbench.workloads.command import run_command
-from pytest_llmbench.workloads.context import Owner, Task
+from pytest_llmbench.workloads.context import Task
 from pytest_llmbench.workloads.rank import run_rank
 
 Launch = Callable[[RunSpec, Lease | None], Job]
@@ -58,7 +59,7 @@ class Launcher:
         if isinstance(work, Script):
             self._write_script(run, lease)
         else:
-            owner = None if self._settings.cluster == "debug" else Owner(path=self._heartbeat.path, ttl_s=TTL_S)
+            owner = owner_of(self._settings, self._heartbeat)
             task = Task(
                 entry=work.entry,
                 config=work.config,
@@ -92,6 +93,7 @@ class Launcher:
             inside=opened(container, place, {*env, *environment.secrets}) if container else "",
             owner=None if self._settings.cluster == "debug" else self._heartbeat.path,
             ttl_s=TTL_S,
+            machine_lock=ranks_lock(self._settings),
         )
         write_model(place.folder / TASK_FILE, task)
         write_text(place.folder / SCRIPT_FILE, run_script(run, self._settings, self._session) or "")

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
 from pytest_llmbench.cluster.executors import JobRequest, run_here, submit_local
-from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, StepJob
 from pytest_llmbench.cluster.requests import probe_request, srun_command
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Slurm, clean_environment
+from pytest_llmbench.cluster.this_host import owner_of
 from pytest_llmbench.core.records import write_model
-from pytest_llmbench.workloads.context import Owner, Task
+from pytest_llmbench.workloads.context import Task
 from pytest_llmbench.workloads.probe import run_probe
 
 
@@ -53,7 +54,7 @@ class ProbeLauncher:
         return StepJob(command, job_id=job_id, hosts=hosts, slurm=self._slurm, env=env, log=log)
 
     def _write_task(self, probe: Probe, folder: Path, nodes: int) -> None:
-        owner = None if self._settings.cluster == "debug" else Owner(path=self._heartbeat.path, ttl_s=TTL_S)
+        owner = owner_of(self._settings, self._heartbeat)
         task = Task(
             entry=probe.entry,
             config=probe.config,

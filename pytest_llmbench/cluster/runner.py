@@ -11,7 +11,7 @@ from typing import Any
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.active import Active, RunView, view_of
-from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, ThisHost, Waiting
+from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, Waiting
 from pytest_llmbench.cluster.causes import Outcome
 from pytest_llmbench.cluster.conclude import findings, identity_of
 from pytest_llmbench.cluster.gate import gate
@@ -26,6 +26,7 @@ from pytest_llmbench.cluster.requests import holder_request
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.cluster.validation import Validator, health_record
 from pytest_llmbench.cluster.watch import Watch
 from pytest_llmbench.core.driver import read_report

@@ -39,6 +39,7 @@ class CommandTask(Strict):
             for a bare run.
         owner: the file that whoever waits for the run keeps rewriting.
         ttl_s: longest silence of a live owner, seconds.
+        machine_lock: what the run's processes hold while they live, where sessions share a machine without Slurm.
     """
 
     nodes: PositiveInt
@@ -56,6 +57,7 @@ class CommandTask(Strict):
     inside: str = ""
     owner: Path | None = None
     ttl_s: float = 30.0
+    machine_lock: Path | None = None
 
     def on_node(self, path: str) -> str | None:
         """Where a path that the framework sees lies outside its container; None for one that no mount covers."""

@@ -15,7 +15,7 @@ from types import FrameType
 from pytest_llmbench.core.driver import REPORT_FILE, SCRIPT_FILE, TASK_FILE, CommandTask, DriverReport
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.records import Problem, write_model
-from pytest_llmbench.workloads import deadman
+from pytest_llmbench.workloads import deadman, machine_lock
 from pytest_llmbench.workloads.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.prepared import first_missing
 from pytest_llmbench.workloads.processes import end_marked, leave, started
@@ -47,6 +47,7 @@ class _Driver:
         self._folder = folder
         self._task = CommandTask.model_validate_json((folder / TASK_FILE).read_bytes())
         self._owner_gone = False
+        self._locks = machine_lock.hold(self._task.machine_lock)
 
     def run(self) -> None:
         """See `run_command`."""
@@ -76,7 +77,14 @@ class _Driver:
         try:
             with (
                 (self._folder / "logs" / "output.log").open("wb") as output,
-                started(script, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder, env=dict(env)) as process,
+                started(
+                    script,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._folder,
+                    env=dict(env),
+                    pass_fds=self._locks,
+                ) as process,
             ):
                 return process.wait()
         finally:

@@ -21,10 +21,13 @@ class Owner(Strict):
     Attributes:
         path: the file it keeps rewriting (see `deadman`).
         ttl_s: longest silence of a live owner, seconds.
+        machine_lock: what the run's processes hold while they live, where sessions share a machine without Slurm (see
+            `machine_lock`).
     """
 
     path: Path
     ttl_s: PositiveFloat
+    machine_lock: Path | None = None
 
 
 class Task(Strict):

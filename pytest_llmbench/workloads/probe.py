@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.workloads import deadman
+from pytest_llmbench.workloads import deadman, machine_lock
 from pytest_llmbench.workloads.context import RankContext, Task, place, read_task
 
 _PHASE_BYTES = 128
@@ -67,6 +67,7 @@ def run_probe(folder: str) -> None:
     context = place(task, Path(folder), os.environ)
     log = ProbeLog(context)
     if task.owner is not None:
+        machine_lock.hold(task.owner.machine_lock)
         deadman.watch(task.owner.path, task.owner.ttl_s, partial(_owner_gone, context, log))
     try:
         answer = _json({"data": _entry(task)(context, log)}, context)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from pytest_llmbench.workloads import deadman, gpu_samples
+from pytest_llmbench.workloads import deadman, gpu_samples, machine_lock
 from pytest_llmbench.workloads.context import RankContext, Task, place, read_task
 from pytest_llmbench.workloads.machine import device_name, versions
 from pytest_llmbench.workloads.steplog import StepLog
@@ -44,6 +44,7 @@ def run_rank(folder: str) -> None:
     context = place(task, Path(folder), os.environ)
     with StepLog(context) as log, ExitStack() as watch:
         if task.owner is not None:
+            machine_lock.hold(task.owner.machine_lock)
             deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log))
         try:
             log.start(device_name(context), versions())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import UserFolder
+from tests.conftest import UserFolder, pid_of_rank, steps_logged
 
 FAST = """
 import pytest
@@ -88,3 +91,25 @@ def test_in_this_process(user: UserFolder) -> None:
     assert (record["cluster"], record["ranks"]) == ("debug", 1)
     assert record["command"].startswith("in this process: ")
     assert record["job_id"] == str(record["rank_info"][0]["pid"])
+
+
+def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) -> None:
+    """They would take half of the machine from what it measures; nothing starts beside them, and they are named."""
+    user.recipe("endless", steps=100_000)
+    user.recipe("tiny")
+    user.test()
+    first = user.start("--cluster", "local", "-n0", "-k", "endless")
+    killed = user.wait_for(lambda session: session if steps_logged(session, "endless") > 1 else None)
+    first.kill()
+    first.communicate()
+    orphans = [pid_of_rank(killed, "endless", rank) for rank in range(2)]
+    second = user.start("--cluster", "local", "-n0", "-k", "tiny", "--run-dir", "second")
+    wait_until(lambda: list(user.path.glob("second/*/owner")))
+    time.sleep(2.0)
+    assert not list(user.path.glob("second/*/runs"))
+    for orphan in orphans:
+        os.kill(orphan, signal.SIGKILL)
+    text, _ = second.communicate(timeout=300)
+    assert second.returncode == 0, text
+    (waiting,) = re.findall(r"ranks of a session that was killed still run on this machine \(process (.*?)\)", text)
+    assert {int(pid) for pid in waiting.split(",")} == set(orphans)

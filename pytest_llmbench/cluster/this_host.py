@@ -1,0 +1,71 @@
+"""This machine in place of nodes of a cluster, for one session at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_llmbench.cluster.allocation import Waiting
+from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.workloads.context import Owner
+from pytest_llmbench.workloads.machine_lock import holders, is_held
+
+
+class ThisHost:
+    """This machine. Locks let one session at a time measure on it: two would each see half a machine.
+
+    The session holds the first lock, and its ranks hold the second, because they outlive a session that is killed.
+    """
+
+    job_id: str | None = None
+
+    def __init__(self) -> None:
+        self._lock = FileLock(_lock_file("this-host"), mode=0o666)
+
+    def start(self) -> None:
+        """Do nothing: the lock is taken when the hosts are first asked for."""
+
+    def hosts(self) -> tuple[str, ...] | Waiting:
+        """This host, as soon as no other session measures on it and no rank of one is left."""
+        if not self._lock.is_locked:
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                return Waiting(reason=f"another session measures on this machine{_who(_lock_file('this-host'))}")
+            if is_held(_lock_file("ranks")):
+                self._lock.release()
+                return Waiting(
+                    reason="ranks of a session that was killed still run on this machine"
+                    f"{_who(_lock_file('ranks'))}; they end themselves soon"
+                )
+        return (socket.gethostname(),)
+
+    def release(self) -> None:
+        """Let the next session measure."""
+        self._lock.release()
+
+
+def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
+    """Say who waits for the ranks of a session; nobody does where they run in pytest's own process."""
+    if settings.cluster == "debug":
+        return None
+    return Owner(path=heartbeat.path, ttl_s=TTL_S, machine_lock=ranks_lock(settings))
+
+
+def ranks_lock(settings: Settings) -> Path | None:
+    """The lock that the ranks of a session on this machine hold; None where Slurm keeps sessions apart."""
+    return _lock_file("ranks") if settings.cluster == "local" else None
+
+
+def _lock_file(what: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
+
+
+def _who(lock: Path) -> str:
+    found = [pid for pid in holders(lock) if pid > 0 and pid != os.getpid()]
+    return f" (process {', '.join(map(str, found[:4]))}{' and others' if len(found) > 4 else ''})" if found else ""

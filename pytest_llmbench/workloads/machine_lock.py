@@ -1,0 +1,54 @@
+"""Two sessions must not measure on one machine at once: every process that loads it holds a lock as long as it lives.
+
+A session that was killed leaves ranks behind for as long as its owner may be silent. Whoever measures beside them
+measures half a machine, so the lock belongs to the ranks and not to the session alone. It is a shared `flock`: the
+kernel gives it back when the last process that holds it has ended, however it ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+# Closing any of these would give the lock back; they stay open until the process ends.
+_held: list[int] = []
+
+
+def hold(path: Path | None) -> tuple[int, ...]:
+    """Hold a machine's lock, with all others that hold it, until this process ends; nothing is held without a path.
+
+    Returns:
+        The descriptor, for programs that this process starts and that may outlive it: handed to them, it holds the lock
+        until they end as well.
+    """
+    if path is None:
+        return ()
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    _held.append(lock)
+    return (lock,)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether any process holds a machine's lock."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def holders(path: Path) -> tuple[int, ...]:
+    """Return the ids of the processes that hold a lock, as far as the kernel lists them, for messages."""
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        inode = f"{path.stat().st_ino}"
+    except OSError:
+        return ()
+    # `1: FLOCK  ADVISORY  READ 4711 08:01:131 0 EOF`; who waits has an arrow behind the number.
+    rows = [line.split() for line in lines if "->" not in line]
+    return tuple(int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].rpartition(":")[2] == inode)

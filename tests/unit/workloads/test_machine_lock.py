@@ -1,0 +1,76 @@
+"""A machine's lock is held by each process that loads the machine, until the last of them has ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.workloads.machine_lock import hold, holders, is_held
+
+# Holds the lock, hands it to a program that outlives it or not, and says that it does.
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from pytest_llmbench.workloads.machine_lock import hold
+locks = hold(Path(sys.argv[1]))
+if sys.argv[2] == "hands on":
+    child = subprocess.Popen(["sleep", "600"], pass_fds=locks, stdout=subprocess.DEVNULL, start_new_session=True)
+    print(child.pid, flush=True)
+else:
+    print(0, flush=True)
+time.sleep(600)
+"""
+
+
+def held(lock: Path, how: str) -> tuple[subprocess.Popen[str], int]:
+    """A process that holds the lock, and the id of the one that it handed it to."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(lock), how], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def test_several_hold_it_and_the_last_gives_it_back(tmp_path: Path) -> None:
+    """Killed processes give it back too, and those that hold it are named."""
+    lock = tmp_path / "lock"
+    assert not is_held(lock)
+    processes = [held(lock, "alone")[0] for _ in range(2)]
+    assert set(holders(lock)) == {process.pid for process in processes}
+    for process in processes:
+        assert is_held(lock)
+        process.kill()
+        process.communicate()
+    assert not is_held(lock)
+    assert holders(lock) == ()
+
+
+def test_a_program_that_outlives_its_driver_holds_it(tmp_path: Path) -> None:
+    """The script of a framework goes on where the driver alone is killed."""
+    lock = tmp_path / "lock"
+    driver, child = held(lock, "hands on")
+    driver.kill()
+    driver.communicate()
+    try:
+        assert is_held(lock)
+    finally:
+        subprocess.run(["kill", "-9", str(child)], check=True)
+    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+        pass
+    assert not is_held(lock)
+
+
+def test_without_a_lock_nothing_is_held(tmp_path: Path) -> None:
+    """Slurm keeps sessions apart by itself."""
+    assert hold(None) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_looking_changes_nothing(tmp_path: Path, mode: int) -> None:
+    """Whoever looks neither waits nor keeps the lock."""
+    lock = tmp_path / "lock"
+    lock.touch(mode)
+    assert not is_held(lock)
+    assert not is_held(lock)
