@@ -103,6 +103,7 @@ def _measure(evidence: Evidence, system: System) -> dict[str, Metric]:
         recipe=recipe,
         steps=series.steps,
         judged=judged_steps(recipe, series.steps),
+        unread=series.unread,
         gpus=topology.gpus,
         totals=series.totals,
         telemetry=series.telemetry,

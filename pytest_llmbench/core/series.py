@@ -73,6 +73,9 @@ class StepSeries(Strict):
         unreadable: `file:line: why` for the lines that should have been a step and could not be read; of very
             many, the first.
         unread: how many lines could not be read.
+        unread_after: how many of them came after which step, 0 before the first.
+        log_interval: the framework logs every so many steps, as it says itself or was told; None where nobody says.
+        first_apart: whether its log has a line for step 1 alone, besides those of its interval.
         totals: what the framework says of the whole run, by name.
         world_size: how many ranks the framework says it has.
         completed: the line with which the framework says that it did all its work.
@@ -87,6 +90,9 @@ class StepSeries(Strict):
     steps: tuple[Step, ...] = ()
     unreadable: tuple[str, ...] = ()
     unread: int = 0
+    unread_after: Mapping[int, int] = {}
+    log_interval: int | None = None
+    first_apart: bool = False
     totals: Mapping[str, float] = {}
     world_size: int | None = None
     completed: str | None = None

@@ -74,8 +74,9 @@ class External(ABC):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far, and fill in what the recipe knows and no line says."""
         series = read_log([folder] if folder.is_file() else log_files(folder, self.logs), self.dialect())
-        steps = (step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
-        return series.model_copy(update={"steps": tuple(steps)})
+        steps = tuple(step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
+        interval = series.log_interval or _log_interval(recipe)
+        return series.model_copy(update={"steps": steps, "log_interval": interval})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
         """Count the tokens of a step; where no line says how many, a sample is a sequence of the recipe's length."""
@@ -95,6 +96,13 @@ class External(ABC):
         """Quote the last line of the output: nothing else is known of the ranks."""
         words = last_words(folder / OUTPUT)
         return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
+
+
+def _log_interval(recipe: Recipe) -> int | None:
+    """After how many steps each the framework is told to log; None where the recipe's arguments do not say."""
+    arguments = recipe.options.get("arguments")
+    told = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
+    return (int(told) or None) if told.isdecimal() else None
 
 
 def fill(text: str, place: Place, where: str) -> str:

@@ -72,6 +72,7 @@ class Nemo(External):
                 # Not the log's: its steps are not used, so a bar that another rank's words cut in two is no loss.
                 "unreadable": events.unreadable,
                 "unread": events.unread,
+                "unread_after": events.unread_after,
                 "restarted": said.restarted or events.restarted,
             }
         )
@@ -138,7 +139,7 @@ def _azure(m: Measurement) -> float | None:
 
 def _nvidia(m: Measurement) -> float | None:
     said = list(_timings(m.steps).values())
-    complete = len(said) == len(m.steps) and len(said) > _NVIDIA_FIRST + 1
+    complete = len(said) == len(m.steps) and len(said) > _NVIDIA_FIRST + 1 and not m.unread
     return stats.fmean(said[_NVIDIA_FIRST:]) if complete else None
 
 

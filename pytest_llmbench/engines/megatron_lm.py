@@ -130,8 +130,13 @@ def _but_the_first(steps: Sequence[Step]) -> list[Step]:
 
 def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
     lines = m.steps if all_lines else _but_the_first(m.steps)
-    seconds = [step.seconds for step in lines if step.seconds is not None]
-    return stats.fmean(seconds) if seconds and len(seconds) == len(lines) else None
+    return _mean(m, [step.seconds for step in lines])
+
+
+def _mean(m: Measurement, said: Sequence[float | None]) -> float | None:
+    """Take the mean of what all lines say; None where one does not, or could not be read."""
+    values = [value for value in said if value is not None]
+    return stats.fmean(values) if values and len(values) == len(said) and not m.unread else None
 
 
 def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
@@ -143,9 +148,7 @@ def _time_for_20m(m: Measurement, *, all_lines: bool) -> float | None:
 
 
 def _tflops(m: Measurement) -> float | None:
-    said = [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]
-    values = [value for value in said if value is not None]
-    return stats.fmean(values) if values and len(values) == len(m.steps) else None
+    return _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps])
 
 
 _RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"

@@ -165,7 +165,7 @@ def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
 def _median_wps(m: Measurement) -> float | None:
     said = [step.reported.get("wps") for step in m.steps[1:]]
     rates = [rate for rate in said if rate]
-    return stats.median(rates) if rates and len(rates) == len(said) else None
+    return stats.median(rates) if rates and len(rates) == len(said) and not m.unread else None
 
 
 _STATISTICS: Mapping[str, Statistic] = {

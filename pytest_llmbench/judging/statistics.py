@@ -41,6 +41,7 @@ class Measurement:
         recipe: what was run.
         steps: every step of the run, in order.
         judged: those left by the recipe's warm-up rule.
+        unread: how many lines of its log could not be read, which leaves rules over all lines without a value.
         gpus: GPUs in all; 0 on the CPU.
         totals: what the framework says of the whole run, by name.
         matmul_flops_per_s: measured matrix-product rate of all ranks together, FLOP/s.
@@ -55,6 +56,7 @@ class Measurement:
     gpus: int
     matmul_flops_per_s: float | None
     peak_flops_per_s: float | None
+    unread: int = 0
     totals: Mapping[str, float] = field(default_factory=dict)
     counts_flops: bool = True
     telemetry: Sequence[GpuTelemetry] = ()

@@ -143,6 +143,7 @@ class _Log:
     def _add(self, said: StepLine) -> StepLine:
         """Return what is said together with what was said of the same step before."""
         old = self.step
+        said = replace(said, revises=True)
         if old is not None and old.step == said.step:
             said = replace(
                 said,

@@ -17,7 +17,9 @@ class StepLine:
     Attributes:
         step: 1-based number of the last step it is about.
         interval: how many steps it is about; None for as many as there are since the line before it.
-        said_again: whether the next line's mean is about the steps of this line, too.
+        first_apart: whether such a log has a line for step 1 alone, besides those of its interval, whose step is in the
+            next line's mean, too.
+        revises: whether it may say more, or other numbers, of a step than a line before it did.
         seconds: duration of one step.
         tokens: tokens of one step over all ranks.
         samples: sequences of one step over all ranks.
@@ -29,7 +31,8 @@ class StepLine:
 
     step: int
     interval: int | None = None
-    said_again: bool = False
+    first_apart: bool = False
+    revises: bool = field(default=False, compare=False)
     seconds: float | None = None
     tokens: int | None = None
     samples: int | None = None
@@ -62,6 +65,13 @@ class WorldSize:
 
 
 @dataclass(frozen=True, slots=True)
+class LogInterval:
+    """The framework says that it logs every so many steps."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The framework says that it did all its work."""
 
@@ -75,7 +85,7 @@ class Failed:
     words: str
 
 
-Item = StepLine | Total | Count | WorldSize | Completed | Failed
+Item = StepLine | Total | Count | WorldSize | LogInterval | Completed | Failed
 
 # A dialect: the items of one line without its prefix, in the order in which it says them.
 # It raises Unreadable, and nothing else, for a line that looks like a step and is none.

@@ -18,6 +18,7 @@ from pytest_llmbench.readers.items import (
     Count,
     Failed,
     Item,
+    LogInterval,
     Parse,
     StepLine,
     Total,
@@ -78,8 +79,9 @@ class _Collected:
     _completed: str | None = None
     _failure: str | None = None
     _restarted: str | None = None
+    _log_interval: int | None = None
     _unreadable: list[str] = field(default_factory=list)
-    _unread: int = 0
+    _unread_after: Counter[int] = field(default_factory=Counter)
 
     def take(self, item: Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
@@ -95,6 +97,8 @@ class _Collected:
                 self._take_step(item, line)
             case WorldSize() if line.whole:
                 self._take_world_size(item, line)
+            case LogInterval(steps=steps) if line.whole:
+                self._log_interval = self._log_interval or steps
             case Total(name=name, value=value) if line.whole:
                 self._totals.setdefault(name, value)
             case Count(name=name) if line.whole:
@@ -102,7 +106,7 @@ class _Collected:
 
     def refuse(self, line: Line, why: str) -> None:
         """Count a line that could not be read, and show the first of them."""
-        self._unread += 1
+        self._unread_after[max((next(reversed(steps)) for steps in self._steps.values()), default=0)] += 1
         if len(self._unreadable) < _MOST_REPORTED:
             self._unreadable.append(f"{line.file}:{line.number}: {why}")
 
@@ -116,7 +120,10 @@ class _Collected:
         return StepSeries(
             steps=tuple(_with_intervals(list(furthest.values()))),
             unreadable=tuple(self._unreadable),
-            unread=self._unread,
+            unread=self._unread_after.total(),
+            unread_after=self._unread_after,
+            log_interval=self._log_interval,
+            first_apart=any(step.first_apart for step in furthest.values()),
             totals={**counts, **self._totals},
             world_size=self._world_size,
             completed=self._completed,
@@ -128,10 +135,11 @@ class _Collected:
     def _take_step(self, step: StepLine, line: Line) -> None:
         steps = self._steps.setdefault(line.source, {})
         last = next(reversed(steps), 0)
-        if step.step >= last:
-            steps[step.step] = step  # a progress bar says a step several times: its last word counts
+        if step.step > last or (step.step == last and step.revises):
+            steps[step.step] = step
         elif repr(steps.get(step.step)) != repr(step):  # else a copy; repr, as NaN is not equal to itself
-            self._restart(line, f"step {step.step} after step {last}")
+            after = f"after step {last}" if step.step < last else "again, with other numbers"
+            self._restart(line, f"step {step.step} {after}")
 
     def _take_world_size(self, size: WorldSize, line: Line) -> None:
         source = (line.file, line.source)
@@ -163,7 +171,7 @@ def _with_intervals(lines: Sequence[StepLine]) -> Iterator[Step]:
             peak_memory_bytes=line.peak_memory_bytes,
             reported=line.reported,
         )
-        if not line.said_again:
+        if not (line.first_apart and line.step == 1):
             before = line.step
 
 

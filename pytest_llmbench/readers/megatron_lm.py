@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from pytest_llmbench.readers.items import Completed, Failed, Item, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 from pytest_llmbench.readers.words import failure
 
@@ -44,6 +44,7 @@ _CONSUMED, _NAN, _SCALE = "consumed samples", "number of nan iterations", "loss 
 _OFTEN = ("consumed samples", "learning rate", "loss scale", "number of skipped iterations", "number of nan iterations")
 
 _WORLD_SIZE = re.compile(r"using world size: (\d{1,9})(?:,| and)", re.ASCII)
+_LOG_INTERVAL = re.compile(r" *log_interval \.+ (\d{1,9})\s*", re.ASCII)
 _COMPLETED = re.compile(
     r"\[(?:after training is done|exiting program at iteration \d+|exiting program after [\d.e-]+ minutes)\] datetime:",
     re.ASCII,
@@ -61,6 +62,8 @@ def parse(text: str) -> Iterable[Item]:
 def _other(text: str) -> Iterator[Item]:
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1]))
+    if match := _LOG_INTERVAL.fullmatch(text):
+        yield LogInterval(int(match[1]))
     if _COMPLETED.search(text):
         yield Completed(text)
     if _FAILED.search(text) or failure(text):
@@ -80,9 +83,7 @@ def _step(text: str) -> StepLine:
     length = count(_LENGTH, fields[_LENGTH]) if _LENGTH in fields else None
     return StepLine(
         step=step,
-        # From core 0.16 on, whose time has microseconds, the first iteration has a line besides those of the
-        # log interval, and the next line's mean includes it.
-        said_again=step == 1 and head["micro"] is not None,
+        first_apart=head["micro"] is not None,  # from core 0.16 on
         seconds=_seconds(fields),
         tokens=samples * length if samples is not None and length is not None else None,
         samples=samples,

@@ -14,7 +14,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pytest_llmbench.readers.items import Completed, Count, Failed, Item, StepLine, Total, Unreadable, WorldSize
+from pytest_llmbench.readers.items import (
+    Completed,
+    Count,
+    Failed,
+    Item,
+    LogInterval,
+    StepLine,
+    Total,
+    Unreadable,
+    WorldSize,
+)
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 from pytest_llmbench.readers.words import failure
 
@@ -23,6 +33,8 @@ _GIB = 2**30
 # fairseq's words end in it, metaseq's do not; both repeat it once for each step that is not made.
 _OVERFLOW = "gradient overflow detected"
 _WORLD_SIZE = re.compile(r"\| training on (\d{1,9}) devices", re.ASCII)
+# In the configuration that it prints, as a dictionary or a namespace.
+_LOG_INTERVAL = re.compile(r"\blog_interval(?:'?: |=)(\d{1,9})[,)}]", re.ASCII)
 _STOP = re.compile(r"\| Stopping training due to num_updates: \d+ >= max_update: (\d{1,15})\b", re.ASCII)
 _DONE = re.compile(r"\| done training in (\d+(?:\.\d+)?) seconds", re.ASCII)
 
@@ -39,6 +51,8 @@ def parse(text: str) -> Iterable[Item]:
 def _other(text: str) -> Iterator[Item]:
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1]))
+    if "log_interval" in text and (match := _LOG_INTERVAL.search(text)):
+        yield LogInterval(int(match[1]))
     if _OVERFLOW in text:
         yield Count("gradient_overflows")
     if match := _STOP.search(text):

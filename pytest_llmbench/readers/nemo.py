@@ -42,7 +42,8 @@ def parse(text: str) -> Iterable[Item]:
         if "global_step=" in bar[1]:
             if not bar[2]:
                 raise Unreadable("the bar is cut off")
-            yield replace(_step(dict(_pairs(bar[1].split(", "), "="))), interval=1)  # it shows the last step alone
+            # It shows the last step alone, and is drawn again and again.
+            yield replace(_step(dict(_pairs(bar[1].split(", "), "="))), interval=1, revises=True)
     if match := _COMPLETED.search(text):
         yield Completed(match[0])
     if match := _WORLD_SIZE.search(text):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics as stats
+import math
+from bisect import bisect
+from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
@@ -28,24 +29,54 @@ def unreadable(e: Evidence) -> Iterator[Problem]:
 def lines(e: Evidence) -> Iterator[Problem]:
     """A few unreadable lines are shown and judged without; where more is missing than they explain, nothing is."""
     numbers = [step.step for step in e.series.steps]
-    if e.series.unread > max(1, _MOST_UNREAD * len(numbers)):
+    if e.series.unread > _MOST_UNREAD * len(numbers):
         yield from unreadable(e)
     if not numbers:
         if not e.series.totals:
-            yield Problem(kind="steps_missing", message="its log has not a single step, nor a number about the whole")
+            yield _missing("its log has not a single step, nor a number about the whole")
         return
     if numbers[-1] > e.recipe.steps:
         message = f"its log goes on to step {numbers[-1]}; the recipe ends at step {e.recipe.steps}"
         yield Problem(kind="wrong_work", message=message)
-    gaps = [number - before for before, number in pairwise([0, *numbers])]
-    # The first step may have a line of its own, so that the first two gaps tell nothing.
-    usual = stats.mode(gaps[2:] or [e.series.steps[-1].interval])
-    missing = sum(max(0, round(gap / usual) - 1) for gap in gaps)
-    if e.recipe.end == "steps":
-        missing += max(0, (e.recipe.steps - numbers[-1]) // usual)
-    if missing > e.series.unread:
-        yield Problem(
-            kind="steps_missing",
-            message=f"its log speaks of {len(numbers)} steps, every {usual} of them, up to step {numbers[-1]} of "
-            f"{e.recipe.steps}; {missing} lines in between or at the end are missing",
+    every = _interval(e, numbers)
+    if every is None:
+        yield _missing(
+            f"of its lines only that of step {numbers[-1]} is there, and nothing says that no other is missing: "
+            "keep the part of the log that says how often it logs"
         )
+        return
+    missing = _unexplained(e, numbers, _due(e, every, numbers[-1]) - set(numbers))
+    if missing:
+        yield _missing(
+            f"its log speaks of {len(numbers)} steps, every {every} of them, up to step {numbers[-1]} of "
+            f"{e.recipe.steps}; {len(missing)} lines are missing, first that of step {missing[0]}"
+        )
+
+
+def _interval(e: Evidence, numbers: list[int]) -> int | None:
+    """After how many steps each there is a line; None where that is not known.
+
+    A framework logs the multiples of its interval. Where it does not say which, it is the largest number of which all
+    are multiples, whichever of them are lost.
+    """
+    regular = [number for number in numbers if number > 1 or not e.series.first_apart]
+    said = [e.series.log_interval] if e.series.log_interval else []
+    known = said or len(regular) > 1 or regular == [1]
+    return math.gcd(*regular, *said) if regular and known else None
+
+
+def _due(e: Evidence, every: int, last: int) -> set[int]:
+    end = e.recipe.steps if e.recipe.end == "steps" else last
+    return {*range(every, end + 1, every), *([1] if e.series.first_apart else [])}
+
+
+def _unexplained(e: Evidence, numbers: list[int], missing: set[int]) -> list[int]:
+    """Return the missing steps of those gaps in which fewer lines could not be read than are missing."""
+    begins = [0, *numbers]
+    begin = {step: begins[bisect(begins, step) - 1] for step in sorted(missing)}
+    lost = Counter(begin.values())
+    return [step for step, before in begin.items() if lost[before] > e.series.unread_after.get(before, 0)]
+
+
+def _missing(message: str) -> Problem:
+    return Problem(kind="steps_missing", message=message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pytest_llmbench.core.paths import shipped
@@ -54,3 +56,18 @@ def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int]
     )
     seconds = statistics_of(get_engine("megatron_lm"))["time_for_20m_tokens_without_first_line"].compute(measurement)
     assert seconds == pytest.approx(2.0 * 20e6 / recipe.tokens_per_step)
+
+
+@pytest.mark.parametrize("name", ["megatron_lm", "metaseq", "nemo_torchrun"])
+def test_rules_over_all_lines_have_no_value_where_a_line_is_unreadable(name: str) -> None:
+    """What that line says may change the number; rules over judged steps are left."""
+    recipe = load_recipes([shipped("recipes")])["nlp175b"].on(Topology(nodes=96, gpus_per_node=4))
+    steps = [Step(step=step, interval=1, seconds=2.0, reported={"wps": 5.0, "tflops": 9.0}) for step in range(1, 101)]
+    whole = Measurement(
+        recipe=recipe, steps=steps, judged=steps, gpus=384, matmul_flops_per_s=None, peak_flops_per_s=None
+    )
+    rules = get_engine(name).statistics
+    values = {rule for rule, statistic in rules.items() if statistic.compute(whole) is not None}
+    left = {rule for rule, each in rules.items() if each.compute(dataclasses.replace(whole, unread=1)) is not None}
+    assert {"tokens_per_s_all_lines", "median_wps", "step_time_after_5"} & values
+    assert left <= {"step_time_last"}

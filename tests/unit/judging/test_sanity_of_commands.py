@@ -49,7 +49,14 @@ def evidence(
     return dataclasses.replace(good, **changes)
 
 
+def without(*missing: int) -> tuple[Step, ...]:
+    """A line for each second of the 12 steps, but some."""
+    return tuple(step for step in steps(12, 2) if step.step not in missing)
+
+
 CUT = {"end": "time_limit"}
+UNREAD: dict[str, Any] = {"unreadable": ("log:6: cut",), "unread": 1}
+FIRST = (Step(step=1, seconds=1.0, tokens=256, samples=8, loss=5.0),)
 LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
 
 
@@ -61,8 +68,12 @@ LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE 
         evidence(steps(6), completed=None, cut_off="declared", recipe=CUT),
         evidence(steps(6), completed=None, cut_off=LINE, recipe=CUT),
         evidence(cut_off=LINE),  # it did all its work before
-        evidence((*steps()[:5], *steps()[6:]), unreadable=("log:6: cut",), unread=1),
+        evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, wall_s=60.0, **UNREAD, unread_after={5: 1}),
         evidence((), totals={"throughput": 1.0}),
+        evidence(steps(12, 12), log_interval=12),
+        evidence(steps(12, 4), log_interval=8),  # more often than it was told to
+        evidence((*FIRST, *steps(12, 4)), first_apart=True),
+        evidence((*FIRST, *steps(12, 12)), first_apart=True, log_interval=12),
         evidence(steps(10, 5)),  # the two steps after the last line of a log interval have none
         evidence(failure="ValueError: handled"),
         evidence(steps(tokens=None, samples=None, loss=None)),
@@ -91,10 +102,30 @@ def test_a_good_run_passes(good: Evidence) -> None:
         (evidence(device="NVIDIA H200"), "wrong_hardware", "the system file promises"),
         (evidence(world_size=4), "wrong_ranks", "its log speaks of 4 ranks; the run was to have 2"),
         (evidence(unreadable=("a.log:6: cut",), unread=2), "unreadable_log", "2 lines that look like steps"),
+        (evidence(**UNREAD), "unreadable_log", "1 line that looks like a step"),
+        (evidence(steps(49), recipe={"steps": 49}, **UNREAD), "unreadable_log", "1 line that looks like a step"),
+        (evidence((), **UNREAD, totals={"throughput": 1.0}), "unreadable_log", "1 line that looks like a step"),
+        (
+            evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, **UNREAD, unread_after={9: 1}),
+            "steps_missing",
+            "1 lines are missing, first that of step 6",
+        ),
         (evidence((*steps()[:5], *steps()[6:])), "steps_missing", "11 steps, every 1 of them, up to step 12 of 12; 1"),
+        (evidence(without(6)), "steps_missing", "5 steps, every 2 of them, up to step 12 of 12; 1 lines are missing"),
+        (evidence(without(2)), "steps_missing", "first that of step 2"),
+        (evidence(without(2, 6)), "steps_missing", "2 lines are missing, first that of step 2"),
+        (evidence(steps(12, 4), log_interval=2), "steps_missing", "3 lines are missing, first that of step 2"),
+        (
+            evidence(steps()[-1:]),
+            "steps_missing",
+            "only that of step 12 is there, and nothing says that no other is missing",
+        ),
+        (evidence((*FIRST, *steps()[-1:]), first_apart=True), "steps_missing", "only that of step 12 is there"),
+        (evidence(steps(12, 4), first_apart=True), "steps_missing", "1 lines are missing, first that of step 1"),
+        (evidence((*steps(8, 2), Step(step=11, seconds=1.0))), "steps_missing", "every 1 of them"),
         (evidence(steps(6)), "steps_missing", "6 steps, every 1 of them, up to step 6 of 12; 6"),
-        (evidence(steps(5, 5)), "steps_missing", "1 steps, every 5 of them, up to step 5 of 12; 1"),
-        (evidence(steps()[4:]), "steps_missing", "; 4 lines"),
+        (evidence(steps(5, 5), log_interval=5), "steps_missing", "1 steps, every 5 of them, up to step 5 of 12; 1"),
+        (evidence(steps()[4:]), "steps_missing", "; 4 lines are missing, first that of step 1"),
         (evidence(steps(15)), "wrong_work", "its log goes on to step 15; the recipe ends at step 12"),
         (evidence(steps(tokens=255)), "wrong_work", "step 12 counted 255 tokens in 8 sequences"),
         (evidence(steps(samples=4, tokens=None)), "wrong_work", "step 12 counted None tokens in 4 sequences"),
@@ -121,10 +152,14 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
     first = Step(step=1, interval=1, seconds=seconds, loss=5.0)
     means = [Step(step=n, interval=every, seconds=seconds, loss=4.0) for n in range(every, last + 1, every)]
     logged = (first, *means) if every > 1 else (first, means[1].model_copy(update={"interval": 2}), *means[2:])
-    recipe = {"steps": last, "warm_up": {"steps": 1}}
+    run: dict[str, Any] = {
+        "recipe": {"steps": last, "warm_up": {"steps": 1}},
+        "first_apart": True,
+        "log_interval": every,
+    }
     took = last * seconds
-    assert first_problem(evidence(logged, recipe=recipe, wall_s=took)) is None
-    problem = first_problem(evidence(logged, recipe=recipe, wall_s=max(took - 5.1, took * 0.99 - 5.0)))
+    assert first_problem(evidence(logged, **run, wall_s=took)) is None
+    problem = first_problem(evidence(logged, **run, wall_s=max(took - 5.1, took * 0.99 - 5.0)))
     assert took <= 5.0 or problem is not None
     if problem is not None:
         assert f"the steps add up to {took:.4g} s" in problem.message

@@ -14,6 +14,7 @@ from pytest_llmbench.readers.items import (
     Count,
     Failed,
     Item,
+    LogInterval,
     Parse,
     StepLine,
     Total,
@@ -26,20 +27,22 @@ Read = Callable[[Parse, str], StepSeries]
 
 
 def parse(text: str) -> Iterable[Item]:
-    """`step 3 0.5` took 0.5 s; `first 1 0.5` is said again by the next; the other items by their names."""
+    """`step 3 0.5` took 0.5 s; so did `bar 3 0.5`, so far; `first 1 0.5` is said again; the other items by name."""
     match text.split():
         case ["step", number, seconds]:
             yield StepLine(step=int(number), seconds=float(seconds))
+        case ["bar", number, seconds]:
+            yield StepLine(step=int(number), seconds=float(seconds), revises=True)
         case ["first", number, seconds]:
-            yield StepLine(step=int(number), seconds=float(seconds), interval=1, said_again=True)
+            yield StepLine(step=int(number), seconds=float(seconds), interval=1, first_apart=True)
         case ["step", *_]:
             raise Unreadable("no step")
         case ["total", name, value]:
             yield Total(name, float(value))
         case ["skipped"]:
             yield Count("skipped")
-        case ["ranks", number]:
-            yield WorldSize(int(number))
+        case ["ranks" | "every" as name, number]:
+            yield WorldSize(int(number)) if name == "ranks" else LogInterval(int(number))
         case ["done", *_]:
             yield Completed(text)
         case ["failed", *_]:
@@ -117,9 +120,30 @@ def test_ranks_that_say_the_same_are_one(read: Read) -> None:
 
 def test_the_last_word_on_a_step_counts(read: Read) -> None:
     """A progress bar says a step several times."""
-    series = read(parse, "step 1 1\nstep 2 1\rstep 2 3\r\n")
+    series = read(parse, "bar 1 1\nbar 2 1\rbar 2 3\r\n")
     assert [step.seconds for step in series.steps] == [1.0, 3.0]
     assert series.restarted is None
+
+
+def test_a_line_that_says_other_numbers_of_a_step_is_noticed(read: Read) -> None:
+    """A log says a step once, or copies itself: of two numbers nobody knows which is right."""
+    series = read(parse, "step 1 1\nstep 2 1\nstep 2 0.5\n")
+    assert series.restarted == "job.out:3: step 2 again, with other numbers: a second run in the same log"
+    assert read(parse, "step 1 1\nstep 2 1\nstep 2 1\n").restarted is None
+    assert read(parse, "0: step 1 1\n1: step 1 2\n").restarted is None  # another rank's
+
+
+def test_how_often_it_logs(read: Read) -> None:
+    """The first word counts; of a line that is cut off none."""
+    assert read(parse, "every 10\nevery 5\n").log_interval == 10
+    assert read(parse, "every 10").log_interval is None
+
+
+def test_unreadable_lines_have_a_place(read: Read) -> None:
+    """Each is known by the step before it, that of the rank that got furthest."""
+    series = read(parse, "step x\n0: step 1 1\n1: step 1 1\n0: step 2 1\n1: step x\nstep 3 1\nstep x\nstep x\n")
+    assert series.unread_after == {0: 1, 2: 1, 3: 2}
+    assert series.unread == 4
 
 
 def test_a_second_run_is_noticed_and_not_mixed_in(read: Read) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, Parse, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.megatron_lm import parse
 
@@ -65,7 +65,7 @@ def test_every_version(text: str) -> None:
     assert line.seconds == pytest.approx(1.5036)
     assert line.samples == (None if text == V1 else 512)
     assert line.interval is None
-    assert not line.said_again
+    assert line.first_apart == (text == CORE_0_16)
 
 
 def test_what_only_some_versions_say() -> None:
@@ -305,3 +305,9 @@ def test_in_our_own_log_the_second_line_is_the_mean_of_two() -> None:
     steps = read_log([log], parse).steps
     assert (steps[0].interval, steps[1].interval) == (1, 2)
     assert steps[1].seconds == pytest.approx(two.total_seconds() / 2, rel=0.02)
+
+
+def test_how_often_it_logs() -> None:
+    """It is among the arguments that it prints; others have names that end in the same words."""
+    assert list(parse("  log_interval .................................... 5")) == [LogInterval(5)]
+    assert list(parse("  tensorboard_log_interval ........................ 1")) == []

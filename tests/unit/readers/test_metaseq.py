@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.items import Completed, Count, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
+from pytest_llmbench.readers.items import (
+    Completed,
+    Count,
+    Failed,
+    Item,
+    LogInterval,
+    Parse,
+    StepLine,
+    Total,
+    Unreadable,
+    WorldSize,
+)
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.metaseq import parse
 
@@ -203,3 +214,15 @@ def test_a_log_of_torchrun(sample: Sample) -> None:
     assert series.totals == {"max_update": 20.0, "done_training_s": 0.5}
     assert (series.world_size, series.unread, series.failure) == (2, 0, None)
     assert series.completed is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-21 02:58:47 | INFO | metaseq.cli.train | {'common': {'log_interval': 5, 'log_format': 'json'}}",
+        "2021-03-08 18:05:49 | INFO | fairseq_cli.train | Namespace(adam_eps=1e-08, log_interval=5, seed=1)",
+    ],
+)
+def test_how_often_it_logs(text: str) -> None:
+    """It is in the configuration that it prints."""
+    assert list(parse(text)) == [LogInterval(5)]
