@@ -16,6 +16,7 @@ from pytest_llmbench.core.series import RankInfo, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.readers.log import last_words
+from pytest_llmbench.readers.srun import first_to_end
 
 # Ends that are about the job and not about the program in it.
 JOB_ENDS = {
@@ -134,9 +135,10 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
         return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if silent:
         words = outcome.job.last_words()
+        first = _first_to_end(silent, words)
         said = f"; the launcher says: {' / '.join(words.splitlines()[:3])}" if words else ""
-        names = ", ".join(_rank(info) for info in silent[:4])
-        return _told(outcome, silent[0], f"{names} died without a word (killed, or out of memory?){said}")
+        names = ", ".join(_rank(info) for info in first[:4])
+        return _told(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
     if failed:
         return _told(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
@@ -149,6 +151,12 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
             log=str(rank_log(outcome.folder / "logs", 0) or outcome.folder / "logs"),
         )
     return None
+
+
+def _first_to_end(silent: list[RankInfo], words: str) -> list[RankInfo]:
+    """Leave out the ranks that srun ended because of another one; all of them where it names none."""
+    first = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
+    return [info for info in silent if info.rank in first] or silent
 
 
 def _finished(series: StepSeries) -> list[RankInfo]:

@@ -208,7 +208,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
     raise ClusterError(f"process {process.pid} does not end")
 
 
-def _tail(path: Path, most: int = 2000) -> str:
+def _tail(path: Path, most: int = 1 << 16) -> str:
     try:
         data = path.read_bytes()
     except OSError:

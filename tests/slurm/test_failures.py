@@ -60,6 +60,7 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: typ
     message = error_of(user.finish(process))
     assert "rank_died" in message
     assert f"(pid {pid})" in message
+    assert f"(pid {watch.pid(session, 'tiny', 0)})" not in message  # srun ended it, because of the other
     queue.wait_until_empty(session, 30)
 
 

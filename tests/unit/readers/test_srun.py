@@ -1,0 +1,54 @@
+"""Of the tasks that srun says ended, those that ended first are told from those that it ended."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.readers.srun import first_to_end
+
+# Printed by a real srun whose task 6 was killed.
+KILLED = """\
+srun: error: n4: task 6: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=17.0
+slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-23T03:11:26 ***
+Terminated
+srun: error: n4: task 7: Terminated
+srun: error: n1: task 0: Exited with exit code 143
+srun: error: n3: tasks 4-5: Terminated
+srun: Force Terminated StepId=17.0
+"""
+# The same, where tasks 1 and 5 ended with status 3 at about the same time.
+EXITED = """\
+srun: error: n5: task 1: Exited with exit code 3
+srun: launch/slurm: _step_signal: Terminating StepId=18.0
+slurmstepd-n5: error: *** STEP 18.0 ON n5 CANCELLED AT 2026-11-23T03:11:27 ***
+srun: error: n7: task 5: Exited with exit code 3
+srun: error: n5: task 0: Terminated
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (KILLED, [{6}]),
+        (EXITED, [{1}]),
+        (KILLED.partition("srun: launch")[0], [{6}]),
+        (KILLED.replace("task 6: Killed", "tasks 4,6-7: Out Of Memory"), [{4, 6, 7}]),
+        ("slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026 ***\nsrun: error: n1: task 0: Terminated\n", []),
+        ("srun: error: Unable to create step for job 7: Job/step already completing\n", []),
+        ("", []),
+    ],
+    ids=["killed", "exited", "cut", "out of memory", "cancelled", "not started", "nothing"],
+)
+def test_the_cause_comes_before_the_step_is_ended(text: str, ranks: list[set[int]]) -> None:
+    """What comes behind it is its effect."""
+    assert [set(ended.ranks) for ended in first_to_end(text)] == ranks
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    """Launchers print anything."""
+    first_to_end(text)
+    first_to_end(f"srun: error: n1: tasks {text}: Killed")
