@@ -132,7 +132,7 @@ class Campaign:
         if left.verdict == "error":
             return
         tally.judged[kind] += 1
-        if subject.proves is not None and not subject.proves(mutant.files):
+        if left.verdict == "judged" and subject.proves is not None and not subject.proves(mutant.files):
             tally.unproved[kind] += 1
             tally.example("without proof", kind, mutant.number)
         if subject.bare:  # its numbers were never judged

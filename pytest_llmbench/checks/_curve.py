@@ -50,7 +50,7 @@ def judge(
     wanted = references if site.scale == "full" else ()
     whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=len(hosts), gpus=gpus)
     applicable = [each for each in wanted if applies(each, whole, site.system, device)]
-    doubt = doubt or _doubt(curve, site.ranks_per_node * len(hosts)) or _unmeasured(readings, applicable)
+    doubt = doubt or next(_doubts(curve, site.ranks_per_node * len(hosts)), None) or _unmeasured(readings, applicable)
     findings = tuple(_wrong(curve, wrong, host))
     notes = [] if applicable else ["no reference is for this machine: bandwidths are reported, values were checked"]
     if doubt and findings:
@@ -103,19 +103,20 @@ def _wrong(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterat
     )
 
 
-def _doubt(curve: Curve, ranks: int) -> str | None:
-    """Why a curve proves nothing, by itself."""
+def _doubts(curve: Curve, ranks: int) -> Iterator[str]:
+    """Why a curve proves nothing, by itself, what tells most first."""
     if not curve.points:
-        return f"no size of {curve.collective} was measured"
-    if not curve.complete:
-        return f"the measurement ended before its end, after {size_name(curve.points[-1].size)}"
+        yield curve.doubt or f"no size of {curve.collective} was measured"
+    elif not curve.complete:
+        yield curve.doubt or f"the measurement ended before its end, after {size_name(curve.points[-1].size)}"
     if curve.unreadable:
-        return f"{curve.unreadable} lines of the measurement cannot be read"
+        yield f"{curve.unreadable} lines of the measurement cannot be read"
     if curve.ranks is not None and curve.ranks != ranks:
-        return f"{curve.ranks} ranks measured, {ranks} were asked for"
+        yield f"{curve.ranks} ranks measured, {ranks} were asked for"
+    if curve.doubt is not None:
+        yield f"the measurement contradicts itself: {curve.doubt}"
     if all(point.wrong is None for point in curve.points):
-        return "no result was checked"
-    return None
+        yield "no result was checked"
 
 
 def _unmeasured(readings: Sequence[Reading], references: Sequence[Reference]) -> str | None:

@@ -126,11 +126,13 @@ class Collective:
         if data is None:
             return Report(unjudged=silent(answers))
         told = data["runs"][self.name]
-        curves = _read(told, self.name)
+        curves = _read(told, self.name, fleet.site.ranks_per_node * len(fleet.hosts))
         if len(curves) != 1:
             why = "printed no table" if not curves else f"printed {len(curves)} tables: was it built without MPI?"
             return Report(problem=f"{told['command']} {why}; it {_ended(told)}", evidence={"nccl_tests": told})
         doubt = None if told["code"] == 0 else f"{told['command']} {_ended(told)}"
+        if curves[0].collective != self.name:
+            doubt = doubt or f"{told['command']} measured {curves[0].collective}, and not {self.name}"
         report = judge(curves[0], settings.references, fleet, data["device"], {}, doubt)
         return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": told}})
 
@@ -178,12 +180,12 @@ def _theirs(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], dea
     )
 
 
-def _read(told: Mapping[str, Any], name: str) -> list[Curve]:
+def _read(told: Mapping[str, Any], name: str, ranks: int) -> list[Curve]:
     """The curve by the file, which has all digits, or what was printed."""
     try:
-        return [read_nccl_tests_json(told["json"] or "").model_copy(update={"collective": name})]
+        return [read_nccl_tests_json(told["json"] or "", name, ranks)]
     except Unreadable:
-        return read_nccl_tests(told["text"], name)
+        return read_nccl_tests(told["text"], name, ranks)
 
 
 def _ended(told: Mapping[str, Any]) -> str:

@@ -114,6 +114,7 @@ class Curve(Strict):
         unreadable: lines that look like a point and cannot be read as one.
         out_of_bounds: how many of its points nccl-tests found to have wrong values; None where it does not say.
         average_busbw: mean over all points by nccl-tests itself, GB/s; None where it does not say.
+        doubt: where it contradicts itself, in words; None where it does not.
     """
 
     collective: str | None
@@ -125,6 +126,7 @@ class Curve(Strict):
     unreadable: NonNegativeInt = 0
     out_of_bounds: NonNegativeInt | None = None
     average_busbw: FiniteFloat | None = None
+    doubt: str | None = None
 
     def at(self, size: int) -> Point | None:
         """The point of a size, bytes; the slowest of several, and None for none."""

@@ -1,13 +1,12 @@
 """What nccl-tests prints, of any of its versions, becomes curves.
 
 The columns before the times differ between versions and between operations, and some rows leave some of them blank. So
-columns are counted from the right. What is read must agree with itself: size by time is algbw, to the digits printed.
+columns are counted from the right. What is read must agree with itself, to the digits printed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -16,20 +15,21 @@ from pydantic import ValidationError
 from pytest_llmbench.core.curves import Curve, Point, Timing
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.lines import split_prefix
+from pytest_llmbench.readers.nccl_tests_agreement import Printed, Side, average, disagreement, part, side
 from pytest_llmbench.readers.numbers import count, number
 
 _HEADER = re.compile(r"#\s+size\s+count\s+type\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s", re.ASCII)
-_TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 _RANK = re.compile(r"#\s+Rank\s+(\d+) .*?Pid\s+\d+ on\s+(\S+) device\s+\d+ ", re.ASCII)
 _NAME = re.compile(r"# Collective test starting: (?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$", re.ASCII)
-_WRONG = re.compile(r"# Out of bounds values\s*: (\d+) ", re.ASCII)
+_WRONG = re.compile(r"# Out of bounds values\s*: (\d{1,15}) (OK|FAILED)\s*$", re.ASCII)
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: (\S+)", re.ASCII)
 
 _DTYPES = {"float": "float32", "half": "float16", "double": "float64"}
 
 
-def read_nccl_tests(text: str, collective: str | None = None) -> list[Curve]:
+def read_nccl_tests(text: str, collective: str | None = None, ranks: int | None = None) -> list[Curve]:
     """Read the tables of a log, one curve each; none where there is no table.
 
     Ranks that each print a table of their own with a prefix of their own are told apart.
@@ -37,6 +37,7 @@ def read_nccl_tests(text: str, collective: str | None = None) -> list[Curve]:
     Args:
         text: the log. A last line without an end was cut off, and is not read.
         collective: what was measured, where the log does not say: only versions from 2.16.7 on do.
+        ranks: how many measured, where the log does not say.
     """
     tables: dict[str, list[_Table]] = {}
     lines = re.split(r"[\r\n]", text)
@@ -44,7 +45,7 @@ def read_nccl_tests(text: str, collective: str | None = None) -> list[Curve]:
         source, rest = split_prefix(line)
         tables.setdefault(source, [_Table(collective)])
         _take(rest, tables[source], whole=number_ < len(lines))
-    return [table.curve() for table in chain.from_iterable(tables.values()) if table.begun]
+    return [table.curve(ranks) for table in chain.from_iterable(tables.values()) if table.begun]
 
 
 def dtype_of(name: str) -> str:
@@ -61,9 +62,11 @@ class _Table:
     ranks: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
     points: list[Point] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
     unreadable: int = 0
     out_of_bounds: int | None = None
-    average: float | None = None
+    average: Printed | None = None
+    doubt: str | None = None
 
     @property
     def begun(self) -> bool:
@@ -73,7 +76,13 @@ class _Table:
     def complete(self) -> bool:
         return self.average is not None and self.out_of_bounds is not None
 
-    def curve(self) -> Curve:
+    @property
+    def over(self) -> bool:
+        """Whether its footer has begun, which no row follows."""
+        return self.average is not None or self.out_of_bounds is not None
+
+    def curve(self, ranks: int | None) -> Curve:
+        ranks = len(self.ranks) or ranks
         return Curve(
             collective=self.collective,
             points=tuple(self.points),
@@ -83,8 +92,27 @@ class _Table:
             complete=self.complete,
             unreadable=self.unreadable,
             out_of_bounds=self.out_of_bounds,
-            average_busbw=self.average,
+            average_busbw=None if self.average is None else self.average.value,
+            doubt=self.doubt or disagreement(self.collective, ranks, self.sides, self.average),
         )
+
+    def take_average(self, text: str) -> None:
+        """Take the mean that the footer says."""
+        said = average(text)
+        if isinstance(said, str):
+            self.doubt = self.doubt or said
+        elif self.average is not None:
+            self.doubt = self.doubt or f"its average bus bandwidth is said twice, {self.average.value:g} and {text}"
+        else:
+            self.average = said
+
+    def take_out_of_bounds(self, count: int, word: str) -> None:
+        """Take how many values were wrong, and the word on it."""
+        if (count > 0) != (word == "FAILED"):
+            self.doubt = self.doubt or f"it says {count} values out of bounds, and calls that {word}"
+        if self.out_of_bounds not in {None, count}:
+            self.doubt = self.doubt or f"its values out of bounds are said twice, {self.out_of_bounds} and {count}"
+        self.out_of_bounds = count
 
 
 def _take(line: str, tables: list[_Table], *, whole: bool) -> None:
@@ -93,14 +121,14 @@ def _take(line: str, tables: list[_Table], *, whole: bool) -> None:
         if whole:
             _take_comment(line, tables)
     elif _ROW.match(line):
+        table = tables[-1]
         try:
-            point = _point(line, tables[-1].header) if whole else None
+            point, sides = _point(line, None if table.over or not whole else table.header)
         except (Unreadable, ValidationError):
-            point = None
-        if point is None:
-            tables[-1].unreadable += 1
-        else:
-            tables[-1].points.append(point)
+            table.unreadable += 1
+            return
+        table.points.append(point)
+        table.sides += sides
 
 
 def _take_comment(line: str, tables: list[_Table]) -> None:
@@ -115,9 +143,9 @@ def _take_comment(line: str, tables: list[_Table]) -> None:
     elif _HEADER.match(line):
         _next(tables).header = line
     elif match := _WRONG.match(line):
-        table.out_of_bounds = int(match[1])
+        table.take_out_of_bounds(int(match[1]), match[2])
     elif match := _AVERAGE.match(line):
-        table.average = number("average", match[1])
+        table.take_average(match[1])
 
 
 def _next(tables: list[_Table]) -> _Table:
@@ -127,41 +155,41 @@ def _next(tables: list[_Table]) -> _Table:
     return tables[-1]
 
 
-def _point(line: str, header: str | None) -> Point:
-    """Read one row.
+def _point(line: str, header: str | None) -> tuple[Point, tuple[Side, Side]]:
+    """Read one row below its header.
 
     Raises:
         Unreadable: it is none that the header announces.
     """
     if header is None:
-        raise Unreadable("there is no header before it")
+        raise Unreadable("it is cut off, or there is no header before it, or a footer")
     if "cputime" in header:
         raise Unreadable("-C 1 prints the time of the CPU, which is not that of the operation")
-    fields = _TIMESTAMP.sub("", line).split()
-    side = 8 if "i_min" in header else 4
-    left, first, second = fields[: -2 * side], fields[-2 * side : -side], fields[-side:]
+    fields = line.split()
+    if _TIMESTAMP.fullmatch(" ".join(fields[-2:])):
+        fields = fields[:-2]
+    width = 8 if "i_min" in header else 4
+    left, first, second = fields[: -2 * width], fields[-2 * width : -width], fields[-width:]
     if not 3 <= len(left) <= 5:  # size, count, type, and redop and root where there are such
         raise Unreadable(f"{len(fields)} columns")
     size = _size(left[0])
     words = [word for word in left[3:] if word.isalpha() and word != "none"]
-    return Point(
+    elements = part(_size(left[1]), left[2])
+    sides = (side(size, elements, *first[:3]), side(size, elements, *second[:3]))
+    point = Point(
         size=size,
         count=_size(left[1]),
         dtype=dtype_of(left[2]),
         redop=words[0] if words else None,
-        out_of_place=_timing(size, first, header),
-        in_place=_timing(size, second, header),
+        out_of_place=_timing(sides[0], first[3], header),
+        in_place=_timing(sides[1], second[3], header),
     )
+    return point, sides
 
 
-def _timing(size: int, fields: Sequence[str], header: str) -> Timing:
-    time, algbw, busbw, wrong = fields[:4]
-    time_us, speed = number("time", time), number("algbw", algbw)
-    low, high = time_us - _half_digit(time), time_us + _half_digit(time)
-    slack = 1.001 * _half_digit(algbw)  # rounded twice: in binary and in decimal
-    if high <= 0 or size / 1e3 / high > speed + slack or (low > 0 and size / 1e3 / low < speed - slack):
-        raise Unreadable(f"{size} B in {time} us are not {algbw} GB/s")
-    return Timing(time_us=time_us, algbw=speed, busbw=number("busbw", busbw), wrong=_wrong(wrong, header))
+def _timing(read: Side, wrong: str, header: str) -> Timing:
+    time_us, algbw, busbw = (each.value for each in (read.time_us, read.algbw, read.busbw))
+    return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=_wrong(wrong, header))
 
 
 def _wrong(text: str, header: str) -> int | None:
@@ -169,13 +197,11 @@ def _wrong(text: str, header: str) -> int | None:
     if text == "N/A":
         return None
     found = number("#wrong", text)
-    return None if found and "#wrong" not in header else int(found)
-
-
-def _half_digit(text: str) -> float:
-    """Half a unit of the last digit of a number as it was printed: 0.005 for `1.25`, 500 for `1e+03`."""
-    mantissa, _, exponent = text.partition("e")
-    return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    if found and "#wrong" not in header:
+        return None
+    if not found.is_integer():
+        raise Unreadable(f"#wrong is {text}")
+    return int(found)
 
 
 def _size(text: str) -> int:

@@ -61,7 +61,7 @@ def test_less_time_and_more_speed_flatter() -> None:
     assert too_good(Judgement(verdict="failed", numbers={}), judgement()) == ["verdict"]
 
 
-@pytest.mark.parametrize("reader", [each for each in READERS if each != "nccl_text"])
+@pytest.mark.parametrize("reader", READERS)
 def test_no_damage_crashes_and_none_is_judged_without_proof(reader: str) -> None:
     """Of a small campaign of every reader, whose whole logs are judged."""
     campaign = Campaign(reader, 3)

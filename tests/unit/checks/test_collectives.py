@@ -201,6 +201,13 @@ def test_a_doubtful_curve_misses_no_bound() -> None:
     assert report.problem is not None
 
 
+def test_a_curve_that_contradicts_itself_is_an_error() -> None:
+    """And no bandwidth is judged by it; a footer that cannot be read says so, and not that the end is missing."""
+    report = judged(curve(doubt="its busbw is 9 GB/s, where 8 are due"), nodes=1)
+    assert report.problem == "the measurement contradicts itself: its busbw is 9 GB/s, where 8 are due"
+    assert judged(curve(doubt="its average is '-nan'", complete=False), nodes=1).problem == "its average is '-nan'"
+
+
 def test_wrong_values_are_a_finding_even_in_a_doubtful_curve() -> None:
     """And of the node that got them, where it was one; the doubt is noted."""
     report = judged(curve(complete=False), nodes=2, wrong={"a": 0, "b": 17})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -41,7 +42,7 @@ NEW = """\
      1048576        262144     float     sum      -1    32.28   32.48   32.48       2    32.49   32.27   32.27       0
   8589934592    2147483648     float     sum      -1    31307  274.38  274.38       0    31328  274.19  274.19   1e+06
 # Out of bounds values : 2 FAILED
-# Avg bus bandwidth    : 102.3
+# Avg bus bandwidth    : 102.22
 #
 # Collective test concluded: all_reduce_perf
 #
@@ -98,6 +99,11 @@ def test_public_samples(
     assert (curve.average_busbw, curve.complete) == (average, average is not None)
     assert at(curve, 8 * GIB)[0] == largest
     assert not curve.wrong
+    plain = name.replace("_", "")
+    names = ("all_gather", "broadcast", "all_reduce", "reduce")
+    named = next(each for each in names if each.replace("_", "") in plain)
+    (checked,) = read_nccl_tests(sample(f"nccl-tests/{name}").read_text(), named, ranks or 16)
+    assert (checked.doubt, checked.points) == (None, curve.points)
 
 
 def test_the_old_and_the_new_table_give_the_right_columns() -> None:
@@ -161,6 +167,72 @@ def test_an_old_deviation_is_no_count() -> None:
     curve = read(OLD.replace("N/A\n", "4e-07\n").replace(" 0 OK", " 3 FAILED"))
     assert [timing.wrong for timing in at(curve, 8 * GIB)] == [None, None]
     assert curve.out_of_bounds == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (
+            "274.38  274.38",
+            "274.38  284.38",
+            "at 8GiB its busbw is 284.38 GB/s, where an algbw of 274.38 GB/s makes 274.38",
+        ),
+        ("32.48   32.48", "32.48   32.45", "at 1MiB its busbw is 32.45 GB/s"),
+        (
+            "   262144 ",
+            "   262148 ",
+            "at 1MiB its elements are 1048592 B, which make 1048592 B of all_reduce on 2 ranks",
+        ),
+        (": 102.22", ": 112.22", "its average bus bandwidth is 112.22 GB/s, and the mean of its 6 numbers is 102.22"),
+        (": 102.22", ": 102.215", None),
+        (": 102.22", ": -nan", "its average bus bandwidth is '-nan', which is no bandwidth"),
+        (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', which is no bandwidth"),
+        ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is said twice, 1 and 102.22"),
+        ("2 FAILED", "2 OK", "it says 2 values out of bounds, and calls that OK"),
+        ("2 FAILED", "0 FAILED", "it says 0 values out of bounds, and calls that FAILED"),
+        ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its values out of bounds are said twice, 2 and 1"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_a_doubt(old: str, new: str, why: str | None) -> None:
+    """By more than the digits that are printed; both numbers are said."""
+    curve = read(NEW.replace(old, new, 1))
+    assert read(NEW).doubt is None
+    assert curve.doubt is None if why is None else curve.doubt is not None and curve.doubt.startswith(why)
+
+
+def test_the_factor_is_that_of_the_operation_and_its_ranks() -> None:
+    """What the log does not say, whoever ran it knows; an operation of another factor does not fit."""
+    (known,) = read_nccl_tests(OLD, "all_reduce", 8)
+    assert known.doubt is None
+    for collective, ranks in (("all_reduce", 4), ("broadcast", 8)):
+        (doubtful,) = read_nccl_tests(OLD, collective, ranks)
+        assert doubtful.doubt is not None
+        assert "its busbw is 235.26 GB/s" in doubtful.doubt
+    (parts,) = read_nccl_tests(OLD, "all_gather", 8)
+    assert parts.doubt == "at 8GiB its elements are 8589934592 B, which make 68719476736 B of all_gather on 8 ranks"
+    assert read(OLD).doubt is None
+
+
+@pytest.mark.parametrize("line", ["# Out of bounds values : 2 FAILED\n", "# Avg bus bandwidth    : 102.22\n"])
+def test_no_row_follows_a_footer(line: str) -> None:
+    """It is of another table, whose header was lost: it is counted, and joins none."""
+    row = NEW.splitlines(keepends=True)[-6]
+    curve = read(NEW.replace(line, line + row))
+    assert (len(curve.points), curve.unreadable) == (3, 1)
+
+
+@pytest.mark.parametrize("wrong", ["nan", "0.5", "inf"])
+def test_wrong_elements_are_counted_whole(wrong: str) -> None:
+    """What is no count is no row."""
+    curve = read(NEW.replace("274.38  274.38       0", f"274.38  274.38     {wrong}"))
+    assert (len(curve.points), curve.unreadable) == (2, 1)
+
+
+def test_blanks_cost_nothing() -> None:
+    """A row with very many of them is read in one pass over it."""
+    blanks = " " * 200_000
+    assert read(NEW.replace("31307", blanks + "31307")) == read(NEW)
+    assert read(NEW.replace("32.27       0", "32.27" + blanks)).unreadable == 1
 
 
 def test_two_tables_are_two_curves() -> None:
@@ -274,6 +346,39 @@ def test_numbers_that_are_none_in_a_file(written: tuple[str, str]) -> None:
     assert curve.points[0].in_place is not None
     assert curve.points[0].in_place.wrong is None
     assert curve.points[1].in_place is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "why"),
+    [
+        (("results", 9, "out_of_place", "bus_bw"), 90.0, "its busbw is 90 GB/s"),
+        (("average_bus_bandwidth", "bandwidth"), 50.0, "its average bus bandwidth is 50 GB/s"),
+        (("average_bus_bandwidth", "bandwidth"), "nan", "its average bus bandwidth is 'nan'"),
+        (("out_of_bounds", "okay"), "false", "it says 0 values out of bounds, and of that okay: false"),
+        (("config", "ngpus"), 2, "on 2 ranks"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_doubted(
+    written: tuple[str, str], keys: tuple[str | int, ...], value: object, why: str
+) -> None:
+    """As what is printed is."""
+    data = json.loads(written[1])
+    assert read_nccl_tests_json(written[1]).doubt is None
+    place: Any = data
+    for key in keys[:-1]:
+        place = place[key if not isinstance(key, int) else -1]
+    place[keys[-1]] = value
+    doubt = read_nccl_tests_json(json.dumps(data)).doubt
+    assert doubt is not None
+    assert why in doubt
+
+
+def test_a_file_whose_time_is_not_that_of_its_speed_has_a_row_less(written: tuple[str, str]) -> None:
+    """Size by time is algbw."""
+    data = json.loads(written[1])
+    data["results"][-1]["in_place"]["time"] *= 0.9
+    curve = read_nccl_tests_json(json.dumps(data))
+    assert (curve.unreadable, len(curve.points)) == (1, len(data["results"]) - 1)
 
 
 @pytest.mark.parametrize("key", ["end_time", "out_of_bounds", "average_bus_bandwidth"])
