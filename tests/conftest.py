@@ -131,6 +131,8 @@ class UserFolder:
     path: Path
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    # Those of no interest to the user; pytest-replay would have `--replay` for its own.
+    blocked: tuple[str, ...] = ("cacheprovider", "hypothesispytest", "replay")
 
     def recipe(self, name: str = "tiny", **changes: Any) -> None:
         """Write a recipe of its own file: the tiny one with changes."""
@@ -145,7 +147,7 @@ class UserFolder:
 
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
+        return [sys.executable, "-m", "pytest", *(f"-pno:{name}" for name in self.blocked), *args]
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest and return at once."""

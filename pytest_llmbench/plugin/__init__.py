@@ -7,7 +7,18 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.plugin import bench, explain, feasible, options, outcome, parametrize, register, selection, xdist
+from pytest_llmbench.plugin import (
+    bench,
+    explain,
+    feasible,
+    options,
+    outcome,
+    parametrize,
+    register,
+    restart,
+    selection,
+    xdist,
+)
 from pytest_llmbench.plugin import health as checking
 from pytest_llmbench.plugin.fixtures import health, reference, run
 from pytest_llmbench.plugin.usage import usage_errors
@@ -15,9 +26,27 @@ from pytest_llmbench.plugin.usage import usage_errors
 __all__ = ["health", "reference", "run"]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the ini keys; options wait until all other plugins and conftest files have declared theirs."""
+    options.add_ini_keys(parser)
+    config = pluginmanager.get_plugin("pytestconfig")
+    if config is not None and options.loaded_by_conftest(pluginmanager):  # the hook below comes too late
+        options.add_options(parser, config)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
     """Declare the options."""
-    options.add_options(parser)
+    restart.correct(early_config, parser, args)
+    yield
+    options.add_options(parser, early_config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which short forms of options belong to others, where one is on the command line."""
+    return options.told_of_left_out(config) if options.asked_of_others(config) else []
 
 
 def pytest_configure(config: pytest.Config) -> None:

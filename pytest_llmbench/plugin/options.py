@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +17,69 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.paths import shipped
 
 _INI_PREFIX = "llmbench_"
+_LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
+
+
+class Group(StrEnum):
+    """A section of `pytest --help`."""
+
+    WHAT = "LLM training benchmarks: runs and reports"
+    WHERE = "LLM training benchmarks: nodes"
+    SLURM = "LLM training benchmarks: what Slurm is told"
+    UNFIT = "LLM training benchmarks: nodes that fail a check"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
-    """One option: `--name` on the command line, `llmbench_name` in ini files.
+class Flag:
+    """One option without a value, on the command line only: `--llmbench-name`, and `--name` where that is free.
 
     Attributes:
-        parse: turns its text into a value, or raises ConfigError with what is legal.
         help: starts with a capital; no full stop after a single phrase.
-        bare: what it means on the command line without a value; None where it needs one.
     """
 
     name: str
-    parse: Callable[[str], Any]
-    metavar: str
+    group: Group
     help: str
-    bare: str | None = None
 
     @property
     def key(self) -> str:
         """Its name as an identifier."""
         return self.name.replace("-", "_")
+
+    @property
+    def short(self) -> str:
+        """The form that any other plugin may have as well."""
+        return f"--{self.name}"
+
+    @property
+    def long(self) -> str:
+        """The form that is ours alone."""
+        return f"--llmbench-{self.name}"
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """How argparse reads it."""
+        return {"action": "store_true"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option(Flag):
+    """One option with a value, which has a twin `llmbench_name` in ini files.
+
+    Attributes:
+        parse: turns its text into a value, or raises ConfigError with what is legal.
+        bare: what it means on the command line without a value; None where it needs one.
+    """
+
+    parse: Callable[[str], Any]
+    metavar: str
+    bare: str | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """How argparse reads it."""
+        optional = {"nargs": "?", "const": self.bare} if self.bare is not None else {}
+        return {"type": _for_argparse(self.parse), "default": None, "metavar": self.metavar, **optional}
 
 
 def positive(text: str) -> int:
@@ -65,72 +108,140 @@ def one_of(what: str, *legal: str) -> Callable[[str], str]:
 
 
 OPTIONS = (
-    Option(name="nodes", parse=positive, metavar="N", help="Nodes in all; on Slurm they are held for the session"),
-    Option(name="gpus-per-node", parse=non_negative, metavar="N", help="GPUs used on each node; 0 trains on the CPU"),
-    Option(name="nodes-per-run", parse=positive, metavar="N", help="Nodes of one run: each recipe runs on every group"),
     Option(
-        name="cluster", parse=one_of("cluster", "auto", "slurm", "local", "debug"), metavar="auto|slurm|local|debug",
+        name="nodes",
+        group=Group.WHERE,
+        parse=positive,
+        metavar="N",
+        help="Nodes in all; on Slurm they are held for the session",
+    ),
+    Option(
+        name="gpus-per-node",
+        group=Group.WHERE,
+        parse=non_negative,
+        metavar="N",
+        help="GPUs used on each node; 0 trains on the CPU",
+    ),
+    Option(
+        name="nodes-per-run",
+        group=Group.WHERE,
+        parse=positive,
+        metavar="N",
+        help="Nodes of one run: each recipe runs on every group",
+    ),
+    Option(
+        name="cluster",
+        group=Group.WHERE,
+        parse=one_of("cluster", "auto", "slurm", "local", "debug"),
+        metavar="auto|slurm|local|debug",
         help="How runs start: Slurm jobs, processes of this machine, or inside this process (default: auto)",
     ),
-    Option(name="system", parse=str, metavar="NAME|FILE", help="The cluster, by name or by its YAML file"),
-    Option(name="partition", parse=str, metavar="NAME", help="Slurm partition"),
-    Option(name="account", parse=str, metavar="NAME", help="Slurm account"),
-    Option(name="qos", parse=str, metavar="NAME", help="Slurm quality of service"),
-    Option(name="reservation", parse=str, metavar="NAME", help="Slurm reservation"),
-    Option(name="nodelist", parse=str, metavar="NODES", help="Nodes that Slurm must use"),
-    Option(name="exclude", parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
-    Option(name="constraint", parse=str, metavar="FEATURES", help="Features the nodes must have"),
-    Option(name="comment", parse=str, metavar="TEXT", help="Added to the comment of every Slurm job"),
     Option(
-        name="time", parse=parse_minutes, metavar="TIME",
+        name="system",
+        group=Group.WHERE,
+        parse=str,
+        metavar="NAME|FILE",
+        help="The cluster, by name or by its YAML file",
+    ),
+    Option(name="partition", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm partition"),
+    Option(name="account", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm account"),
+    Option(name="qos", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm quality of service"),
+    Option(name="reservation", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm reservation"),
+    Option(name="nodelist", group=Group.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must use"),
+    Option(name="exclude", group=Group.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
+    Option(name="constraint", group=Group.SLURM, parse=str, metavar="FEATURES", help="Features the nodes must have"),
+    Option(
+        name="comment", group=Group.SLURM, parse=str, metavar="TEXT", help="Added to the comment of every Slurm job"
+    ),
+    Option(
+        name="time",
+        group=Group.SLURM,
+        parse=parse_minutes,
+        metavar="TIME",
         help="Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation (default: the recipes')",
     ),
     Option(
-        name="allocation", parse=one_of("allocation", "session", "run"), metavar="session|run",
+        name="allocation",
+        group=Group.WHAT,
+        parse=one_of("allocation", "session", "run"),
+        metavar="session|run",
         help="Hold nodes for the session, or make a Slurm job per run (default: session with --nodes, else run)",
     ),
     Option(
-        name="scale", parse=one_of("scale", "full", "smoke"), metavar="full|smoke",
+        name="scale",
+        group=Group.WHAT,
+        parse=one_of("scale", "full", "smoke"),
+        metavar="full|smoke",
         help="The published configuration, or the same code at a tiny shape (default: full)",
     ),
-    Option(name="max-runs", parse=positive, metavar="N", help="Runs at once (default: as many as the nodes allow)"),
-    Option(name="run-dir", parse=Path, metavar="DIR", help="Where records, scripts and logs go (default: reports)"),
     Option(
-        name="gate", parse=one_of("gate", "auto", "on", "off"), metavar="auto|on|off",
+        name="max-runs",
+        group=Group.WHAT,
+        parse=positive,
+        metavar="N",
+        help="Runs at once (default: as many as the nodes allow)",
+    ),
+    Option(
+        name="run-dir",
+        group=Group.WHAT,
+        parse=Path,
+        metavar="DIR",
+        help="Where records, scripts and logs go (default: reports)",
+    ),
+    Option(
+        name="gate",
+        group=Group.UNFIT,
+        parse=one_of("gate", "auto", "on", "off"),
+        metavar="auto|on|off",
         help="Whether nodes that fail a check are kept from what comes later: links are not measured beside them, "
         "runs go to others or are skipped (default: auto, on when checks and runs are selected)",
     ),
-    Option(name="quarantine", parse=Path, metavar="FILE", help="A list of unfit nodes: not used, and added to"),
     Option(
-        name="drain", parse=one_of("drain", "print", "yes"), metavar="print|yes", bare="print",
+        name="quarantine",
+        group=Group.UNFIT,
+        parse=Path,
+        metavar="FILE",
+        help="A list of unfit nodes: not used, and added to",
+    ),
+    Option(
+        name="drain",
+        group=Group.UNFIT,
+        parse=one_of("drain", "print", "yes"),
+        metavar="print|yes",
+        bare="print",
         help="Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well",
     ),
-    Option(name="replay", parse=Path, metavar="DIR", help="Judge the logs in DIR in place of running anything"),
-)  # fmt: skip
-
-
-def add_options(parser: pytest.Parser) -> None:
-    """Declare every option and its ini twin."""
-    group = parser.getgroup("llmbench", "LLM training benchmarks")
-    for option in OPTIONS:
-        group.addoption(
-            f"--{option.name}", dest=_INI_PREFIX + option.key, type=_for_argparse(option.parse), default=None,
-            metavar=option.metavar, help=option.help,
-            **({"nargs": "?", "const": option.bare} if option.bare is not None else {}),
-        )  # fmt: skip
-        parser.addini(_INI_PREFIX + option.key, f"{option.help} (as --{option.name})", default=None)
-    group.addoption(
-        "--plan", dest="llmbench_plan", action="store_true",
+    Option(
+        name="replay",
+        group=Group.WHAT,
+        parse=Path,
+        metavar="DIR",
+        help="Judge the logs in DIR in place of running anything",
+    ),
+)
+FLAGS = (
+    Flag(
+        name="plan",
+        group=Group.WHAT,
         help="Print what would run, the scripts and the node-hours, and submit nothing",
-    )  # fmt: skip
-    group.addoption(
-        "--nccl", dest="llmbench_nccl", action="store_true",
-        help="With the gate on, measure collectives and links although a node failed another check",
-    )  # fmt: skip
-    group.addoption(
-        "--first-run-alone", dest="llmbench_first_run_alone", action="store_true",
+    ),
+    Flag(
+        name="first-run-alone",
+        group=Group.WHAT,
         help="Run nothing beside the first run, which fills the caches (compiled kernels) that all would fill at once",
-    )  # fmt: skip
+    ),
+    Flag(
+        name="nccl",
+        group=Group.UNFIT,
+        help="With the gate on, measure collectives and links although a node failed another check",
+    ),
+)
+
+
+def add_ini_keys(parser: pytest.Parser) -> None:
+    """Declare the ini keys."""
+    for option in OPTIONS:
+        parser.addini(_INI_PREFIX + option.key, f"{option.help} (as {option.short})", default=None)
     for kind in ("recipes", "systems"):
         parser.addini(
             f"{_INI_PREFIX}{kind}",
@@ -138,6 +249,35 @@ def add_options(parser: pytest.Parser) -> None:
             type="paths",
             default=[],
         )
+
+
+def add_options(parser: pytest.Parser, config: pytest.Config) -> None:
+    """Declare every option, once, and keep which short forms are left out because somebody else has them."""
+    if not hasattr(config.option, _INI_PREFIX + FLAGS[0].key):
+        config.stash[_LEFT_OUT] = tuple(option.short for option in (*OPTIONS, *FLAGS) if not _add(parser, option))
+
+
+def takes_next_word(parser: pytest.Parser, form: str) -> bool:
+    """Whether a form is of an option of ours that has its value in the next word, before they are declared."""
+    ours = {form: option for option in OPTIONS for form in (option.short, option.long)}
+    return form in ours and ours[form].bare is None and _is_free(parser, form)
+
+
+def told_of_left_out(config: pytest.Config) -> list[str]:
+    """Say which short forms belong to others, and what to write in their place."""
+    forms: tuple[str, ...] = config.stash.get(_LEFT_OUT, ())
+    if not forms:
+        return []
+    instead = ", ".join(f"--llmbench-{form.removeprefix('--')}" for form in forms)
+    what = "belongs" if len(forms) == 1 else "belong"
+    return [f"llmbench: {', '.join(forms)} {what} to another plugin or conftest.py: write {instead}"]
+
+
+def asked_of_others(config: pytest.Config) -> bool:
+    """Whether the command line has a short form that belongs to others: its user may have meant ours."""
+    words = {str(word).partition("=")[0] for word in config.invocation_params.args}
+    left_out: tuple[str, ...] = config.stash.get(_LEFT_OUT, ())
+    return not words.isdisjoint(left_out)
 
 
 def value(config: pytest.Config, option: str) -> Any:
@@ -166,17 +306,14 @@ def value(config: pytest.Config, option: str) -> Any:
 
 def given_on_command_line(config: pytest.Config) -> bool:
     """Whether any of our options was."""
-    return (
-        plan_only(config)
-        or flag(config, "first_run_alone")
-        or flag(config, "nccl")
-        or any(config.getoption(_INI_PREFIX + o.key) is not None for o in OPTIONS)
+    return any(flag(config, f.key) for f in FLAGS) or any(
+        config.getoption(_INI_PREFIX + o.key) is not None for o in OPTIONS
     )
 
 
 def plan_only(config: pytest.Config) -> bool:
     """Whether `--plan` was given."""
-    return bool(config.getoption("llmbench_plan"))
+    return flag(config, "plan")
 
 
 def flag(config: pytest.Config, name: str) -> bool:
@@ -198,6 +335,28 @@ def folders(config: pytest.Config, kind: str) -> list[Path]:
     return list(dict.fromkeys([builtin.resolve(), *(path.resolve() for path in own)]))
 
 
+def _add(parser: pytest.Parser, option: Flag) -> bool:
+    """Declare an option, and say whether its short form was free."""
+    add = partial(
+        parser.getgroup(option.group.name, option.group).addoption,
+        dest=_INI_PREFIX + option.key, help=option.help, **option.attributes,
+    )  # fmt: skip
+    try:
+        add(option.short, option.long)
+    except argparse.ArgumentError:
+        add(option.long)
+        return False
+    return True
+
+
+def _is_free(parser: pytest.Parser, form: str) -> bool:
+    """Whether nobody has declared an option of that name so far."""
+    try:
+        return form in parser.parse_known_and_unknown_args([form])[1]
+    except pytest.UsageError:  # it is known, and lacks its value
+        return False
+
+
 def _for_argparse(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     def run(text: str) -> Any:
         try:
@@ -206,3 +365,8 @@ def _for_argparse(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return run
+
+
+def loaded_by_conftest(manager: pytest.PytestPluginManager) -> bool:
+    """Whether conftest files are loaded already, as where one of them names this plugin in its `pytest_plugins`."""
+    return any(Path(getattr(plugin, "__file__", None) or "").name == "conftest.py" for plugin in manager.get_plugins())

@@ -74,7 +74,10 @@ class Supervisor:
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""
         in_earnest = not (config.option.collectonly or options.plan_only(config))
-        return [] if self._bench.planned.empty else terminal.header(self._bench, in_earnest=in_earnest)
+        if self._bench.planned.empty:
+            return []
+        left_out = [] if options.asked_of_others(config) else options.told_of_left_out(config)
+        return [*left_out, *terminal.header(self._bench, in_earnest=in_earnest)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:

@@ -124,7 +124,7 @@ def test_every_option_is_there() -> None:
     """With its ini twin, the legal words and the default that its help names."""
     table = only_table("Options")
     assert set(table) == declared()[0]
-    assert {name for name, row in table.items() if row[1] == "none"} == {"--plan", "--first-run-alone", "--nccl"}
+    assert {name for name, row in table.items() if row[1] == "none"} == {flag.short for flag in options.FLAGS}
     for option in options.OPTIONS:
         _, ini, value, default, meaning = table[f"--{option.name}"]
         assert ini == f"`llmbench_{option.key}`"
@@ -138,12 +138,9 @@ def test_every_option_is_there() -> None:
 
 def declared() -> tuple[set[str], set[str]]:
     """The options and the ini keys that the plugin declares."""
-    flags: list[str] = []
     keys: list[str] = []
-    group = SimpleNamespace(addoption=lambda name, **_: flags.append(name))
-    parser = SimpleNamespace(getgroup=lambda *_: group, addini=lambda name, *_, **__: keys.append(name))
-    options.add_options(cast("pytest.Parser", parser))
-    return set(flags), set(keys)
+    options.add_ini_keys(cast("pytest.Parser", SimpleNamespace(addini=lambda name, *_, **__: keys.append(name))))
+    return {option.short for option in (*options.OPTIONS, *options.FLAGS)}, set(keys)
 
 
 def test_every_ini_key_is_there() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.options import OPTIONS
+from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Group
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
@@ -18,7 +18,7 @@ NAMES = [
     "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay", "reservation",
     "run-dir", "scale", "system", "time",
 ]  # fmt: skip
-FLAGS = ["first-run-alone", "nccl", "plan"]
+NAMES_OF_FLAGS = ["first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
 
 # A legal text of each option, and another one.
@@ -42,9 +42,10 @@ TEXTS = {
 
 
 @pytest.fixture(autouse=True)
-def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs these tests, the options mean the same."""
+def outside_slurm(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs these tests, the options mean the same; pytest-replay would have `--replay` for its own."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:replay")
 
 
 def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
@@ -80,18 +81,20 @@ def meant(name: str, text: str) -> Any:
 def test_the_names_are_these() -> None:
     """Adding an option is a decision: this list, the reference page and the changelog change with it."""
     assert sorted(option.name for option in OPTIONS) == NAMES
+    assert sorted(flag.name for flag in FLAGS) == NAMES_OF_FLAGS
 
 
 def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
-    """`pytest --help` holds them all, and no other option of ours."""
+    """`pytest --help` holds them all in both forms, in sections, and no other option of ours."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
-    section = text.split("LLM training benchmarks:")[1].split("\n\n")[0]
-    assert sorted(re.findall(r"^  --([\w-]+)", section, re.MULTILINE)) == sorted([*NAMES, *FLAGS])
+    sections = [text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Group]
+    forms = re.findall(r"^  --([\w-]+)\S*, --llmbench-([\w-]+)", "\n".join(sections), re.MULTILINE)
+    assert sorted(forms) == sorted((name, name) for name in [*NAMES, *NAMES_OF_FLAGS])
     inis = sorted(re.findall(r"^  llmbench_(\w+)", text, re.MULTILINE))
     assert inis == sorted(name.replace("-", "_") for name in [*NAMES, *INI_ONLY])
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", [*OPTIONS, *FLAGS], ids=lambda option: option.name)
 def test_help_reads_like_pytests_own(option: Any) -> None:
     """It starts with a capital, and a single phrase has no full stop."""
     assert option.help[0].isupper()
@@ -108,7 +111,9 @@ def test_every_option_is_tested_below() -> None:
 def test_an_option_reaches_the_settings(pytester: pytest.Pytester, name: str) -> None:
     """What is written on the command line is what runs."""
     text = TEXTS[name][0]
-    assert field(settings_of(pytester, *arguments(name, text)), name) == meant(name, text)
+    *others, _, _ = given = arguments(name, text)
+    assert field(settings_of(pytester, *given), name) == meant(name, text)
+    assert field(settings_of(pytester, *others, f"--llmbench-{name}", text), name) == meant(name, text)
 
 
 @pytest.mark.parametrize("name", NAMES)
