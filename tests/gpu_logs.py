@@ -51,14 +51,20 @@ def step(number: int, seconds: float = 1.0) -> StepEvent:
     )  # fmt: skip
 
 
+def of_rank(step: StepEvent, rank: int) -> StepEvent:
+    """The same step as another rank would have it: a little longer, and on other data."""
+    seconds = step.seconds * (1 + 1e-9 * rank)
+    return step.model_copy(update={"seconds": seconds, "loss": float(step.loss) + 0.01 * rank})
+
+
 def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ranks: int = 2) -> None:
     """Write the log of a rank: `watched`, what is known of its GPU, in order between its steps of a second each."""
-    events: list[Event] = [step(number) for number in range(1, steps + 1)]
+    events: list[StepEvent | GpuEvent] = [of_rank(step(number), rank) for number in range(1, steps + 1)]
     said = [event for event in watched if not isinstance(event, GpuEvent)]
     seen = [event for event in watched if isinstance(event, GpuEvent)]
-    timed = sorted([*events, *seen], key=lambda event: event.time)  # type: ignore[union-attr]  # both have one
+    timed = sorted([*events, *seen], key=lambda event: event.time)
     start = StartEvent(
-        schema=1, rank=rank, world_size=ranks, local_rank=rank, host="n0", pid=7, device=DEVICE, versions={}
+        schema=1, rank=rank, world_size=ranks, local_rank=rank, host="n0", pid=7 + rank, device=DEVICE, versions={}
     )  # fmt: skip
     (folder / "steps").mkdir(parents=True, exist_ok=True)
     lines = [start, MatmulEvent(flops_per_s=6e14), *said, *timed, EndEvent(steps=steps)]

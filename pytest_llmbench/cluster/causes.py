@@ -15,6 +15,7 @@ from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.series import RankInfo, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import first_to_end
 
@@ -50,6 +51,7 @@ class Outcome:
         driver: what the driver of a command reported; None for ranks of our own, or when it never began.
         ended_by_us: why the watch ended it, if it did.
         wall_s: from launch to end by our clock, seconds.
+        origin: the same as Unix times, and the run's token.
     """
 
     recipe: Recipe
@@ -61,6 +63,7 @@ class Outcome:
     driver: DriverReport | None
     ended_by_us: Problem | None
     wall_s: float
+    origin: Origin
 
     @property
     def cut_off(self) -> str | None:

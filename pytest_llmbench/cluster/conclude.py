@@ -22,6 +22,7 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
         "session": session.id,
         "key": run.key,
         "token": session.token,
+        "run_token": session.run_token(run.key),
         "recipe": run.recipe,
         "system": settings.system.name,
         "cluster": settings.cluster,
@@ -90,6 +91,8 @@ def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
         proof=engine.proof,
         cut_off=outcome.cut_off,
         doubts=tuple(engine.doubts(outcome.recipe, outcome.topology, outcome.series)),
+        origin=outcome.origin,
+        expected=engine.expected(outcome.recipe, outcome.topology),
     )
 
 

@@ -68,6 +68,7 @@ class Launcher:
                 device=topology.device,
                 env={**work.env, **self._settings.system.env},
                 owner=owner,
+                token=self._session.run_token(run.key),
             )
             write_model(place.folder / "task.json", task)
 

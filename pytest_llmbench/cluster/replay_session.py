@@ -85,6 +85,9 @@ def _concluded(record: RunRecord, logs: Path) -> Replayed:
         gpu=record.device,
         cut_off=record.cut_off,
         wall_s=ended - started if started and ended and ended > started else None,
+        token=record.run_token,
+        launched=started,
+        ended=ended,
         problem=record.problem,
         provenance=record.provenance,
     )
@@ -113,6 +116,8 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
         ranks_per_node=task.ranks_per_node,
         hosts=driver.hosts if driver else (traces.hosts if traces else ()),
         gpu=driver.device if driver else None,
+        token=task.token if isinstance(task, Task) else None,
+        launched=traces.submitted if traces else None,
         problem=driver.problem if driver else None,
         provenance={
             **(driver.provenance if driver else {}),

@@ -13,7 +13,8 @@ from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.records import Problem, RunRecord
 from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.workloads.context import token_of
 
 
 class Replayer(Keeper):
@@ -53,11 +54,15 @@ class Replayer(Keeper):
             proof=engine.proof,
             cut_off=replayed.cut_off,
             doubts=tuple(engine.doubts(run.recipe, topology, series)),
+            origin=Origin(
+                token=replayed.token or token_of(replayed.logs), launched=replayed.launched, ended=replayed.ended
+            ),
+            expected=engine.expected(run.recipe, topology),
         )
         problem = replayed.problem or _empty(replayed, series) or first_problem(evidence)
         ranks = series.ranks
         return RunRecord(
-            **identity_of(run, topology, self._settings, self._session),
+            **{**identity_of(run, topology, self._settings, self._session), "run_token": evidence.origin.token},
             **judged(evidence, self._settings.system, problem),
             hosts=replayed.hosts,
             device=replayed.gpu or (ranks[0].device if ranks else None),

@@ -34,6 +34,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.sanity import Origin
 
 _TICK_S = 0.2
 _STOP_WAIT_S = 60.0
@@ -300,6 +301,7 @@ class Runner(Keeper):
             driver=read_report(folder),
             ended_by_us=active.cancelled,
             wall_s=time.monotonic() - active.launched,
+            origin=Origin(token=self._session.run_token(active.run.key), launched=active.submitted, ended=time.time()),
         )
         self._forget(active)
         self._state.first_run_over = True

@@ -29,6 +29,8 @@ class Replayed(Strict):
         gpu: the GPU model it ran on, as whoever hands the logs in declares, or as its run record says.
         cut_off: how a run that is meant to be cut off at its time limit was, as declared or recorded.
         wall_s: time from launch to end, seconds, where it is known.
+        token: names the run; its ranks have it in their logs. None where nobody knows.
+        launched, ended: Unix times, where they are known.
         problem: what its own run record says went wrong: a replay never takes that back.
         provenance: what its own run record says of what ran.
     """
@@ -41,6 +43,9 @@ class Replayed(Strict):
     gpu: str | None = None
     cut_off: str | None = None
     wall_s: PositiveFloat | None = None
+    token: str | None = None
+    launched: float | None = None
+    ended: float | None = None
     problem: Problem | None = None
     provenance: Mapping[str, str] = {}
 
@@ -82,6 +87,10 @@ class Session:
     def token(self) -> str:
         """What is written into the comment of every Slurm job of this session."""
         return f"llmbench:{self.id}"
+
+    def run_token(self, key: str) -> str:
+        """What names one run among all runs, for its ranks to write into their logs."""
+        return f"{self.token}/{key}"
 
     def run_folder(self, key: str) -> Path:
         """Where a run keeps everything it has."""

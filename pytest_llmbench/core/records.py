@@ -112,6 +112,7 @@ class RunRecord(Strict):
         session: id of the pytest session that made it.
         key: name of the run within the session.
         token: written into the Slurm comment of its job, to find it again.
+        run_token: written by each rank of our own into its step log, to tell it from other runs' logs.
         job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
             named `llmbench-<key>`.
         hosts: the nodes it ran on.
@@ -125,6 +126,7 @@ class RunRecord(Strict):
         replayed: where the logs are, of a run that was made elsewhere.
         metrics: every statistic that has a meaning for this run, by name.
         unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
+        findings: what else is to be known of it, a sentence each; they change no verdict.
         problem: why it cannot be judged; None for a sane run.
     """
 
@@ -132,6 +134,7 @@ class RunRecord(Strict):
     session: str
     key: str
     token: str
+    run_token: str | None = None
     recipe: Recipe
     system: str
     cluster: str
@@ -155,6 +158,7 @@ class RunRecord(Strict):
     cut_off: str | None = None
     replayed: str | None = None
     metrics: Mapping[str, Metric] = {}
+    findings: tuple[str, ...] = ()
     unjudged: Mapping[str, Metric] = {}
     problem: Problem | None = None
     judgements: tuple[Judgement, ...] = ()

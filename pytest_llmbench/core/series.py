@@ -6,13 +6,58 @@ from collections.abc import Mapping
 
 from pytest_llmbench.core.claims import Claim
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.step_events import TrainingEvent
 from pytest_llmbench.core.telemetry import GpuTelemetry
+
+
+class OwnSteps(Strict):
+    """What the steps of one rank come to; of each single one, only what all ranks make of it is kept.
+
+    Attributes:
+        count: how many there are.
+        began: Unix time when the first one did.
+        ended: Unix time of the end of the last.
+        seconds: sum of their durations.
+        unlike_times: the first step whose duration is not the time since the end of the one before, in words.
+        unlike_clock: how far their time stamps are from the clock by which they were written down, in words.
+        durations: a digest, the same for two ranks whose steps all took equally long.
+        losses: the same of their losses.
+        quarters: mean loss of each quarter of the steps, in order; of fewer than four, of each step.
+        still: the longest row of steps with the very same loss.
+        flat: how many have a gradient norm of 0.
+    """
+
+    count: int
+    began: float
+    ended: float
+    seconds: float
+    unlike_times: str | None
+    unlike_clock: str | None
+    durations: str
+    losses: str
+    quarters: tuple[float, ...]
+    still: int
+    flat: int
 
 
 class RankInfo(Strict):
     """One rank, as it introduced itself.
 
+    What came with schema version 2 of the step log is None in logs of version 1.
+
     Attributes:
+        host: as the machine, or the container, names itself.
+        node: as Slurm names it; None outside of Slurm.
+        pid_namespace: number of the namespace that `pid` is of.
+        gpu: UUID of its GPU; None for a CPU.
+        schema_version: of its step log.
+        world_size: how many ranks it was told that there are.
+        token: of the run that it belongs to.
+        started: Unix time when it introduced itself.
+        finished: Unix time when it said that it finished.
+        end_steps: how many steps it said then that it had done.
+        steps: what its steps come to; None without any.
+        training: what it counted of its training.
         device: `cpu`, or the GPU's name as the driver gives it.
         matmul_flops_per_s: measured dense matrix-product rate of this rank's device, FLOP/s, all
             ranks of the run measuring at once.
@@ -32,6 +77,17 @@ class RankInfo(Strict):
     ended: bool = False
     failure: str | None = None
     failed_at: float | None = None
+    node: str | None = None
+    pid_namespace: int | None = None
+    gpu: str | None = None
+    schema_version: int = 1
+    world_size: int | None = None
+    token: str | None = None
+    started: float | None = None
+    finished: float | None = None
+    end_steps: int | None = None
+    steps: OwnSteps | None = None
+    training: TrainingEvent | None = None
 
 
 class Step(Strict):
@@ -47,6 +103,7 @@ class Step(Strict):
         grad_norm: L2 norm of the gradient before clipping; may be NaN or infinite.
         peak_memory_bytes: highest of all ranks since the start.
         ranks: how many ranks logged it; None where one rank speaks for all.
+        grad_norm_low: lowest gradient norm of all ranks, where each of them says one.
         reported: what else the framework says of it, by the framework's own words, such as `wps`.
 
     What was not logged is None.
@@ -61,6 +118,7 @@ class Step(Strict):
     grad_norm: float | None = None
     peak_memory_bytes: int | None = None
     ranks: int | None = None
+    grad_norm_low: float | None = None
     reported: Mapping[str, float] = {}
 
 

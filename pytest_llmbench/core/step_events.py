@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, get_args
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, TypeAdapter
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, TypeAdapter, model_validator
 
 from pytest_llmbench.core.schema import Strict
 
@@ -28,10 +28,21 @@ class _Event(Strict):
 
 
 class StartEvent(_Event):
-    """How a rank introduces itself."""
+    """How a rank introduces itself.
+
+    Of schema version 1, what came with version 2 is None.
+
+    Attributes:
+        host: as the machine, or the container, names itself.
+        node: as Slurm names it; None outside of Slurm.
+        pid_namespace: number of the namespace that `pid` is of: containers have their own.
+        gpu: UUID of the rank's GPU, as CUDA has it; None for a CPU.
+        token: of the run, from its task; None where the task has none.
+        time: Unix time.
+    """
 
     event: Literal["start"] = "start"
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Literal[1, 2] = Field(alias="schema")
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
@@ -39,6 +50,17 @@ class StartEvent(_Event):
     pid: _PositiveCount
     device: str
     versions: dict[str, str]
+    node: str | None = None
+    pid_namespace: _Count | None = None
+    gpu: str | None = None
+    token: str | None = None
+    time: float | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> StartEvent:
+        if self.schema_version > 1 and (self.pid_namespace is None or self.time is None):
+            raise ValueError("no pid_namespace or no time, which schema 2 has")
+        return self
 
 
 class MatmulEvent(_Event):
@@ -48,11 +70,45 @@ class MatmulEvent(_Event):
     flops_per_s: PositiveFloat
 
 
+class TrainingEvent(_Event):
+    """What a rank counted from its model, its process group and the tensors it was fed, once it has done its steps.
+
+    Attributes:
+        world_size: ranks in the process group that gradients travel in.
+        tensor, pipeline: ranks that share the matrices, and the layers, of one copy of the model.
+        tensor_rank, pipeline_rank, copy_rank: which of them this rank is, and of which copy.
+        layers: of this rank's part of the model.
+        parameters: of this rank's part, whole where they are sharded over copies; what two ranks of a copy hold alike
+            counts for one of them.
+        precision: what matrices are multiplied in.
+        sequence_length: of all input tensors; None for a rank that is fed none, or not always the same.
+        micro_batch_size: the same for the number of sequences in one.
+    """
+
+    event: Literal["training"] = "training"
+    world_size: _PositiveCount
+    tensor: _PositiveCount
+    pipeline: _PositiveCount
+    tensor_rank: _Count
+    pipeline_rank: _Count
+    copy_rank: _Count
+    layers: _Count
+    parameters: _Count
+    precision: str
+    sequence_length: _PositiveCount | None
+    micro_batch_size: _PositiveCount | None
+
+
 class StepEvent(_Event):
-    """One optimizer step of one rank; `time` is the Unix time of its end.
+    """One optimizer step of one rank.
 
     Where several ranks hold one copy of the model together, one of them counts its tokens and samples, and the
     others count none.
+
+    Attributes:
+        seconds: since the end of the step before.
+        time: Unix time of its end: `seconds` after that of the step before.
+        logged: Unix time by the host's clock when the rank wrote this down; None in schema version 1.
     """
 
     event: Literal["step"] = "step"
@@ -64,6 +120,7 @@ class StepEvent(_Event):
     grad_norm: _AnyNumber
     peak_memory_bytes: _Count | None
     time: float
+    logged: float | None = None
 
 
 class TelemetryEvent(_Event):
@@ -103,10 +160,11 @@ class GpuEvent(_Event):
 
 
 class EndEvent(_Event):
-    """A rank finished its last step."""
+    """A rank finished its last step, at Unix time `time`, which schema version 1 does not have."""
 
     event: Literal["end"] = "end"
     steps: _Count
+    time: float | None = None
 
 
 class FailureEvent(_Event):
@@ -117,7 +175,7 @@ class FailureEvent(_Event):
     time: float
 
 
-Event = StartEvent | MatmulEvent | TelemetryEvent | GpuEvent | StepEvent | EndEvent | FailureEvent
+Event = StartEvent | MatmulEvent | TrainingEvent | TelemetryEvent | GpuEvent | StepEvent | EndEvent | FailureEvent
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_llmbench.core.environments import fill_in
+from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Progress, Step, StepSeries
@@ -87,6 +88,10 @@ class External(ABC):
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
         """Yield what in a finished log contradicts itself or the recipe; nothing, unless an engine knows more."""
         yield from ()
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002
+        """Expect nothing of ranks: none is ours."""
+        return None
 
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of the output."""

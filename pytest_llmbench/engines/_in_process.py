@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Progress, StepSeries
@@ -66,6 +67,10 @@ class InProcess:
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
         """Yield nothing: our own log has no more to say than every log is asked."""
         yield from ()
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002 - an engine knows more
+        """Say what is expected of every training, whatever is trained."""
+        return Expected()
 
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of rank 0's log."""

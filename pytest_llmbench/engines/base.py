@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from pytest_llmbench import engines
 from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.series import Progress, StepSeries
@@ -153,6 +154,9 @@ class Engine(Protocol):
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield what in a finished log contradicts itself or the recipe, beyond what every log is asked."""
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
+        """Say what ranks of our own are to show of this training; None for a command."""
 
     def progress(self, folder: Path) -> Progress | None:
         """Return the last step logged, at constant cost; None before the first."""

@@ -43,6 +43,18 @@ def rank_logs(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for path in paths if (match := _FILE.fullmatch(path.name)))
 
 
+def strange_files(folder: Path) -> list[str]:
+    """Names of what lies beside the logs of ranks and is none, such as the log of a rank that began again.
+
+    What is hidden is left out: file systems leave such files behind.
+    """
+    try:
+        names = sorted(path.name for path in (folder / "steps").iterdir())
+    except OSError:
+        return []
+    return [name for name in names if not _FILE.fullmatch(name) and not name.startswith(".")]
+
+
 def event_lines(path: Path) -> Iterator[EventLine]:
     """Yield every line of a rank's log, whatever its bytes are.
 

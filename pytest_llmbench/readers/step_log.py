@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmbench.core.series import RankInfo, Step, StepSeries
+from pytest_llmbench.core.claims import Claim, ClaimName
+from pytest_llmbench.core.series import OwnSteps, RankInfo, Step, StepSeries
 from pytest_llmbench.core.step_events import (
     EndEvent,
     Event,
@@ -19,8 +20,10 @@ from pytest_llmbench.core.step_events import (
     MatmulEvent,
     StartEvent,
     StepEvent,
+    TrainingEvent,
 )
-from pytest_llmbench.readers.event_lines import event_lines, rank_logs
+from pytest_llmbench.readers.event_lines import event_lines, rank_logs, strange_files
+from pytest_llmbench.readers.own_steps import Summary
 
 # A file of garbage is told by its first lines; the rest is counted.
 _MOST_REPORTED = 20
@@ -42,11 +45,25 @@ def read_steps(folder: Path) -> StepSeries:
         for step in log.steps():
             ended += step.seconds
             sums.setdefault(step.step, _Sum(step.step)).add(step, ended)
+    ranks = tuple(info for log in logs if (info := log.info()) is not None)
+    strange = [f"{name}:1: the file is no step log: one per rank belongs here" for name in strange_files(folder)]
     return StepSeries(
-        ranks=tuple(info for log in logs if (info := log.info()) is not None),
+        ranks=ranks,
         steps=tuple(_steps([sums[number] for number in sorted(sums)])),
-        unreadable=tuple(line for log in logs for line in log.reported()),
+        unreadable=(*(line for log in logs for line in log.reported()), *strange),
+        claims=tuple(claim for info in ranks for claim in _claims(info)),
     )
+
+
+def _claims(info: RankInfo) -> Iterator[Claim]:
+    """What a rank counted that is the same on all ranks, as claims."""
+    names: tuple[ClaimName, ...] = (
+        "world_size", "tensor", "pipeline", "precision", "sequence_length", "micro_batch_size",
+    )  # fmt: skip
+    for name in names if info.training is not None else ():
+        value = getattr(info.training, name)
+        if value is not None:
+            yield Claim(name=name, value=value, where=f"rank {info.rank}")
 
 
 def _steps(sums: Sequence[_Sum]) -> Iterator[Step]:
@@ -56,30 +73,35 @@ def _steps(sums: Sequence[_Sum]) -> Iterator[Step]:
 
 @dataclass(kw_only=True, slots=True)
 class _RankLog:
-    """One rank's file, read once from front to back; of its steps only the last number is kept."""
+    """One rank's file, read once from front to back; of its steps only what they come to is kept."""
 
     rank: int
     path: Path
     _line: int = 0
     _last_step: int = 0
+    _own_steps: OwnSteps | None = None
     _start: StartEvent | None = None
     _matmul: float | None = None
-    _ended: bool = False
+    _training: TrainingEvent | None = None
+    _end: EndEvent | None = None
     _failure: FailureEvent | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unreported: int = 0
 
     def steps(self) -> Iterator[StepEvent]:
         """Yield the readable steps, in order."""
+        summary = Summary()
         try:
             for line in event_lines(self.path):
                 self._line = line.number
                 if line.event is None:
                     self._refuse(line.why)
                 elif self._accept(line.event) and isinstance(line.event, StepEvent):
+                    summary.add(line.event)
                     yield line.event
         except OSError as error:
             self._refuse(f"cannot be read on: {error.strerror}")
+        self._own_steps = summary.close()
 
     def info(self) -> RankInfo | None:
         """Return how the rank introduced itself and how it ended."""
@@ -93,9 +115,20 @@ class _RankLog:
             device=self._start.device,
             versions=self._start.versions,
             matmul_flops_per_s=self._matmul,
-            ended=self._ended,
+            ended=self._end is not None,
             failure=self._failure.error if self._failure else None,
             failed_at=self._failure.time if self._failure else None,
+            node=self._start.node,
+            pid_namespace=self._start.pid_namespace,
+            gpu=self._start.gpu,
+            schema_version=self._start.schema_version,
+            world_size=self._start.world_size,
+            token=self._start.token,
+            started=self._start.time,
+            finished=self._end.time if self._end else None,
+            end_steps=self._end.steps if self._end else None,
+            steps=self._own_steps,
+            training=self._training,
         )
 
     def reported(self) -> Iterator[str]:
@@ -108,24 +141,36 @@ class _RankLog:
 
     def _accept(self, event: Event) -> bool:
         """Take note of an event; False when it contradicts those before."""
+        contradiction = self._contradicts(event)
+        if contradiction is not None:
+            return self._refuse(contradiction)
         match event:
-            case StepEvent(step=step) if step <= self._last_step:
-                return self._refuse(f"step {step} after step {self._last_step}")
             case StepEvent(step=step):
                 self._last_step = step
-            case StartEvent(rank=rank) if rank != self.rank:
-                return self._refuse(f"start of rank {rank}")
-            case StartEvent() if self._start is not None:
-                return self._refuse("second start")
             case StartEvent():
                 self._start = event
             case MatmulEvent(flops_per_s=rate):
                 self._matmul = rate
+            case TrainingEvent():
+                self._training = event
             case EndEvent():
-                self._ended = True
+                self._end = event
             case FailureEvent():
                 self._failure = event
         return True
+
+    def _contradicts(self, event: Event) -> str | None:
+        """Say what about an event cannot be after those before."""
+        match event:
+            case StepEvent() | EndEvent() if self._end is not None:
+                return f"{event.event} after the end of this rank"
+            case StepEvent(step=step) if step <= self._last_step:
+                return f"step {step} after step {self._last_step}"
+            case StartEvent(rank=rank) if rank != self.rank:
+                return f"start of rank {rank}"
+            case StartEvent() if self._start is not None:
+                return "second start"
+        return None
 
     def _refuse(self, why: str) -> bool:
         if len(self._unreadable) < _MOST_REPORTED:
@@ -151,6 +196,7 @@ class _Sum:
     samples: int = 0
     losses: float = 0.0
     grad_norm: float = -math.inf
+    grad_norm_low: float = math.inf
     peak_memory_bytes: int | None = None
     ranks: int = 0
 
@@ -164,6 +210,7 @@ class _Sum:
         norm = float(step.grad_norm)
         # max() would drop a NaN or keep it depending on the order of ranks.
         self.grad_norm = norm if math.isnan(norm) else max(self.grad_norm, norm)
+        self.grad_norm_low = min(self.grad_norm_low, norm)
         if step.peak_memory_bytes is not None:
             self.peak_memory_bytes = max(self.peak_memory_bytes or 0, step.peak_memory_bytes)
         self.ranks += 1
@@ -188,4 +235,5 @@ class _Sum:
             grad_norm=self.grad_norm,
             peak_memory_bytes=self.peak_memory_bytes,
             ranks=self.ranks,
+            grad_norm_low=self.grad_norm_low,
         )

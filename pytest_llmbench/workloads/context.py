@@ -41,6 +41,7 @@ class Task(Strict):
         device: what the ranks train on.
         env: environment variables of the system file, set before anything else is imported.
         owner: who waits for the run; without one it runs to its end.
+        token: names the run among all runs: each rank writes it into its step log.
     """
 
     entry: str
@@ -50,6 +51,7 @@ class Task(Strict):
     device: Device
     env: Mapping[str, str] = {}
     owner: Owner | None = None
+    token: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +67,7 @@ class RankContext:
         folder: the run's folder, on a file system that every node shares.
         config: plain data for the entry function.
         device: `cuda` or `cpu`.
+        token: of the run.
     """
 
     rank: int
@@ -75,6 +78,7 @@ class RankContext:
     folder: Path
     config: Mapping[str, Any]
     device: Device
+    token: str | None = None
 
 
 def read_task(folder: Path) -> Task:
@@ -89,6 +93,14 @@ def read_task(folder: Path) -> Task:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return validate(Task, data, str(path))
+
+
+def token_of(folder: Path) -> str | None:
+    """The token of the run whose folder, or log, this is; None where its task is not there or names none."""
+    try:
+        return read_task(folder).token
+    except ConfigError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +155,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
         folder=folder,
         config=task.config,
         device=task.device,
+        token=task.token,
     )
 
 

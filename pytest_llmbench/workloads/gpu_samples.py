@@ -17,7 +17,7 @@ from typing import Any
 from pytest_llmbench.core.step_events import GpuEvent, TelemetryEvent
 from pytest_llmbench.core.telemetry import PERIOD_S
 from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.machine import gpu_index
+from pytest_llmbench.workloads.machine import gpu_identity
 from pytest_llmbench.workloads.steplog import StepLog
 
 # A call of NVML on a lost GPU may hang. The rank does not wait for it.
@@ -53,8 +53,7 @@ def gpu_uuid(context: RankContext) -> str | None:
         return None
     import torch  # noqa: PLC0415 - a rank of the CPU may have none
 
-    uuid = getattr(torch.cuda.get_device_properties(gpu_index(context.local_rank)), "uuid", None)
-    return None if uuid is None or torch.version.cuda is None else f"GPU-{uuid}"
+    return None if torch.version.cuda is None else gpu_identity(context)
 
 
 def _told(gpu: str, trouble: str | None) -> TelemetryEvent:

@@ -54,6 +54,16 @@ def device_name(context: RankContext) -> str:
     return torch.cuda.get_device_name(gpu_index(context.local_rank))
 
 
+def gpu_identity(context: RankContext) -> str | None:
+    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and where PyTorch does not tell it."""
+    if context.device == "cpu":
+        return None
+    import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+    uuid = getattr(torch.cuda.get_device_properties(gpu_index(context.local_rank)), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
 def versions() -> dict[str, str]:
     """Versions by software, of what is installed and what this machine runs."""
     found = {**of_node(), **installed()}

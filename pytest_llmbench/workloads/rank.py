@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_llmbench.workloads import deadman, gpu_samples, machine_lock
 from pytest_llmbench.workloads.context import RankContext, Task, place, read_task
-from pytest_llmbench.workloads.machine import device_name, versions
+from pytest_llmbench.workloads.machine import device_name, gpu_identity, versions
 from pytest_llmbench.workloads.steplog import StepLog
 
 __all__ = ["RankContext", "main", "run_rank"]
@@ -47,7 +47,7 @@ def run_rank(folder: str) -> None:
             machine_lock.hold(task.owner.machine_lock)
             deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log))
         try:
-            log.start(device_name(context), versions())
+            log.start(device_name(context), versions(), gpu_identity(context))
             watch.enter_context(gpu_samples.sampled(context, log))
             _entry(task)(context, log)
         except BaseException as error:

@@ -1,8 +1,8 @@
 """What a rank writes down: JSON lines for the judge, and one small file that says what it does just now.
 
 `FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
-one `step` per optimizer step, and `end` or `failure` last. Samples of the rank's GPU are in between. It is strict
-JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
+one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
+strict JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
 
 `FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. When every rank is stuck in the same step, the
 sick one is the one that lags: the others wait for it in `backward`, it never left `forward`.
@@ -31,6 +31,7 @@ from pytest_llmbench.core.step_events import (
     StartEvent,
     StepEvent,
     TelemetryEvent,
+    TrainingEvent,
     json_number,
 )
 from pytest_llmbench.workloads.context import RankContext
@@ -65,11 +66,11 @@ class StepLog:
         os.close(self._log)
         os.close(self._phase)
 
-    def start(self, device: str, versions: Mapping[str, str]) -> None:
-        """Introduce this rank: `device` as the driver names it, `versions` by software."""
+    def start(self, device: str, versions: Mapping[str, str], gpu: str | None = None) -> None:
+        """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
         self._write(
             StartEvent(
-                schema=1,
+                schema=2,
                 rank=self._context.rank,
                 world_size=self._context.world_size,
                 local_rank=self._context.local_rank,
@@ -77,12 +78,21 @@ class StepLog:
                 pid=os.getpid(),
                 device=device,
                 versions=dict(versions),
+                node=os.environ.get("SLURMD_NODENAME"),
+                pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
+                gpu=gpu,
+                token=self._context.token,
+                time=time.time(),
             )
         )
 
     def matmul(self, flops_per_s: float) -> None:
         """Write this rank's measured dense matrix-product rate, FLOP/s."""
         self._write(MatmulEvent(flops_per_s=flops_per_s))
+
+    def training(self, event: TrainingEvent) -> None:
+        """Write what this rank trained, as it counted it, after its last step."""
+        self._write(event)
 
     def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
         """Write what is known of this rank's GPU; any thread may, at any time before the log is closed."""
@@ -103,13 +113,14 @@ class StepLog:
 
         Args:
             seconds: since the end of the step before.
-            tokens: of this rank.
-            samples: sequences of this rank.
+            tokens: of this rank, counted from what it was fed.
+            samples: the same in sequences.
             loss: mean over this rank's tokens, nat per token.
             grad_norm: L2 norm of the whole gradient before clipping.
             peak_memory_bytes: highest of this rank since its start; None where it is not measured.
-            ended: Unix time of its end; None for now.
+            ended: Unix time of its end, `seconds` after that of the step before; None for now.
         """
+        now = time.time()
         self._steps += 1
         self._write(
             StepEvent(
@@ -120,14 +131,15 @@ class StepLog:
                 loss=json_number(loss),
                 grad_norm=json_number(grad_norm),
                 peak_memory_bytes=peak_memory_bytes,
-                time=time.time() if ended is None else ended,
+                time=now if ended is None else ended,
+                logged=now,
             )
         )
 
     def end(self) -> None:
         """Say that this rank finished its last step."""
         self.phase(self._steps, "done")
-        self._write(EndEvent(steps=self._steps))
+        self._write(EndEvent(steps=self._steps, time=time.time()))
 
     def failure(self, error: str) -> None:
         """Say what ended this rank; whitespace is folded, so that it stays one readable line."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
-from pytest_llmbench.judging.sanity.completion import completed, one_run
-from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.completion import completed, ended_whole, one_run
+from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
+from pytest_llmbench.judging.sanity.identity import different, origin
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import falling, finite
 from pytest_llmbench.judging.sanity.ranks import hardware, hosts, ranks, world_size
 from pytest_llmbench.judging.sanity.rates import implausible
-from pytest_llmbench.judging.sanity.steps import clock, doubts, steps, work
+from pytest_llmbench.judging.sanity.steps import clock, doubts, stamps, steps, work
 
-__all__ = ["Evidence", "first_problem", "implausible"]
+__all__ = ["Evidence", "Origin", "first_problem", "implausible"]
 
 # The most telling ones first.
-_OF_RANKS = (unreadable, ranks, hosts, hardware, claims, steps, work, finite, falling, clock)
+_OF_RANKS = (
+    unreadable, ranks, origin, hosts, hardware, different, claims,
+    steps, ended_whole, work, finite, falling, stamps, clock,
+)  # fmt: skip
 _OF_A_COMMAND = (one_run, completed, hardware, world_size, claims, lines, work, finite, falling, clock, doubts)
 
 

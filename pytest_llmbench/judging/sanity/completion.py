@@ -26,6 +26,19 @@ def completed(e: Evidence) -> Iterator[Problem]:
     )
 
 
+def ended_whole(e: Evidence) -> Iterator[Problem]:
+    """Compare the steps that each rank says it did with those in its log."""
+    for info in e.series.ranks:
+        logged = info.steps.count if info.steps else 0
+        if info.end_steps not in (None, logged):
+            yield Problem(
+                kind="steps_missing",
+                message=f"rank {info.rank} on {info.host} says at its end that it did {info.end_steps} steps; its log "
+                f"has {logged}",
+                log=f"rank-{info.rank:05d}.jsonl",
+            )
+
+
 def one_run(e: Evidence) -> Iterator[Problem]:
     """Refuse a log that holds more than one run."""
     if e.series.restarted is not None:

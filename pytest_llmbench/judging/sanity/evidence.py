@@ -5,9 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.core.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """What is known of a run's launch, apart from its logs.
+
+    Attributes:
+        token: names the run among all runs; None where nobody knows.
+        launched, ended: Unix times by the observer's clock; None where nobody knows.
+    """
+
+    token: str | None = None
+    launched: float | None = None
+    ended: float | None = None
+
+
+NOWHERE_KNOWN = Origin()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +41,8 @@ class Evidence:
         proof: what would have proved that the work was done, in words.
         cut_off: how the run was cut off at its time limit, as others than its log say; None where nobody does.
         doubts: what the engine finds contradictory in its log.
+        origin: of the run, as whoever launched it knows.
+        expected: what ranks of our own are to show; None for a command.
     """
 
     recipe: Recipe
@@ -36,6 +56,8 @@ class Evidence:
     proof: str = ""
     cut_off: str | None = None
     doubts: tuple[str, ...] = ()
+    origin: Origin = NOWHERE_KNOWN
+    expected: Expected | None = None
 
 
 def listed(items: object, most: int = 8) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.series import RankInfo
 from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 
@@ -13,12 +14,21 @@ def ranks(e: Evidence) -> Iterator[Problem]:
     """Ask for every rank from its start to its end."""
     world = e.topology.world_size
     here = {info.rank for info in e.series.ranks}
-    missing = sorted(set(range(world)) - here)
+    missing, more = sorted(set(range(world)) - here), sorted(here - set(range(world)))
     if missing:
         yield Problem(
             kind="ranks_missing",
             message=f"{len(missing)} of {world} ranks never started: {listed(missing)}",
         )
+    if more:
+        yield Problem(kind="wrong_ranks", message=f"ranks {listed(more)} have logs; the run was to have {world} ranks")
+    for info in e.series.ranks:
+        if info.world_size not in (None, world):
+            yield Problem(
+                kind="wrong_ranks",
+                message=f"rank {info.rank} on {info.host} says that there are {info.world_size} ranks; the run was to "
+                f"have {world} ({e.topology})",
+            )
     unended = sorted(info.rank for info in e.series.ranks if not info.ended)
     if unended:
         yield Problem(
@@ -29,13 +39,39 @@ def ranks(e: Evidence) -> Iterator[Problem]:
 
 def hosts(e: Evidence) -> Iterator[Problem]:
     """Ask for the nodes that the run was given."""
-    seen = {info.host for info in e.series.ranks}
-    if len(seen) != e.topology.nodes:
+    places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
+    seen = sorted(set(places.values()))
+    if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
         yield Problem(
             kind="wrong_nodes",
-            message=f"the ranks ran on {len(seen)} hosts ({listed(sorted(seen))}); asked were {e.topology.nodes} "
-            f"nodes ({listed(e.hosts)})",
+            message=f"the ranks ran on {len(seen)} hosts ({listed(seen)}); asked were {e.topology.nodes} nodes "
+            f"({listed(e.hosts) if e.hosts else 'no names are known'})",
         )
+    for host in seen:
+        local = sorted(info.local_rank for info in e.series.ranks if places[info.rank] == host)
+        if local != list(range(e.topology.ranks_per_node)):
+            yield Problem(
+                kind="wrong_ranks",
+                message=f"{host} has the local ranks {listed(local)}; asked was one each from 0 to "
+                f"{e.topology.ranks_per_node - 1}",
+            )
+
+
+def _place(info: RankInfo, given: tuple[str, ...]) -> str:
+    """The node that a rank ran on, by its name among those the run was given, else by its own.
+
+    Slurm's name of a node need not be the host's, nor a container's.
+    """
+    own = [name for name in (info.node, info.host) if name]
+    return next((host for host in given if any(_same_host(host, name) for name in own)), own[0] if own else info.host)
+
+
+def _same_host(one: str, other: str) -> bool:
+    """Whether two names are of one host, one of them perhaps without its domain."""
+    one, other = one.lower().rstrip("."), other.lower().rstrip(".")
+    if "." in one and "." in other:
+        return one == other
+    return one.partition(".")[0] == other.partition(".")[0]
 
 
 def hardware(e: Evidence) -> Iterator[Problem]:

@@ -54,6 +54,18 @@ def clock(e: Evidence) -> Iterator[Problem]:
         yield Problem(kind="implausible", message="a step took no time at all")
 
 
+def stamps(e: Evidence) -> Iterator[Problem]:
+    """Compare each rank's durations with its time stamps, and these with its host's clock."""
+    for info in e.series.ranks:
+        for why in (info.steps.unlike_times, info.steps.unlike_clock) if info.steps else ():
+            if why is not None:
+                yield Problem(
+                    kind="implausible",
+                    message=f"rank {info.rank} on {info.host}: {why}: durations and times of one run agree",
+                    log=f"rank-{info.rank:05d}.jsonl",
+                )
+
+
 def doubts(e: Evidence) -> Iterator[Problem]:
     """Pass on the contradictions that the engine found in its log."""
     for doubt in e.doubts:

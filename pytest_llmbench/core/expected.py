@@ -1,0 +1,32 @@
+"""What ranks of our own are expected to show of a training, beyond what its recipe says in so many words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What the engine of a recipe knows.
+
+    Attributes:
+        layers: of the model that is trained, or of the first of several; None where the engine counts none.
+        parameters: of one copy of all that is trained; None where the engine counts none.
+        first_loss: least and most that it is before anything was learned; None where the engine does not know.
+        least_loss: below which no model can be on this data, in the mean of a step; None where it is not known.
+        spread: how far the mean losses of two ranks may be apart in one step for the difference of their data alone,
+            nat; None where the engine does not know.
+        own_losses: whether each rank says the loss of its own sequences; else all say the mean.
+    """
+
+    layers: int | None = None
+    parameters: int | None = None
+    first_loss: tuple[float, float] | None = None
+    least_loss: float | None = None
+    spread: float | None = None
+    own_losses: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether every rank has to say what it counted of its training."""
+        return self.parameters is not None

@@ -1,0 +1,108 @@
+"""Whether the logs of ranks are of this run and time, and of as many different ranks."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
+
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.series import RankInfo
+from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+
+# MUNGE credentials live for 5 minutes: daemons of Slurm whose clocks are further apart do not believe each other.
+_CLOCK_SKEW_S = 300.0
+# A host's clock may be set while a rank runs.
+_CLOCK_SET_S = 1.0
+# Of so many steps two ranks cannot agree in every digit by chance.
+_ENOUGH_STEPS = 3
+
+
+def origin(e: Evidence) -> Iterator[Problem]:
+    """Refuse logs of another run or of another time."""
+    tokens = {info.token for info in e.series.ranks}
+    if e.origin.token is None and len(tokens) > 1:
+        yield Problem(kind="other_run", message=f"the ranks are of different runs: {listed(sorted(map(str, tokens)))}")
+    for info in e.series.ranks:
+        yield from _of_this_run(e, info)
+        yield from _in_order(info)
+
+
+def _of_this_run(e: Evidence, info: RankInfo) -> Iterator[Problem]:
+    if e.origin.token not in (None, info.token):
+        said = f"is of run {info.token}" if info.token else "does not say which run it is of"
+        yield _stranger(info, f"its log {said}; this run is {e.origin.token}")
+    begin, end = e.origin.launched, e.origin.ended
+    lowest = -math.inf if begin is None else begin - _CLOCK_SKEW_S
+    highest = math.inf if end is None else end + _CLOCK_SKEW_S
+    for what, time in _times(info):
+        if not lowest <= time <= highest:
+            yield _stranger(info, f"{what} at Unix time {time:.0f}; this run went from {begin:.0f} to {end:.0f}")
+
+
+def _in_order(info: RankInfo) -> Iterator[Problem]:
+    for (what, time), (then, later) in pairwise(_times(info)):
+        if later < time - _CLOCK_SET_S:
+            yield _stranger(info, f"{then} {time - later:.4g} s before {what}, by the time stamps of its log")
+
+
+def _times(info: RankInfo) -> list[tuple[str, float]]:
+    """When a rank did what, in the order that it has to have."""
+    times = (
+        ("it started", info.started),
+        ("its first step began", info.steps.began if info.steps else None),
+        ("its last step ended", info.steps.ended if info.steps else None),
+        ("it finished", info.finished),
+    )
+    return [(what, time) for what, time in times if time is not None]
+
+
+def _stranger(info: RankInfo, why: str) -> Problem:
+    return Problem(
+        kind="other_run", message=f"rank {info.rank} on {info.host}: {why}", log=f"rank-{info.rank:05d}.jsonl"
+    )
+
+
+def different(e: Evidence) -> Iterator[Problem]:
+    """Refuse two ranks that are one: the same process or GPU, or one log twice."""
+    yield from _shared(e.series.ranks, "process", lambda info: (info.host, info.pid_namespace, info.pid))
+    if e.topology.gpus:
+        watched = {each.rank: each.gpu for each in e.series.telemetry}
+        yield from _shared(_whole_gpus(e), "GPU", lambda info: info.gpu)
+        yield from _shared(_whole_gpus(e), "GPU", lambda info: watched.get(info.rank))
+        yield from _unnamed_gpus(e)
+    long_enough = [info for info in e.series.ranks if info.steps and info.steps.count >= _ENOUGH_STEPS]
+    yield from _shared(long_enough, "durations of all steps", lambda info: info.steps and info.steps.durations)
+    if e.expected is not None and e.expected.own_losses:
+        yield from _shared(long_enough, "losses of all steps", lambda info: info.steps and info.steps.losses)
+
+
+def _whole_gpus(e: Evidence) -> list[RankInfo]:
+    """The ranks whose GPU is no slice of one, which may have the UUID of the whole."""
+    return [info for info in e.series.ranks if " MIG " not in info.device]
+
+
+def _unnamed_gpus(e: Evidence) -> Iterator[Problem]:
+    lacking = [info.rank for info in e.series.ranks if info.gpu is None]
+    if lacking and len(lacking) < len(e.series.ranks):
+        yield Problem(
+            kind="wrong_ranks",
+            message=f"rank(s) {listed(lacking)} do not say which GPU they trained on, and others do: the logs are of "
+            f"different runs, or changed",
+        )
+
+
+def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:
+    """Name the ranks that have the same of something that no two ranks have."""
+    groups: dict[Hashable, list[RankInfo]] = defaultdict(list)
+    for info in ranks:
+        if (key := of(info)) is not None:
+            groups[key].append(info)
+    for group in groups.values():
+        if len(group) > 1:
+            names = listed([f"{info.rank} on {info.host} (pid {info.pid})" for info in group])
+            yield Problem(
+                kind="same_rank",
+                message=f"ranks {names} have the same {what}: they are one rank, or its log was copied",
+            )

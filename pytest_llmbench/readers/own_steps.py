@@ -1,0 +1,103 @@
+"""What the steps of one rank come to, taken one after the other from its log."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from statistics import median
+
+from pytest_llmbench.core.series import OwnSteps
+from pytest_llmbench.core.step_events import StepEvent
+
+# Time stamps are sums of durations, and a double has a quarter of a microsecond in a Unix time. In schema version 1
+# they are of the host's clock when it wrote the step down, and it may have been late by a step.
+_STAMP_S, _STAMP_SHARE = 1e-3, 1e-3
+_OLD_STAMP_SHARE = 0.05
+# How late a step is written down is at its least the same at the beginning and at the end, but for a clock that drifts.
+_LATE_S, _LATE_SHARE = 5e-3, 0.02
+
+
+class Summary:
+    """Takes the steps of one rank in their order."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+        self._seconds, self._times, self._losses = array("d"), array("d"), array("d")
+        self._logged: array[float] = array("d")
+        self._flat = 0
+
+    def add(self, step: StepEvent) -> None:
+        """Take the next one."""
+        self._numbers.append(step.step)
+        self._seconds.append(step.seconds)
+        self._times.append(step.time)
+        self._losses.append(float(step.loss))
+        self._flat += float(step.grad_norm) == 0.0
+        if step.logged is not None:
+            self._logged.append(step.logged)
+
+    def close(self) -> OwnSteps | None:
+        """Say what they come to; None without any."""
+        if not self._numbers:
+            return None
+        return OwnSteps(
+            count=len(self._numbers),
+            began=self._times[0] - self._seconds[0],
+            ended=self._times[-1],
+            seconds=math.fsum(self._seconds),
+            unlike_times=self._unlike_times(),
+            unlike_clock=self._unlike_clock(),
+            durations=_digest(self._seconds),
+            losses=_digest(self._losses),
+            quarters=_quarters(self._losses),
+            still=max(len(list(row)) for _, row in groupby(self._losses)),
+            flat=self._flat,
+        )
+
+    def _unlike_times(self) -> str | None:
+        """Compare each duration with the time since the end of the step before, and all of them with all of it."""
+        since, seconds = self._times[0], 0.0
+        slack, share = (_STAMP_S, _STAMP_SHARE) if self._logged else (max(self._seconds), _OLD_STAMP_SHARE)
+        for number, before, time, duration in zip(
+            self._numbers[1:], self._times, self._times[1:], self._seconds[1:], strict=False
+        ):
+            seconds += duration
+            for passed, took, what in (
+                (time - before, duration, f"step {number} took {duration:.4g} s"),
+                (time - since, seconds, f"the steps up to {number} took {seconds:.4g} s"),
+            ):
+                if not abs(passed - took) <= slack + share * took:
+                    return f"{what} and ended {passed:.4g} s after the step before by the time stamps"
+        return None
+
+    def _unlike_clock(self) -> str | None:
+        """Compare the time stamps with the clock by which they were written down."""
+        if len(self._logged) != len(self._times) or len(self._times) < 2:
+            return None
+        late = [logged - ended for logged, ended in zip(self._logged, self._times, strict=True)]
+        half = len(late) // 2
+        drift = min(late[half:]) - min(late[:half])
+        if abs(drift) <= _LATE_S + median(self._seconds) + _LATE_SHARE * (self._times[-1] - self._times[0]):
+            return None
+        stamped, logged = self._times[-1] - self._times[0], self._logged[-1] - self._logged[0]
+        return (
+            f"steps {self._numbers[0]} to {self._numbers[-1]} ended within {stamped:.4g} s by their time stamps and "
+            f"were written down within {logged:.4g} s by the host's clock"
+        )
+
+
+def _digest(values: array[float]) -> str:
+    return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
+
+
+def _quarters(losses: Sequence[float]) -> tuple[float, ...]:
+    number = min(4, len(losses))
+    edges = [len(losses) * part // number for part in range(number + 1)]
+    return tuple(_mean(losses[start:end]) for start, end in pairwise(edges))
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return sum(losses) / len(losses)  # math.fsum raises where the sum is infinite
