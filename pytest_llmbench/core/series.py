@@ -103,7 +103,6 @@ class Step(Strict):
         grad_norm: L2 norm of the gradient before clipping; may be NaN or infinite.
         peak_memory_bytes: highest of all ranks since the start.
         ranks: how many ranks logged it; None where one rank speaks for all.
-        grad_norm_low: lowest gradient norm of all ranks, where each of them says one.
         reported: what else the framework says of it, by the framework's own words, such as `wps`.
 
     What was not logged is None.
@@ -118,7 +117,6 @@ class Step(Strict):
     grad_norm: float | None = None
     peak_memory_bytes: int | None = None
     ranks: int | None = None
-    grad_norm_low: float | None = None
     reported: Mapping[str, float] = {}
 
 
@@ -141,6 +139,7 @@ class StepSeries(Strict):
         cut_off: the line with which Slurm says that it ended the run at its time limit.
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
+        unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
     """
 
@@ -158,6 +157,7 @@ class StepSeries(Strict):
     cut_off: str | None = None
     restarted: str | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
+    unlike_norms: str | None = None
     claims: tuple[Claim, ...] = ()
 
 

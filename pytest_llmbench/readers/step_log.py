@@ -25,6 +25,8 @@ from pytest_llmbench.core.step_events import (
 from pytest_llmbench.readers.event_lines import event_lines, rank_logs, strange_files
 from pytest_llmbench.readers.own_steps import Summary
 
+# Each rank computes the norm of the whole gradient, maybe in another order.
+_SAME_NORM = 1e-3
 # A file of garbage is told by its first lines; the rest is counted.
 _MOST_REPORTED = 20
 
@@ -46,11 +48,15 @@ def read_steps(folder: Path) -> StepSeries:
             ended += step.seconds
             sums.setdefault(step.step, _Sum(step.step)).add(step, ended)
     ranks = tuple(info for log in logs if (info := log.info()) is not None)
-    strange = [f"{name}:1: the file is no step log: one per rank belongs here" for name in strange_files(folder)]
+    strange = [
+        f"{name}:1: beside the logs of its ranks, which are one each, there is this" for name in strange_files(folder)
+    ]
     return StepSeries(
         ranks=ranks,
         steps=tuple(_steps([sums[number] for number in sorted(sums)])),
-        unreadable=(*(line for log in logs for line in log.reported()), *strange),
+        unlike_norms=next((why for number in sorted(sums) if (why := sums[number].unlike_norms())), None),
+        unreadable=tuple(line for log in logs for line in log.reported()),
+        restarted=strange[0] if strange else None,
         claims=tuple(claim for info in ranks for claim in _claims(info)),
     )
 
@@ -235,5 +241,11 @@ class _Sum:
             grad_norm=self.grad_norm,
             peak_memory_bytes=self.peak_memory_bytes,
             ranks=self.ranks,
-            grad_norm_low=self.grad_norm_low,
         )
+
+    def unlike_norms(self) -> str | None:
+        """Say that the ranks have not one gradient's norm, where they have not; NaN and infinity others say."""
+        low, high = self.grad_norm_low, self.grad_norm
+        if not high - low > _SAME_NORM * abs(high):
+            return None
+        return f"step {self.number} has a gradient norm of {low:.6g} on one rank and {high:.6g} on another"

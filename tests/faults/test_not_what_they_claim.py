@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,17 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipes import load_recipes
 from pytest_llmbench.core.records import RunRecord
-from tests.conftest import TINY, UserFolder
+from tests.conftest import NOT_THE_USERS, TEST_REFERENCES, TINY
 
 DAY_S = 86400.0
+STEPS = TINY["steps"]
 Event = dict[str, Any]
 Damage = Callable[["Logs"], object]
 
 
 @dataclass
 class Logs:
-    """The session of a real run, to be damaged: `tiny`, 12 steps of two CPU ranks."""
+    """The session of a real run, to be damaged: `tiny`, eight steps of two CPU ranks."""
 
     session: Path
 
@@ -47,23 +50,291 @@ class Logs:
         """What a rank wrote."""
         return [json.loads(line) for line in self.path(rank).read_text().splitlines()]
 
+    def pairs(self) -> list[tuple[Event, Event]]:
+        """What rank 1 wrote, each with what rank 0 did."""
+        return list(zip(self.events(1), self.events(0), strict=True))
+
     def write(self, rank: int, events: list[Event]) -> None:
         """Replace what a rank wrote."""
         self.path(rank).write_text("".join(json.dumps(event) + "\n" for event in events))
 
-    def change(self, name: str, change: Callable[[Event], object], ranks: tuple[int, ...] = (0, 1)) -> None:
+    def change(self, name: str, change: Callable[[Event], Event], ranks: tuple[int, ...] = (0, 1)) -> None:
         """Change every event of one name; `change` returns what to replace of it."""
         for rank in ranks:
             events = self.events(rank)
             assert any(event["event"] == name for event in events)
-            self.write(rank, [e | change(e) if e["event"] == name else e for e in events])  # type: ignore[operator]
+            self.write(rank, [e | change(e) if e["event"] == name else e for e in events])
 
-    def judge(self, tmp_path: Path) -> RunRecord:
+    def start(self, ranks: tuple[int, ...] = (0, 1), **changes: Any) -> None:
+        """Change how ranks introduce themselves."""
+        self.change("start", lambda _: changes, ranks)
+
+    def later(self, by_s: float, ranks: tuple[int, ...] = (0, 1)) -> None:
+        """Move all time stamps."""
+        for rank in ranks:
+            moved = [
+                event | {name: event[name] + by_s for name in ("time", "logged") if name in event}
+                for event in self.events(rank)
+            ]
+            self.write(rank, moved)
+
+    def copy(self, **changes: Any) -> None:
+        """Put the log of rank 0 in the place of rank 1's, with changes to how it introduces itself."""
+        self.write(1, [e | {"rank": 1, **changes} if e["event"] == "start" else e for e in self.events(0)])
+
+    def record(self, **changes: Any) -> None:
+        """Change the run's record."""
+        path = self.run / "record.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    def judge(self, recipes: Path) -> RunRecord:
         """Judge the logs as a replay does."""
+        system = load_system("elsewhere", [shipped("systems")])
         settings = Settings(
-            system=load_system("elsewhere", [shipped("systems")]), cluster="replay", replay=self.session
+            system=system, cluster="replay", allocation="session", run_dir=self.session, replay=self.session
         )
-        recipes = load_recipes([self.session.parent.parent / "recipes"])
-        (spec,) = find_replays(self.session, recipes, settings).values()
-        replayer = Replayer(settings, Session(id="judged", folder=tmp_path / "judged"))
-        return replayer._record(spec, spec.replayed)  # type: ignore[arg-type]  # it has one
+        (spec,) = find_replays(self.session, load_recipes([recipes]), settings).values()
+        assert spec.replayed is not None
+        return Replayer(settings, Session(id="again", folder=self.session)).record(spec, spec.replayed)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with the session of a real training of two CPU ranks, for all of these tests."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "recipes").mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\n")
+    (folder / "recipes" / "tiny.yaml").write_text(json.dumps({"family": "tiny", "recipes": {"tiny": {**TINY}}}))
+    (folder / "test_user.py").write_text(TEST_REFERENCES)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--cluster", "local", "-k", "tiny"],
+        cwd=folder, env={**clean, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+@pytest.fixture
+def logs(trained: Path, tmp_path: Path) -> Logs:
+    """A copy of its logs."""
+    (session,) = (trained / "reports").iterdir()
+    return Logs(Path(shutil.copytree(session, tmp_path / "session")))
+
+
+def test_a_true_run_is_judged(logs: Logs, trained: Path) -> None:
+    """Replayed as it was, with all its evidence, the run is sane; so is it when only its logs are handed in."""
+    record = logs.judge(trained / "recipes")
+    assert record.problem is None
+    assert record.metrics["loss_drop"].value > 0
+    assert {info.token for info in record.rank_info} == {record.run_token}
+    logs.record(run_token=None, hosts=[])
+    assert logs.judge(trained / "recipes").problem is None
+
+
+def all_of(*damages: Damage) -> Damage:
+    """Several, one after the other."""
+
+    def damage(logs: Logs) -> None:
+        for each in damages:
+            each(logs)
+
+    return damage
+
+
+def stretch(events: list[Event], share: float) -> list[Event]:
+    """Make a rank's steps take another time by durations and time stamps, but not by the host's clock."""
+    began = next(event["time"] - event["seconds"] for event in events if event["event"] == "step")
+    return [
+        event | {"seconds": share * event["seconds"], "time": began + share * (event["time"] - began)}
+        if event["event"] == "step"
+        else event
+        for event in events
+    ]
+
+
+def splice(logs: Logs) -> None:
+    """The second half of the steps is from a run a minute later."""
+    for rank in (0, 1):
+        events = logs.events(rank)
+        late = [
+            event | {name: event[name] + 60 for name in ("time", "logged") if name in event}
+            if event["event"] == "end" or event.get("step", 0) > STEPS // 2
+            else event
+            for event in events
+        ]
+        logs.write(rank, late)
+
+
+def resume(logs: Logs) -> None:
+    """A rank died, and what began again wrote the rest into a second file."""
+    events = logs.events(1)
+    half = len(events) // 2
+    logs.write(1, events[:half])
+    (logs.run / "steps" / "rank-00001-1.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events[half:]))
+
+
+def resume_in_one(logs: Logs) -> None:
+    """The same in one file, with a second introduction."""
+    events = logs.events(1)
+    half = len(events) // 2
+    logs.write(1, [*events[:half], events[0], *events[half:]])
+
+
+def rank_too_many(logs: Logs) -> None:
+    """A third rank has a log."""
+    start, *rest = logs.events(1)
+    logs.write(2, [start | {"rank": 2, "local_rank": 2, "pid": 3}, *rest])
+
+
+def forget_task(logs: Logs) -> None:
+    """Take away what the run was launched with."""
+    (logs.run / "task.json").unlink()
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    # ranks
+    "one log copied": (lambda x: x.copy(), "wrong_ranks"),
+    "one log copied, other local rank": (lambda x: x.copy(local_rank=1), "same_rank"),
+    "one log copied, other process": (lambda x: x.copy(local_rank=1, pid=1), "same_rank"),
+    "one log copied, other process, moved": (
+        all_of(lambda x: x.copy(local_rank=1, pid=1), lambda x: x.later(1e-3, (1,))), "same_rank"
+    ),
+    "same process": (lambda x: x.start(pid=7, pid_namespace=1), "same_rank"),
+    "same data on both ranks": (
+        lambda x: x.write(1, [e | ({"loss": o["loss"]} if "loss" in o else {}) for e, o in x.pairs()]),
+        "same_rank",
+    ),
+    "each rank alone in its world": (lambda x: x.start(world_size=1), "wrong_ranks"),
+    "one rank says another world": (lambda x: x.start((1,), world_size=4), "wrong_ranks"),
+    "a rank too many": (rank_too_many, "wrong_ranks"),
+    "same local rank": (lambda x: x.start(local_rank=0), "wrong_ranks"),
+    "local rank of a larger node": (lambda x: x.start((1,), local_rank=2), "wrong_ranks"),
+    "other host": (lambda x: x.start(host="elsewhere", node=None), "wrong_nodes"),
+    "one rank on another host": (lambda x: x.start((1,), host="elsewhere", node=None), "wrong_nodes"),
+    "other lease": (lambda x: x.record(hosts=["elsewhere"]), "wrong_nodes"),
+    "another device": (lambda x: x.start((1,), device="NVIDIA H200"), "wrong_hardware"),
+    "token of another run": (lambda x: x.start(token="llmbench:another/tiny"), "other_run"),
+    "token of another run on one rank": (lambda x: x.start((1,), token="llmbench:another/tiny"), "other_run"),
+    "no token": (lambda x: x.start(token=None), "other_run"),
+    "half of another run, nothing recorded": (
+        all_of(
+            lambda x: x.start((1,), token="llmbench:another/tiny"),
+            lambda x: x.record(run_token=None),
+            forget_task,
+        ), "other_run"
+    ),
+    "step log of schema 1": (
+        lambda x: x.change("start", lambda _: {"schema": 1, "token": None, "time": None, "pid_namespace": None}),
+        "other_run",
+    ),
+    "a day before": (lambda x: x.later(-DAY_S), "other_run"),
+    "a day after": (lambda x: x.later(DAY_S), "other_run"),
+    "one rank of another day": (lambda x: x.later(DAY_S, (1,)), "other_run"),
+    "ten minutes before": (lambda x: x.later(-600), "other_run"),
+    # steps and clocks
+    "steps before the start": (lambda x: x.change("start", lambda e: {"time": e["time"] + 100}), "other_run"),
+    "ended before its last step": (lambda x: x.change("end", lambda e: {"time": e["time"] - 100}), "other_run"),
+    "end event with fewer steps": (lambda x: x.change("end", lambda _: {"steps": STEPS - 1}), "steps_missing"),
+    "end event with more steps on one rank": (
+        lambda x: x.change("end", lambda _: {"steps": STEPS + 1}, (1,)), "steps_missing"
+    ),
+    "no end of one rank": (lambda x: x.write(1, x.events(1)[:-1]), "no_evidence_of_completion"),
+    "steps after the end": (lambda x: x.write(1, [*x.events(1), x.events(1)[-3]]), "unreadable_log"),
+    "durations halved": (lambda x: x.change("step", lambda e: {"seconds": 0.5 * e["seconds"]}), "implausible"),
+    "durations 5 % shorter": (lambda x: x.change("step", lambda e: {"seconds": 0.95 * e["seconds"]}), "implausible"),
+    "durations of one rank halved": (
+        lambda x: x.change("step", lambda e: {"seconds": 0.5 * e["seconds"]}, (1,)), "implausible"
+    ),
+    "one duration halved": (
+        lambda x: x.change("step", lambda e: {"seconds": e["seconds"] / (2 if e["step"] == 5 else 1)}), "implausible"
+    ),
+    "pauses between the steps": (
+        all_of(
+            lambda x: x.change("step", lambda e: {name: e[name] + e["step"] for name in ("time", "logged")}),
+            lambda x: x.change("end", lambda e: {"time": e["time"] + STEPS}),
+        ),
+        "implausible",
+    ),
+    "two runs spliced": (splice, "implausible"),
+    "resumed in a second file": (resume, "restarted"),
+    "resumed in one file": (resume_in_one, "unreadable_log"),
+    "a file too many": (
+        lambda x: (x.run / "steps" / "rank-00001.jsonl.1").write_text(x.path(1).read_text()), "restarted"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_run_that_is_not_what_it_claims_is_an_error(logs: Logs, trained: Path, name: str) -> None:
+    """One thing that a fault or a wrong option changes in the logs, and no number comes of them."""
+    damage, kind = DAMAGES[name]
+    damage(logs)
+    record = logs.judge(trained / "recipes")
+    assert record.problem is not None
+    assert (record.problem.kind, record.metrics) == (kind, {}), record.problem.message
+
+
+def at_a_second_each(events: list[Event], rank: int) -> list[Event]:
+    """Give every step of a rank a second, so that a busy machine does not matter."""
+    second, first = 1 + 1e-6 * rank, events[0]["time"] + 1
+    times = [{"seconds": second, "time": first + n * second, "logged": first + n * second + 1e-3} for n in range(1, 9)]
+    steps = [event | times[event["step"] - 1] if event["event"] == "step" else event for event in events]
+    return [*steps[:-1], steps[-1] | {"time": first + 10}]
+
+
+def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: Path) -> None:
+    """Durations and time stamps that agree with each other, at half of the true time, are not the host's."""
+    for rank in (0, 1):
+        logs.write(rank, at_a_second_each(logs.events(rank), rank))
+    logs.record(timings={})
+    assert logs.judge(trained / "recipes").problem is None
+    for rank in (0, 1):
+        logs.write(rank, stretch(logs.events(rank), 0.5))
+    problem = logs.judge(trained / "recipes").problem
+    assert problem is not None
+    assert "by the host's clock" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("host", "node", "given"),
+    [
+        ("n1.site.example", None, "n1"),
+        ("n1", None, "n1.site.example"),
+        ("N1", None, "n1"),
+        ("a6f0c2", "n1", "n1"),  # a container
+        (socket.gethostname(), "n1", socket.gethostname()),  # this machine, inside a job of Slurm
+        ("10.0.0.1", None, "10.0.0.1"),
+    ],
+)
+def test_names_of_one_host_are_one(logs: Logs, trained: Path, host: str, node: str | None, given: str) -> None:
+    """Slurm's name, the host's, with and without its domain, and a container's are no other host."""
+    logs.start(host=host, node=node)
+    logs.record(hosts=[given])
+    assert logs.judge(trained / "recipes").problem is None
+
+
+def test_processes_of_two_containers_may_have_the_same_number(logs: Logs, trained: Path) -> None:
+    """A process id is one of its namespace."""
+    logs.start((0,), pid=7, pid_namespace=1)
+    logs.start((1,), pid=7, pid_namespace=2)
+    assert logs.judge(trained / "recipes").problem is None
+
+
+def test_step_logs_of_before_are_judged(logs: Logs, trained: Path) -> None:
+    """Logs of schema version 1, without a record, are judged by what they have."""
+    for rank in (0, 1):
+        old = [{k: v for k, v in event.items() if k not in NEW[event["event"]]} for event in logs.events(rank)]
+        logs.write(rank, [event | {"schema": 1} if event["event"] == "start" else event for event in old])
+    forget_task(logs)
+    logs.record(run_token=None)
+    assert logs.judge(trained / "recipes").problem is None
+    logs.start(pid=7)
+    problem = logs.judge(trained / "recipes").problem
+    assert problem is not None
+    assert problem.kind == "same_rank"
+
+
+NEW: dict[str, set[str]] = {
+    "start": {"node", "pid_namespace", "gpu", "token", "time"}, "matmul": set(), "step": {"logged"}, "end": {"time"},
+}  # fmt: skip

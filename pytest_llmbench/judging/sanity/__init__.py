@@ -17,7 +17,7 @@ __all__ = ["Evidence", "Origin", "first_problem", "implausible"]
 
 # The most telling ones first.
 _OF_RANKS = (
-    unreadable, ranks, origin, hosts, hardware, different, claims,
+    unreadable, one_run, ranks, origin, hosts, hardware, different, claims,
     steps, ended_whole, work, finite, falling, stamps, clock,
 )  # fmt: skip
 _OF_A_COMMAND = (one_run, completed, hardware, world_size, claims, lines, work, finite, falling, clock, doubts)

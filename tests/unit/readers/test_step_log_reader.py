@@ -254,7 +254,7 @@ def test_a_file_of_garbage_is_told_in_few_lines(read: Read) -> None:
 
 
 def test_other_files_are_no_ranks(tmp_path: Path) -> None:
-    """Only names that the writer gives are read; a folder of such a name is reported."""
+    """Only names that the writer gives are read; a folder of such a name is reported, and so is that more is there."""
     steps = tmp_path / "steps"
     steps.mkdir()
     arabic = "rank-\N{ARABIC-INDIC DIGIT ONE}0000.jsonl"
@@ -265,6 +265,8 @@ def test_other_files_are_no_ranks(tmp_path: Path) -> None:
     series = read_steps(tmp_path)
     assert [(step.step, step.ranks) for step in series.steps] == [(1, 1)]
     assert series.unreadable == ("rank-00002.jsonl:0: cannot be read on: Is a directory",)
+    assert series.restarted is not None
+    assert series.restarted.startswith("notes:1:")
 
 
 @given(st.lists(st.binary(max_size=300), max_size=3))

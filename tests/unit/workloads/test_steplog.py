@@ -15,6 +15,7 @@ from pytest_llmbench.readers.standing import Standing, last_step, phases
 from pytest_llmbench.readers.step_log import read_steps
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.steplog import StepLog
+from tests.conftest import known
 
 
 def write_step(log: StepLog, loss: float = 2.5, grad_norm: float = 1.5) -> None:
@@ -33,12 +34,17 @@ def test_the_reader_gets_what_was_written(context: RankContext) -> None:
     series = read_steps(context.folder)
     assert series.unreadable == ()
     host = os.uname().nodename
-    assert series.ranks == (
-        RankInfo(
-            rank=0, host=host, pid=os.getpid(), local_rank=0, device="cpu", versions={"python": "3.11.7"},
-            matmul_flops_per_s=1.25e11, ended=True,
-        ),
+    (info,) = series.ranks
+    (started, finished, steps) = (info.started, info.finished, info.steps)
+    assert info == RankInfo(
+        rank=0, host=host, pid=os.getpid(), local_rank=0, device="cpu", versions={"python": "3.11.7"},
+        matmul_flops_per_s=1.25e11, ended=True, pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
+        schema_version=2, world_size=1, started=started, finished=finished, end_steps=2, steps=steps,
+        node=os.environ.get("SLURMD_NODENAME"),
     )  # fmt: skip
+    assert 0 < known(finished) - known(started) < 60
+    assert steps is not None
+    assert (steps.count, steps.seconds, steps.quarters, steps.still, steps.flat) == (2, 1.0, (2.5, 2.0), 1, 0)
     first, second = series.steps
     assert first == Step(
         step=1, seconds=0.5, tokens=64, samples=2, loss=2.5, grad_norm=1.5, peak_memory_bytes=1024, ranks=1
