@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmbench.checks._dcgm_findings import findings_of, isolated, untested
 from pytest_llmbench.core.health import Finding, Severity
-from pytest_llmbench.readers.dcgm import read_dcgm
+from pytest_llmbench.readers.dcgm import error_in, read_dcgm
 from pytest_llmbench.readers.dcgm_items import Diagnosis, Status, key_of
 
 _FAILED, _ISOLATE = 226, 205
@@ -81,6 +81,7 @@ def judge(host: str, told: Mapping[str, Any], expected: Expected) -> Judged:
         *([f"dcgmi did not end within {told['seconds']:.0f} s, and was ended"] if code is None else []),
         *_without_results(diagnosis, told["stderr"]),
         *_contradicted(code, diagnosis, findings),
+        *_error_beside(diagnosis, told["stdout"]),
         *(_incomplete(diagnosis, expected) if diagnosis.tests else []),
     ]
     skipped = tuple(name for name in _not_run(diagnosis, expected) if key_of(name) in expected.allowed)
@@ -108,6 +109,12 @@ def _contradicted(code: int | None, diagnosis: Diagnosis, findings: list[Finding
     if diagnosis.overall not in {None, Status.PASS} and not failed:
         return ["the overall result is no pass, and no test failed"]
     return []
+
+
+def _error_beside(diagnosis: Diagnosis, printed: str) -> list[str]:
+    """Where dcgmi says that something went wrong, and has results all the same."""
+    error = error_in(printed) if diagnosis.tests else None
+    return [f"dcgmi printed results, and beside them {error!r}"] if error else []
 
 
 def _incomplete(diagnosis: Diagnosis, expected: Expected) -> list[str]:

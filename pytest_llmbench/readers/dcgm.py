@@ -10,7 +10,7 @@ from pytest_llmbench.readers.dcgm_items import Diagnosis, Unreadable
 from pytest_llmbench.readers.dcgm_json import find_documents, read_document
 from pytest_llmbench.readers.dcgm_text import read_table, split_tables
 
-_ERROR = re.compile(r"^\s*(Error: .+)$", re.MULTILINE | re.IGNORECASE)
+_ERROR = re.compile(r"^[ \t]{0,80}(Error: .+)$", re.MULTILINE | re.IGNORECASE)
 _LONGEST = 300
 
 
@@ -19,8 +19,14 @@ def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
 
     An output that is empty, cut, or has no results gives one that says so; nothing raises.
     """
-    told = [_document(each) for each in find_documents(text)] or [_table(each) for each in split_tables(text)]
+    told = [*map(_document, find_documents(text)), *map(_table, split_tables(text))]
     return tuple(told) or (_without_results(text),)
+
+
+def error_in(text: str) -> str | None:
+    """The first line with which dcgmi itself says that something went wrong; None where it says none."""
+    error = _ERROR.search(text)
+    return error[1].strip()[:_LONGEST] if error else None
 
 
 def _document(document: Mapping[str, Any]) -> Diagnosis:
@@ -38,8 +44,8 @@ def _table(lines: list[str]) -> Diagnosis:
 
 
 def _without_results(text: str) -> Diagnosis:
-    if error := _ERROR.search(text):
-        return Diagnosis(runtime_error=error[1].strip()[:_LONGEST])
+    if error := error_in(text):
+        return Diagnosis(runtime_error=error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     why = f"no results; its last line is {lines[-1][:_LONGEST]!r}" if lines else "it printed nothing"
     return Diagnosis(unreadable=why)

@@ -23,10 +23,19 @@ _BEGINNING = re.compile(r"^([ \t]*)\{", re.MULTILINE)
 _IDS = re.compile(r"\d{1,6}(?:\s*,\s*\d{1,6})*", re.ASCII)
 
 
+class _Twice(dict[str, Any]):
+    """An object that has a key twice, of which a reader would see the last alone."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    told = dict(pairs)
+    return told if len(told) == len(pairs) else _Twice(pairs)
+
+
 def find_documents(text: str) -> list[Mapping[str, Any]]:
     """Every whole document about a diagnostic in an output that may have other lines around them."""
     found: list[Mapping[str, Any]] = []
-    decoder, end, outermost = json.JSONDecoder(), 0, len(text)
+    decoder, end, outermost = json.JSONDecoder(object_pairs_hook=_object), 0, len(text)
     for match in _BEGINNING.finditer(text):
         # What is indented more than one that is cut is a part of that.
         if match.end() <= end or len(match[1]) > outermost:
@@ -47,7 +56,7 @@ def read_document(document: Mapping[str, Any]) -> Diagnosis:
     Raises:
         Unreadable: something in it is not what any version says.
     """
-    if "iterations" in document:
+    if "iterations" in _mapping(document, "the output"):
         return _iterations(document)
     root = _mapping(next((document[name] for name in _ROOTS if name in document), None), "the diagnostic")
     error = root.get("runtime_error")
@@ -175,4 +184,6 @@ def _sequence(value: object, what: str) -> Sequence[Any]:
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise Unreadable(f"{what} is no object")
+    if isinstance(value, _Twice):
+        raise Unreadable(f"{what} has a key twice")
     return value

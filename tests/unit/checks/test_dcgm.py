@@ -83,6 +83,26 @@ def test_a_faulty_memory_isolates(version: str, status: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("test", ["software", "memory", "diagnostic", "pcie"])
+@pytest.mark.parametrize("code", [0, 1, 127, 203, 205, 217, 226, -9, None])
+def test_a_node_passes_where_text_and_exit_status_both_say_so(version: str, test: str, code: int | None) -> None:
+    """And in no other case: neither of them makes up for the other."""
+    for status in ("Pass", "Skip", "Warn", "Fail"):
+        assert passes(judged(printed(version, {test: {1: Said(status)}}), code)) == (status == "Pass" and code == 0)
+
+
+def test_results_that_contradict_each_other_are_no_pass() -> None:
+    """Two forms of them, an error of dcgmi's own beside them, a status that is said twice."""
+    whole, failing = printed("4.4.2"), printed("table of 4.2.3", {"memory": {1: Said("Fail", FAULTY)}})
+    both = judged(whole + failing)
+    assert (passes(both), both.unjudged[0]) == (False, "what dcgmi printed cannot be read: it has results of 2 nodes")
+    lost = judged(f"Error: lost the connection\n{whole}")
+    assert lost.unjudged == ("dcgmi printed results, and beside them 'Error: lost the connection'",)
+    twice = judged(whole.replace('"status": "Pass"', '"status": "Fail", "status": "Pass"', 1))
+    assert twice.unjudged[0] == "what dcgmi printed cannot be read: a result of software has a key twice"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_setting_is_no_broken_hardware(version: str) -> None:
     """Persistence mode off."""
     (finding,) = judged(printed(version, {"software": {1: Said("Fail", PERSISTENCE)}}), 226).findings
