@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import pairwise
@@ -34,11 +33,11 @@ def _of_this_run(e: Evidence, info: RankInfo) -> Iterator[Problem]:
         said = f"is of run {info.token}" if info.token else "does not say which run it is of"
         yield _stranger(info, f"its log {said}; this run is {e.origin.token}")
     begin, end = e.origin.launched, e.origin.ended
-    lowest = -math.inf if begin is None else begin - _CLOCK_SKEW_S
-    highest = math.inf if end is None else end + _CLOCK_SKEW_S
     for what, time in _times(info):
-        if not lowest <= time <= highest:
-            yield _stranger(info, f"{what} at Unix time {time:.0f}; this run went from {begin:.0f} to {end:.0f}")
+        if begin is not None and time < begin - _CLOCK_SKEW_S:
+            yield _stranger(info, f"{what} at Unix time {time:.0f}; this run was launched at {begin:.0f}")
+        if end is not None and time > end + _CLOCK_SKEW_S:
+            yield _stranger(info, f"{what} at Unix time {time:.0f}; this run was over at {end:.0f}")
 
 
 def _in_order(info: RankInfo) -> Iterator[Problem]:
