@@ -141,6 +141,7 @@ class StepSeries(Strict):
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
+        contradictions: where a log and other files of the same run do not say the same, in words.
     """
 
     ranks: tuple[RankInfo, ...] = ()
@@ -159,6 +160,7 @@ class StepSeries(Strict):
     telemetry: tuple[GpuTelemetry, ...] = ()
     unlike_norms: str | None = None
     claims: tuple[Claim, ...] = ()
+    contradictions: tuple[str, ...] = ()
 
 
 class Progress(Strict):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.recipes import Recipe
@@ -14,6 +16,7 @@ from pytest_llmbench.engines._external import External, fill, flags
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
+from pytest_llmbench.readers import megatron_events, tensorboard
 from pytest_llmbench.readers.items import Item
 from pytest_llmbench.readers.megatron_lm import parse
 
@@ -80,8 +83,32 @@ class MegatronLM(External):
         """Read one line of its log."""
         return parse(text)
 
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read the log, and hold it against the event files; where it has no step, theirs are the steps.
+
+        That the run was completed is in the log alone.
+        """
+        said = super().read(folder, recipe)
+        events = megatron_events.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
+        if said.steps:
+            differ = megatron_events.disagreements(said, events)
+            return said.model_copy(update={"contradictions": tuple(itertools.islice(differ, 1))})
+        if not events.steps and not events.unread:
+            return said
+        steps = (step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in events.steps)
+        return said.model_copy(
+            update={
+                "steps": tuple(steps),
+                "first_apart": events.first_apart,
+                "unreadable": (*said.unreadable, *events.unreadable),
+                "unread": said.unread + events.unread,
+                "restarted": said.restarted or events.restarted,
+            }
+        )
+
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
-        """Yield what its counters of bad iterations say."""
+        """Yield what its counters of bad iterations say, and its event files against it."""
+        yield from series.contradictions
         nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
         if nan:
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.readers.nemo import TIMINGS
@@ -75,10 +76,25 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
     Several files are one run that was resumed: each goes on where the one before it ended, or the run is `restarted`.
     What event files never say, such as whether the run was completed, is None.
     """
-    collected = _Collected()
-    for item in read_scalars(event_files(source), _TAGS):
-        collected.take(item)
-    return collected.series()
+    found = collect(source, _TAGS, alike=TIMINGS, first=0)
+    return found.series(tuple(_made(found)))
+
+
+def collect(
+    source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
+) -> Collected:
+    """Gather the scalars with these tags by step.
+
+    Args:
+        source: a folder, or event files.
+        tags: the others mean nothing.
+        first: the number that the first step of a run has in the files.
+        alike: two tags for the same number.
+    """
+    found = Collected(first=first, alike=alike)
+    for item in read_scalars(event_files(source), tags):
+        found.take(item)
+    return found
 
 
 def _begun(path: Path) -> int:
@@ -141,53 +157,71 @@ def _of_tensor(tensor: list[Field]) -> float | None:
     return float(struct.unpack(f"<{code}", raw)[0]) if len(raw) == struct.calcsize(code) else None
 
 
+def _made(found: Collected) -> Iterator[Step]:
+    """The steps of NeMo."""
+    first, second = [*found.steps, 0, 0][:2]
+    before = max(0, 2 * first - second) if second else 0  # files that begin in the middle of a run
+    for number, said in found.steps.items():
+        if number in found.doubtful:
+            continue
+        timings = [said.pop(tag) for tag in TIMINGS if tag in said]
+        yield Step(
+            step=number,
+            interval=number - before,
+            seconds=timings[0] if timings else None,
+            samples=whole(said.get("global_batch_size")),
+            loss=said.pop("reduced_train_loss", None),
+            grad_norm=said.pop("grad_norm", None),
+            reported=said,
+        )
+        before = number
+
+
+def whole(value: float | None) -> int | None:
+    """A count that was written as a float; None where it is none."""
+    return int(value) if value is not None and value.is_integer() else None
+
+
 @dataclass(slots=True)
-class _Collected:
-    _steps: dict[int, dict[str, float]] = field(default_factory=dict)
-    _doubtful: set[int] = field(default_factory=set)
+class Collected:
+    """What event files say of each step, by tag.
+
+    Attributes:
+        first: the number that the first step of a run has in the files.
+        alike: two tags for the same number.
+        steps: by step, counted from 1.
+        doubtful: steps of which the two tags do not say the same.
+    """
+
+    first: int
+    alike: Sequence[str] = ()
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    doubtful: set[int] = field(default_factory=set)
     _restarted: str | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unread: int = 0
 
     def take(self, item: Scalar | Damage) -> None:
+        """Take note of a scalar, or of what could not be read."""
         if isinstance(item, Damage):
             self._refuse(f"{item.file}:{item.record}: {item.why}")
             return
-        number = item.step + 1
-        said = self._steps.get(number)
-        if said is None and number > next(reversed(self._steps), 0):
-            said = self._steps[number] = {}
+        number = item.step + 1 - self.first
+        said = self.steps.get(number)
+        if said is None and number > next(reversed(self.steps), 0):
+            said = self.steps[number] = {}
         if said is None or not _same(said.setdefault(item.tag, item.value), item.value):
             why = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
             self._restarted = self._restarted or f"{item.file}:{item.record}: {why}"
-        elif len(timings := {said[tag] for tag in TIMINGS if tag in said}) == 2 and not _same(*timings):
-            self._refuse(f"{item.file}:{item.record}: {' and '.join(TIMINGS)} of step {number} are not the same")
-            self._doubtful.add(number)
+        elif len(values := {said[tag] for tag in self.alike if tag in said}) == 2 and not _same(*values):
+            self._refuse(f"{item.file}:{item.record}: {' and '.join(self.alike)} of step {number} are not the same")
+            self.doubtful.add(number)
 
-    def series(self) -> StepSeries:
-        steps = tuple(self._made())
+    def series(self, steps: tuple[Step, ...], **more: Any) -> StepSeries:
+        """Make a series of the steps, with what could not be read."""
         return StepSeries(
-            steps=steps, unreadable=tuple(self._unreadable), unread=self._unread, restarted=self._restarted
+            steps=steps, unreadable=tuple(self._unreadable), unread=self._unread, restarted=self._restarted, **more
         )
-
-    def _made(self) -> Iterator[Step]:
-        first, second = [*self._steps, 0, 0][:2]
-        before = max(0, 2 * first - second) if second else 0  # files that begin in the middle of a run
-        for number, said in self._steps.items():
-            if number in self._doubtful:
-                continue
-            timings = [said.pop(tag) for tag in TIMINGS if tag in said]
-            batch = said.get("global_batch_size", math.nan)
-            yield Step(
-                step=number,
-                interval=number - before,
-                seconds=timings[0] if timings else None,
-                samples=int(batch) if batch.is_integer() else None,
-                loss=said.pop("reduced_train_loss", None),
-                grad_norm=said.pop("grad_norm", None),
-                reported=said,
-            )
-            before = number
 
     def _refuse(self, why: str) -> None:
         self._unread += 1

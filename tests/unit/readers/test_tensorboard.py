@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,44 +14,10 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.readers.tensorboard import Damage, Scalar, event_files, read_scalars, series
 from pytest_llmbench.readers.tfrecord import masked_crc32c
+from tests.events import part, record, simple, write
 
 NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"
 TIMING = "train_step_timing in s"
-
-
-def varint(value: int) -> bytes:
-    """Encode an int64."""
-    value &= (1 << 64) - 1
-    parts = []
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def part(number: int, data: bytes) -> bytes:
-    """Encode a field of bytes."""
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def simple(value: float) -> bytes:
-    """Encode `simple_value`."""
-    return b"\x15" + struct.pack("<f", value)
-
-
-def record(step: int, values: Mapping[str, bytes]) -> bytes:
-    """Encode an event with these tags, framed."""
-    summary = b"".join(part(1, part(1, tag.encode()) + value) for tag, value in values.items())
-    data = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10" + varint(step) + part(5, summary)
-    length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
-
-
-def write(folder: Path, *records: bytes, begun: int = 1_700_000_000) -> Path:
-    """Write an event file."""
-    path = folder / f"events.out.tfevents.{begun}.host.1.0"
-    path.write_bytes(b"".join(records))
-    return path
 
 
 def timings(first: int, *seconds: float) -> list[bytes]:
