@@ -46,7 +46,7 @@ def samples(until_s: float, changes: Mapping[float, Mapping[str, Any]] | None = 
 def step(number: int, seconds: float = 1.0) -> StepEvent:
     """A step of a run whose steps take so long each, one after the other from `BEGIN` on."""
     return StepEvent(
-        step=number, seconds=seconds, tokens=128, samples=4, loss=5.0 - 0.1 * number, grad_norm=1.0,
+        step=number, seconds=seconds, tokens=128, samples=4, loss=5.0 - 0.01 * number, grad_norm=1.0,
         peak_memory_bytes=2**30, time=BEGIN + number * seconds,
     )  # fmt: skip
 
@@ -67,5 +67,5 @@ def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ra
         schema=1, rank=rank, world_size=ranks, local_rank=rank, host="n0", pid=7 + rank, device=DEVICE, versions={}
     )  # fmt: skip
     (folder / "steps").mkdir(parents=True, exist_ok=True)
-    lines = [start, MatmulEvent(flops_per_s=6e14), *said, *timed, EndEvent(steps=steps)]
+    lines = [start, MatmulEvent(flops_per_s=4e14), *said, *timed, EndEvent(steps=steps)]
     (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(b"".join(event.line() for event in lines))

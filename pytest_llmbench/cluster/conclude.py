@@ -7,12 +7,14 @@ from typing import Any
 from pytest_llmbench.cluster.causes import Outcome, cause
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.system import System
+from pytest_llmbench.cluster.system import System, published_tflops
 from pytest_llmbench.core.driver import DriverReport
+from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric, Problem
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
+from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
+from pytest_llmbench.judging.sanity import findings as findings_of
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 
 
@@ -39,10 +41,11 @@ def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
     evidence = _evidence(outcome, settings)
     problem = cause(outcome) or first_problem(evidence)
     ranks, driver = outcome.series.ranks, outcome.driver
+    device = _device(outcome)
     found = judged(evidence, settings.system, problem)
     return found | {
         "hosts": driver.hosts if driver else outcome.job.hosts,
-        "device": driver.device if driver else (ranks[0].device if ranks else None),
+        "device": device,
         "versions": ranks[0].versions if ranks else {},
         "provenance": _provenance(driver),
         "rank_info": ranks,
@@ -59,12 +62,14 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
 
 def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
     """What a record says of a log: its steps, and its metrics, as a verdict's ground or as evidence alone."""
-    metrics, series = _measure(evidence, system), evidence.series
+    measurement, series = _measurement(evidence, system), evidence.series
+    metrics = measure(measurement, statistics_of(get_engine(evidence.recipe.engine)))
     # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
     # matrix products is too unsteady for a single step to be held against it.
     own_gpus = evidence.kind == "ranks" and evidence.topology.gpus
     timed = judged_steps(evidence.recipe, series.steps) if own_gpus else ()
-    problem = problem or implausible(metrics, timed)
+    problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed)
+    spent = outside(evidence)
     return {
         "steps": series.steps,
         "totals": series.totals,
@@ -73,8 +78,19 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
         "metrics": {} if problem else metrics,
         # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
         "unjudged": metrics if problem and evidence.kind == "command" else {},
+        "findings": () if problem else findings_of(evidence),
+        "outside_steps": spent.told if spent else {},
         "problem": problem,
     }
+
+
+def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:
+    """The MFU by the GPU's published peak, also where no system file or scale gives it a meaning as a statistic."""
+    rate, peak = measurement.model_flops_per_s, evidence.peak_tflops
+    if rate is None or peak is None:
+        return {}
+    share = 100 * rate / (1e12 * peak * evidence.topology.gpus)
+    return {"mfu": Metric(value=share, unit="%", rule="model FLOPs per second / published peak of this GPU model")}
 
 
 def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
@@ -92,17 +108,30 @@ def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
         cut_off=outcome.cut_off,
         doubts=tuple(engine.doubts(outcome.recipe, outcome.topology, outcome.series)),
         origin=outcome.origin,
+        peak_tflops=peak_of(outcome.recipe, outcome.topology, settings.system, _device(outcome)),
         expected=engine.expected(outcome.recipe, outcome.topology),
     )
 
 
-def _measure(evidence: Evidence, system: System) -> dict[str, Metric]:
-    """Compute what the log allows; nothing where it has no judged step."""
+def _device(outcome: Outcome) -> str | None:
+    """What the ranks trained on."""
+    if outcome.driver:
+        return outcome.driver.device
+    return outcome.series.ranks[0].device if outcome.series.ranks else None
+
+
+def peak_of(recipe: Recipe, topology: Topology, system: System, device: str | None) -> float | None:
+    """The published peak of one GPU of a run, TFLOP/s; None on CPUs, and where nobody published it."""
+    return published_tflops(device, recipe.precision, system.gpu) if topology.gpus and device else None
+
+
+def _measurement(evidence: Evidence, system: System) -> Measurement:
+    """Put together what statistics are computed from."""
     recipe, topology, series = evidence.recipe, evidence.topology, evidence.series
     engine = get_engine(recipe.engine)
     peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
     rates = [info.matmul_flops_per_s for info in series.ranks]
-    measurement = Measurement(
+    return Measurement(
         recipe=recipe,
         steps=series.steps,
         judged=judged_steps(recipe, series.steps),
@@ -114,4 +143,3 @@ def _measure(evidence: Evidence, system: System) -> dict[str, Metric]:
         matmul_flops_per_s=sum(rate for rate in rates if rate) if rates and all(rates) else None,
         peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,
     )
-    return measure(measurement, statistics_of(engine))

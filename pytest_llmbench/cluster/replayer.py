@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmbench.checks.base import get_check
-from pytest_llmbench.cluster.conclude import identity_of, judged
+from pytest_llmbench.cluster.conclude import identity_of, judged, peak_of
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
@@ -42,6 +42,7 @@ class Replayer(Keeper):
         """Read the log of one run, and say what it measured or why it cannot be judged."""
         engine, topology, gpu = get_engine(run.recipe.engine), replayed.topology, self._settings.system.gpu
         series = engine.read(replayed.logs, run.recipe)
+        device = replayed.gpu or (series.ranks[0].device if series.ranks else None)
         evidence = Evidence(
             recipe=run.recipe,
             topology=topology,
@@ -57,6 +58,7 @@ class Replayer(Keeper):
             origin=Origin(
                 token=replayed.token or token_of(replayed.logs), launched=replayed.launched, ended=replayed.ended
             ),
+            peak_tflops=peak_of(run.recipe, topology, self._settings.system, device),
             expected=engine.expected(run.recipe, topology),
         )
         problem = replayed.problem or _empty(replayed, series) or first_problem(evidence)
@@ -65,7 +67,7 @@ class Replayer(Keeper):
             **{**identity_of(run, topology, self._settings, self._session), "run_token": evidence.origin.token},
             **judged(evidence, self._settings.system, problem),
             hosts=replayed.hosts,
-            device=replayed.gpu or (ranks[0].device if ranks else None),
+            device=device,
             versions=ranks[0].versions if ranks else {},
             rank_info=ranks,
             provenance=replayed.provenance,

@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +20,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
 from pytest_llmbench.judging.references import same_gpu
@@ -128,6 +130,28 @@ def probe_local(known: Iterable[System] = ()) -> System:
         gpus_per_node=0,
         cpu_ranks_per_node=min(2, cpus),
     )
+
+
+def published_tflops(device: str, precision: str, own: Gpu | None = None) -> float | None:
+    """The published dense peak of a GPU, TFLOP/s, by the system's own file or any of this package; None for another.
+
+    Matrices of fp32 may be multiplied as TF32, which is faster.
+
+    Args:
+        device: as the driver names it.
+        precision: of a recipe.
+        own: the GPU of the system's file.
+    """
+    for gpu in (own, *_shipped_gpus()):
+        if gpu is not None and same_gpu(gpu.model, device):
+            names = ("fp32", "tf32") if precision == "fp32" else (precision,)
+            return max((gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops), default=None)
+    return None
+
+
+@cache
+def _shipped_gpus() -> tuple[Gpu, ...]:
+    return tuple(system.gpu for system in _known([shipped("systems")]).values() if system.gpu is not None)
 
 
 def _known(folders: Iterable[Path]) -> dict[str, System]:

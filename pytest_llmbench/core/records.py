@@ -126,6 +126,7 @@ class RunRecord(Strict):
         replayed: where the logs are, of a run that was made elsewhere.
         metrics: every statistic that has a meaning for this run, by name.
         unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
+        outside_steps: where its time went, seconds: in steps, before the first, and otherwise.
         findings: what else is to be known of it, a sentence each; they change no verdict.
         problem: why it cannot be judged; None for a sane run.
     """
@@ -158,6 +159,7 @@ class RunRecord(Strict):
     cut_off: str | None = None
     replayed: str | None = None
     metrics: Mapping[str, Metric] = {}
+    outside_steps: Mapping[str, float] = {}
     findings: tuple[str, ...] = ()
     unjudged: Mapping[str, Metric] = {}
     problem: Problem | None = None

@@ -33,6 +33,7 @@ def note_record(item: pytest.Item, record: RunRecord) -> None:
         job_id=record.job_id or "",
         run_record=str(record.path),
         log=str(record.logs),
+        findings="; ".join(record.findings),
     )
 
 

@@ -12,6 +12,8 @@ _REASON_WIDTH = 100
 def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line): a header, a line per test, and under it the reason where there is one.
 
+    What was found out about a run besides is under its first test, in the color of what deserves a look.
+
     Args:
         rows: one mapping per test, with the properties its report carries. A test that measured
             nothing has an em dash there, never a number.
@@ -19,17 +21,22 @@ def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
     table = [[_cell(row, column) for column in _COLUMNS] for row in rows]
     widths = [max(len(line[i]) for line in [list(_COLUMNS), *table]) for i in range(len(_COLUMNS))]
     yield "", _line(_COLUMNS, widths)
+    told: set[object] = set()
     for row, cells in zip(rows, table, strict=True):
         verdict = str(row["verdict"])
         yield verdict, _line(cells, widths)
-        reason = str(row.get("reason", ""))
-        if reason:
-            # Whole words only: a path cut at a hyphen cannot be copied.
-            words = " ".join(reason.split())
-            for line in textwrap.wrap(words, _REASON_WIDTH, break_on_hyphens=False, break_long_words=False):
-                yield verdict, f"    {line}"
+        yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", ""))))
+        found = str(row.get("findings", ""))
+        if found and row.get("run") not in told:
+            told.add(row.get("run"))
+            yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}"))
         if verdict in {"FAIL", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
+
+
+def _wrapped(text: str) -> list[str]:
+    # Whole words only: a path cut at a hyphen cannot be copied.
+    return textwrap.wrap(" ".join(text.split()), _REASON_WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def _cell(row: Mapping[str, object], column: str) -> str:

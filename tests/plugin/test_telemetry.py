@@ -40,7 +40,8 @@ def judge(user: UserFolder) -> Judge:
         for rank, events in enumerate(watched):
             write_rank(folder / "run", rank, STEPS, events, ranks=len(watched))
         done = user.pytester.runpytest_inprocess(
-            "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "--replay", str(folder.parent)
+            "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:replay",
+            "--replay", str(folder.parent),
         )  # fmt: skip
         return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
 
@@ -136,3 +137,14 @@ def test_ranks_of_the_cpu_are_not_watched(user: UserFolder) -> None:
     assert "throttled" not in record["metrics"]
     assert "its telemetry" not in result.text
     assert "telemetry" not in next((result.session / "runs/tiny/steps").iterdir()).read_text()
+
+
+def test_throttling_is_said_beside_a_pass(judge: Judge) -> None:
+    """A number that is good enough although a GPU was held back says so: in the record, the XML and the table, once."""
+    result = judge(seen(0), seen(1, {20.0: {"clocks_event_reasons": 0x44}}))
+    case = next(case for name, case in result.cases.items() if "efficient" in name)
+    assert case.properties["verdict"] == "PASS"
+    told = "throttled in the judged steps: rank 1 on n0 (hardware thermal slowdown in 1 of "
+    assert told in case.properties["findings"]
+    assert told in result.record()["findings"][0]
+    assert result.text.count("finding: throttled") == 1

@@ -6,19 +6,21 @@ from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.completion import completed, ended_whole, one_run
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
+from pytest_llmbench.judging.sanity.findings import findings
 from pytest_llmbench.judging.sanity.identity import different, origin
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import falling, finite
+from pytest_llmbench.judging.sanity.outside import outside
 from pytest_llmbench.judging.sanity.ranks import hardware, hosts, ranks, world_size
-from pytest_llmbench.judging.sanity.rates import implausible
+from pytest_llmbench.judging.sanity.rates import implausible, products
 from pytest_llmbench.judging.sanity.steps import clock, doubts, stamps, steps, work
 
-__all__ = ["Evidence", "Origin", "first_problem", "implausible"]
+__all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "outside"]
 
 # The most telling ones first.
 _OF_RANKS = (
     unreadable, one_run, ranks, origin, hosts, hardware, different, claims,
-    steps, ended_whole, work, finite, falling, stamps, clock,
+    steps, ended_whole, work, finite, falling, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (one_run, completed, hardware, world_size, claims, lines, work, finite, falling, clock, doubts)
 

@@ -42,6 +42,7 @@ class Evidence:
         cut_off: how the run was cut off at its time limit, as others than its log say; None where nobody does.
         doubts: what the engine finds contradictory in its log.
         origin: of the run, as whoever launched it knows.
+        peak_tflops: published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; None where unknown.
         expected: what ranks of our own are to show; None for a command.
     """
 
@@ -57,6 +58,7 @@ class Evidence:
     cut_off: str | None = None
     doubts: tuple[str, ...] = ()
     origin: Origin = NOWHERE_KNOWN
+    peak_tflops: float | None = None
     expected: Expected | None = None
 
 

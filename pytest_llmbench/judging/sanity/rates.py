@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import statistics as stats
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.records import Metric, Problem
 from pytest_llmbench.core.series import Step
+from pytest_llmbench.judging.sanity.evidence import Evidence
+
+# GPUs may run at a little more than the clock that their published peak is for.
+_MOST_OF_PEAK = 1.1
+
+
+def products(e: Evidence) -> Iterator[Problem]:
+    """Refuse a measured rate of matrix products that the GPU does not have."""
+    for info in e.series.ranks if e.peak_tflops is not None else ():
+        most = 1e12 * (e.peak_tflops or 0.0)
+        if info.matmul_flops_per_s is not None and info.matmul_flops_per_s > _MOST_OF_PEAK * most:
+            yield Problem(
+                kind="implausible",
+                message=f"rank {info.rank} on {info.host} measured {info.matmul_flops_per_s / 1e12:.4g} TFLOP/s of "
+                f"matrix products; the published peak of {info.device} is {e.peak_tflops:g} at {e.recipe.precision}",
+            )
 
 
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:

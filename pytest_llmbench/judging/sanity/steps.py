@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.outside import seconds_of
 
 # Clocks of two processes on two nodes, and the time between a step's end and the observer's look.
 _WALL_CLOCK_SLACK_S = 5.0
@@ -40,11 +41,7 @@ def work(e: Evidence) -> Iterator[Problem]:
 def clock(e: Evidence) -> Iterator[Problem]:
     """Compare the steps' durations with the observer's clock."""
     durations = [step.seconds for step in e.series.steps if step.seconds is not None]
-    seconds, begun = 0.0, math.inf
-    for step in reversed(e.series.steps):
-        if step.seconds is not None and step.step <= begun:  # else a later line's mean is about it, too
-            seconds += step.seconds * step.interval
-            begun = step.step - step.interval
+    seconds = seconds_of(e.series.steps)
     if e.wall_s is not None and seconds > e.wall_s + _WALL_CLOCK_SLACK_S:
         yield Problem(
             kind="implausible",

@@ -1,0 +1,59 @@
+"""How much of a run's time was no step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core.series import Step
+from pytest_llmbench.judging.sanity.evidence import Evidence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outside:
+    """Where a run's time went.
+
+    Attributes:
+        steps_s: in steps, seconds.
+        before_s: from launch to the first step, which starts ranks, builds the model and measures rates; None where
+            nobody knows.
+        around_s: all the rest: between steps and after the last, and before the first where that is not known apart.
+    """
+
+    steps_s: float
+    before_s: float | None
+    around_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All that was no step."""
+        return (self.before_s or 0.0) + self.around_s
+
+    @property
+    def told(self) -> dict[str, float]:
+        """For a record: what is known of it, in seconds."""
+        before = {} if self.before_s is None else {"before_s": self.before_s}
+        return {"steps_s": self.steps_s, **before, "around_s": self.around_s}
+
+
+def outside(e: Evidence) -> Outside | None:
+    """Tell the time outside of steps; None where no clock but the steps' own is known."""
+    if e.wall_s is None:
+        return None
+    seconds = seconds_of(e.series.steps)
+    began = min((info.steps.began for info in e.series.ranks if info.steps is not None), default=None)
+    launched = e.origin.launched
+    before = None if began is None or launched is None else max(0.0, began - launched)
+    around = e.wall_s - seconds - (before or 0.0)
+    return Outside(steps_s=seconds, before_s=before, around_s=max(0.0, around)) if math.isfinite(around) else None
+
+
+def seconds_of(steps: Sequence[Step]) -> float:
+    """Add up the durations of all steps, each once."""
+    seconds, begun = 0.0, math.inf
+    for step in reversed(steps):
+        if step.seconds is not None and step.step <= begun:  # else a later line's mean is about it, too
+            seconds += step.seconds * step.interval
+            begun = step.step - step.interval
+    return seconds
