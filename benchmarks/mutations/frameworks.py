@@ -55,7 +55,8 @@ def metaseq() -> Iterator[Subject]:
     yield from _whole("2 CPU ranks", data("logs/metaseq_2_ranks.log"), runs(ours), _METASEQ, proof)
     other = recipe(
         "opt20", "metaseq", sequence_length=64, global_batch_size=8, micro_batch_size=4, steps=20,
-        options={"model_size": "125m"},
+        model={"layers": 2, "hidden_size": 64, "attention_heads": 2, "vocab_size": 508},
+        options={"model_size": "tiny", "arguments": {"decoder-ffn-embed-dim": 128}},
     )  # fmt: skip
     yield from _whole("2 CPU ranks, 20 updates", _sampled("cpu_runs/msq_cpu_sample.log"), runs(other), _METASEQ, proof)
 

@@ -110,6 +110,7 @@ def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
         origin=outcome.origin,
         peak_tflops=peak_of(outcome.recipe, outcome.topology, settings.system, _device(outcome)),
         expected=engine.expected(outcome.recipe, outcome.topology),
+        asks=engine.asks(outcome.recipe, outcome.topology),
     )
 
 

@@ -60,6 +60,7 @@ class Replayer(Keeper):
             ),
             peak_tflops=peak_of(run.recipe, topology, self._settings.system, device),
             expected=engine.expected(run.recipe, topology),
+            asks=engine.asks(run.recipe, topology),
         )
         problem = replayed.problem or _empty(replayed, series) or first_problem(evidence)
         ranks = series.ranks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from pytest_llmbench.core.schema import Strict
@@ -18,7 +20,42 @@ ClaimName = Literal[
     "precision",
     "world_size",
     "steps",
+    "micro_batches",
+    "feed_forward_size",
+    "gated_feed_forward",
+    "grouped_queries",
+    "kv_groups",
+    "experts",
+    "context_parallel",
+    "positions",
+    "vocab_size",
+    "sharding",
+    "sequence_parallel",
+    "activation_checkpointing",
+    "optimizer",
+    "parameters_of_rank",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a count may be, where not all that decides it is known: how a vocabulary is padded, say."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.10g}" if self.low == self.high else f"{self.low:.10g} to {self.high:.10g}"
+
+
+# What a claim is held against: a value, a span, one span for each pipeline stage, or None where nobody can say.
+Asked = int | float | str | Span | tuple[Span, ...] | None
+Asks = Mapping[ClaimName, Asked]
+
+
+def on_off(switch: object) -> str:
+    """Say a switch in the words of a claim."""
+    return "on" if switch else "off"
 
 
 class Claim(Strict):
@@ -26,13 +63,15 @@ class Claim(Strict):
 
     Attributes:
         name: which setting.
-        value: a number, or a word such as `bf16`.
+        value: a number, or a word such as `bf16`; a switch is `on` or `off`.
         where: `file:line` or `rank N`, for messages.
+        stage: of the pipeline, where the claim is about one: `parameters_of_rank`.
     """
 
     name: ClaimName
     value: int | float | str
     where: str
+    stage: int = 0
 
     @property
     def log(self) -> str | None:

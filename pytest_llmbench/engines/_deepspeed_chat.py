@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from pytest_llmbench.core.claims import Span
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._external import fill
+from pytest_llmbench.engines._overrides import Rules, Same, given
 from pytest_llmbench.engines.base import Place, options_of
+from pytest_llmbench.judging.flops import parameters
 
 TRAINING = "applications/DeepSpeed-Chat/training"
 MAIN = {
@@ -23,6 +26,27 @@ _ZERO_STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
 _TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PROJECT_PATH", "USER")
 _FAMILIES = ("CUDA_", "DS_", "FI_", "GLOO_", "HF_", "MAX_JOBS", "NCCL_", "OMP_", "OMPI_", "PYTORCH_", "TORCH_", "UCX_")
 _UNTOLD = "[^=]*(TOKEN|KEY|SECRET|PASSW)"
+
+_FIELDS = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "per_device_mini_train_batch_size": "micro_batch_size",
+    "lr_scheduler_type": "optimizer.decay",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "max_steps": "steps",
+    "max_seq_len": "sequence_length",
+    "learning_rate": "optimizer.learning_rate",
+    "actor_learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "zero_stage": "parallelism.sharding",
+    "actor_zero_stage": "parallelism.sharding",
+    "gradient_checkpointing": "parallelism.activation_checkpointing",
+    "actor_gradient_checkpointing": "parallelism.activation_checkpointing",
+    "disable_dropout": "model.dropout",
+    "disable_actor_dropout": "model.dropout",
+    "num_warmup_steps": "optimizer.warmup_steps",
+}
+# What a recipe may have otherwise without another training, or for one of step 3's models alone.
+_FREE = {"print_loss", "critic_learning_rate", "critic_zero_stage", "max_prompt_seq_len", "max_answer_seq_len"}
 
 Argument = str | int | float | bool | tuple[str, ...]
 
@@ -83,6 +107,26 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
     options, where = options_of(recipe, Options), f"recipe {recipe.name}: options"
     own = {name: _filled(value, place, where) for name, value in options.arguments.items()}
     return {**_given(recipe, options.step), **own}
+
+
+def rules(recipe: Recipe) -> Rules:
+    """Say what each argument may be. Only those count that the recipe's fields give: its FLOPs nobody counts."""
+    same = given(_given(recipe, options_of(recipe, Options).step), _FIELDS)
+    bound = {name: rule for name, rule in same.items() if name not in _FREE}
+    return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})
+
+
+def parameters_of(recipe: Recipe) -> Span:
+    """Count the parameters of the model of step 1 or 2: its token embedding may be half as wide (OPT-350m).
+
+    With LoRA each of a layer's six matrices has two more, of that rank.
+    """
+    model, rank = recipe.model, options_of(recipe, Options).arguments.get("lora_dim") or 0
+    table = model.vocab_size * model.hidden_size
+    whole = parameters(model, recipe.sequence_length)
+    lora = 18 * model.layers * model.hidden_size * rank if isinstance(rank, int) else 0
+    # OPT's position embeddings are 2050, whatever the sequences' length.
+    return Span(whole - 0.55 * table, whole + lora + 0.01 * table + 2050 * model.hidden_size)
 
 
 def _filled(value: Argument, place: Place, where: str) -> Argument:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.environments import fill_in
 from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
@@ -15,7 +16,7 @@ from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Evaluate, NoOptions, Place, Script
 from pytest_llmbench.judging.statistics import Statistic
-from pytest_llmbench.readers.items import Item, Parse
+from pytest_llmbench.readers.items import Item, Parse, Said
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
@@ -54,9 +55,21 @@ class External(ABC):
         """Return what reads the lines of one log, given in order. Without memory of the lines before, it is `parse`."""
         return self.parse
 
-    def counts_flops(self, recipe: Recipe) -> bool:  # noqa: ARG002 - an engine that fine-tunes says which
+    def claims(self, text: str) -> Iterable[Said]:  # noqa: ARG002 - an engine whose framework prints some reads them
+        """Read what one line says of the training itself; nothing."""
+        return ()
+
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
         """Say that every recipe trains the whole decoder on every token."""
-        return True
+        return None
+
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Say whether nothing speaks against it."""
+        return self.uncounted(recipe) is None
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - an engine that knows more says it
+        """Ask for what the recipe's own fields say, and nothing else."""
+        return {}
 
     def missing(self) -> str | None:
         """Nothing is needed in this process: the framework has an environment of its own."""
@@ -74,7 +87,7 @@ class External(ABC):
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far, and fill in what the recipe knows and no line says."""
-        series = read_log([folder] if folder.is_file() else log_files(folder, self.logs), self.dialect())
+        series = read_log([folder] if folder.is_file() else log_files(folder, self.logs), self.dialect(), self.claims)
         steps = tuple(step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
         interval = series.log_interval or _log_interval(recipe)
         return series.model_copy(update={"steps": steps, "log_interval": interval})

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
@@ -39,9 +40,17 @@ class InProcess:
     log_per_run = False
     evaluate: Evaluate | None = None
 
-    def counts_flops(self, recipe: Recipe) -> bool:  # noqa: ARG002 - an engine that fine-tunes says which
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
         """Say that every recipe trains the whole decoder on every token."""
-        return True
+        return None
+
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Say whether nothing speaks against it."""
+        return self.uncounted(recipe) is None
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - our own ranks count for themselves
+        """Ask for what the recipe's own fields say, and nothing else."""
+        return {}
 
     def missing(self) -> str | None:
         """Say how to install what this process lacks, or None when everything is there."""

@@ -9,15 +9,19 @@ import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._external import External, fill
+from pytest_llmbench.engines._nemo_arguments import plain, rules
+from pytest_llmbench.engines._overrides import unknown_arguments
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Place
+from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
-from pytest_llmbench.readers import gnu_time, nemo, tensorboard
-from pytest_llmbench.readers.items import Item
+from pytest_llmbench.readers import gnu_time, nemo, nemo_claims, tensorboard
+from pytest_llmbench.readers.items import Item, Said
 from pytest_llmbench.readers.log import last_step, log_files
 
 # What an override of NeMo's configuration may be; None takes it away.
@@ -51,6 +55,28 @@ class Nemo(External):
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology)
+        own = plain(recipe.options.get("arguments", {}))
+        yield from rules(recipe, own).problems(recipe, own)
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Name the overrides that may change what a step computes."""
+        own = plain(recipe.options.get("arguments", {}))
+        return unknown_arguments(rules(recipe, own).unknown(own))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its layout
+        """Say what NeMo prints of the model, which is cut as Megatron-Core cuts it."""
+        own = plain(recipe.options.get("arguments", {}))
+        positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
+        parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
+        return {
+            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "feed_forward_size": own.get("model.ffn_hidden_size") or 4 * recipe.model.hidden_size,
+            "vocab_size": vocabulary(recipe.model),
+        }
+
+    def claims(self, text: str) -> Iterable[Said]:
+        """Read what one line of its log says of the training."""
+        return nemo_claims.said(text)
 
     def parse(self, text: str) -> Iterable[Item]:
         """Read one line of its log, or of what is printed around it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from pytest_llmbench import engines
+from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.expected import Expected
@@ -145,6 +146,12 @@ class Engine(Protocol):
 
     def counts_flops(self, recipe: Recipe) -> bool:
         """Whether a step trains the whole decoder on every token, so that `judging.flops` says what it computes."""
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Say why it does not, or why nobody knows; None where it does."""
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
+        """What a run's claims are held against beyond the recipe's own fields, or in their place."""
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
         """Build what runs: a task for every rank of an engine of kind `ranks`, else a script."""

@@ -23,10 +23,13 @@ class DeepSpeedEngine(InProcess):
     extra = "deepspeed"
     options: type[Strict] = Options
 
-    def counts_flops(self, recipe: Recipe) -> bool:
-        """Whether all weights are trained on every token: not with LoRA, on pairs, or on what the model wrote."""
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Say why not all weights are trained on every token: with LoRA, on pairs, or on what the model wrote."""
         options = options_of(recipe, Options)
-        return options.step == "sft" and options.lora_dim == 0
+        if options.step == "sft" and options.lora_dim == 0:
+            return None
+        how = f"options.step {options.step}" if options.step != "sft" else f"options.lora_dim {options.lora_dim}"
+        return f"with {how} a step does not train all weights on every token"
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
+from pytest_llmbench.core.claims import Asks, ClaimName
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
@@ -19,18 +20,30 @@ from pytest_llmbench.engines._deepspeed_chat import (
     Options,
     arguments,
     launcher_args,
+    parameters_of,
+    rules,
     timed_steps,
     variables,
 )
 from pytest_llmbench.engines._external import External, fill, flags
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
 from pytest_llmbench.judging.statistics import Measurement, Statistic
-from pytest_llmbench.readers import eval_batch
+from pytest_llmbench.readers import deepspeed_claims, eval_batch
 from pytest_llmbench.readers.deepspeed_chat import parse, reader
-from pytest_llmbench.readers.items import Item, Parse
+from pytest_llmbench.readers.items import Item, Parse, Said
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
+
+
+_OF_ONE_MODEL: tuple[ClaimName, ...] = (
+    "activation_checkpointing",
+    "global_batch_size",
+    "micro_batch_size",
+    "parameters_of_rank",
+    "sequence_length",
+    "sharding",
+)
 
 
 class DeepSpeedChat(External):
@@ -54,6 +67,7 @@ class DeepSpeedChat(External):
             yield f"{where}: DeepSpeed-Chat checkpoints none or full, not selective"
         if recipe.precision != "fp16":
             yield f"{where}: DeepSpeed-Chat trains in fp16, not {recipe.precision}"
+        yield from rules(recipe).problems(recipe, options_of(recipe, Options).arguments)
         if timed_steps(recipe) < 1:
             yield f"{where}: {recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
         if recipe.samples_per_step != topology.world_size * recipe.micro_batch_size:
@@ -63,9 +77,15 @@ class DeepSpeedChat(External):
                 "gradient_accumulation_steps: 1"
             )
 
-    def counts_flops(self, recipe: Recipe) -> bool:  # noqa: ARG002 - it is so for all
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - it is so for all
         """Say that none does: updates of low rank, rewards of pairs, generation; and opt-350m's narrower embedding."""
-        return False
+        return "DeepSpeed-Chat may train part of the weights, on pairs, or on what the model wrote"
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its model
+        """Say what its log prints; of step 3, which has four models, nobody can say what is said of which."""
+        if options_of(recipe, Options).step == 3:
+            return dict.fromkeys(_OF_ONE_MODEL)
+        return {"parameters_of_rank": parameters_of(recipe)}
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         """Build the commands: the log begins with the hostfile, as Lambda's evaluator wants it; then `deepspeed`."""
@@ -90,6 +110,10 @@ class DeepSpeedChat(External):
             )
         )
         return Script(commands=tuple(commands), notes=options.notes)
+
+    def claims(self, text: str) -> Iterable[Said]:
+        """Read what one line of its log says of the training."""
+        return deepspeed_claims.said(text)
 
     def parse(self, text: str) -> Iterable[Item]:
         """Read one line by itself."""

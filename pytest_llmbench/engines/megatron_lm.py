@@ -8,16 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._external import External, fill, flags
+from pytest_llmbench.engines._megatron_arguments import asks, rules
+from pytest_llmbench.engines._overrides import unknown_arguments
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
-from pytest_llmbench.readers import megatron_events, tensorboard
-from pytest_llmbench.readers.items import Item
+from pytest_llmbench.readers import megatron_claims, megatron_events, tensorboard
+from pytest_llmbench.readers.items import Item, Said
 from pytest_llmbench.readers.megatron_lm import parse
 
 _CHECKPOINTING: Mapping[str, list[str]] = {
@@ -59,8 +62,19 @@ class MegatronLM(External):
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology)
+        own = options_of(recipe, Options).arguments
+        yield from rules(recipe, _given(recipe), own).problems(recipe, own)
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Name the arguments that may change what a step computes."""
+        own = options_of(recipe, Options).arguments
+        return unknown_arguments(rules(recipe, _given(recipe), own).unknown(own))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its layout
+        """Say what its arguments have its log print."""
+        return asks(recipe, options_of(recipe, Options).arguments, known=self.counts_flops(recipe))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002 - torchrun knows
         """Build the torchrun command."""
@@ -78,6 +92,10 @@ class MegatronLM(External):
             folder=place.environment.root,
         )
         return Script(commands=(command,), notes=options.notes)
+
+    def claims(self, text: str) -> Iterable[Said]:
+        """Read what one line of its log says of the training."""
+        return megatron_claims.said(text)
 
     def parse(self, text: str) -> Iterable[Item]:
         """Read one line of its log."""
@@ -116,7 +134,8 @@ class MegatronLM(External):
             yield "no line has a loss: every iteration was skipped"
 
 
-def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
+def _given(recipe: Recipe) -> dict[str, Any]:
+    """The arguments that the recipe's own fields give."""
     model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
     given: dict[str, Any] = {
         "tensor-model-parallel-size": spread.tensor,
@@ -127,7 +146,7 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
         "seq-length": recipe.sequence_length,
         "max-position-embeddings": recipe.sequence_length,
         "micro-batch-size": recipe.micro_batch_size,
-        "global-batch-size": recipe.samples_per_step,
+        "global-batch-size": recipe.global_batch_size,
         "attention-dropout": model.dropout,
         "hidden-dropout": model.dropout,
         "position-embedding-type": "rope" if model.positions == "rope" else "learned_absolute",
@@ -145,9 +164,14 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
     }
     if spread.virtual_pipeline > 1:
         given["num-layers-per-virtual-pipeline-stage"] = model.layers // (spread.pipeline * spread.virtual_pipeline)
+    return given
+
+
+def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
+    given = _given(recipe)
     if not (own.get("train-iters") or own.get("train-samples")):
         given["train-iters"] = recipe.steps
-    return [*flags({**given, **own}), *_CHECKPOINTING[spread.activation_checkpointing]]
+    return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
 
 def _but_the_first(steps: Sequence[Step]) -> list[Step]:

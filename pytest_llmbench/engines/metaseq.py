@@ -7,15 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Progress, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._external import OUTPUT, External, fill, flags
+from pytest_llmbench.engines._metaseq_arguments import rules, size_problem
+from pytest_llmbench.engines._overrides import Rules, unknown_arguments
 from pytest_llmbench.engines._problems import precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
-from pytest_llmbench.readers.items import Item
+from pytest_llmbench.readers import metaseq_claims
+from pytest_llmbench.readers.items import Item, Said
 from pytest_llmbench.readers.log import last_step, last_words, log_files
 from pytest_llmbench.readers.metaseq import parse
 
@@ -58,15 +63,18 @@ class Metaseq(External):
         """Yield every reason why this recipe cannot run on this topology."""
         yield from super().problems(recipe, topology)
         yield from precision_problem(recipe, topology)
+        options = options_of(recipe, Options)
+        yield from _rules(recipe, topology).problems(recipe, options.arguments)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         batch = f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} sequences does not divide"
-        if options_of(recipe, Options).program != _LAUNCHER:
+        if options.program != _LAUNCHER:
             if recipe.samples_per_step % (copies * recipe.micro_batch_size):
                 yield (
                     f"{batch} into micro batches of {recipe.micro_batch_size} on {copies} copies of the model "
                     f"({topology})"
                 )
             return
+        yield from size_problem(recipe, options.model_size)
         if topology.ranks_per_node < 2:
             yield f"recipe {recipe.name}: opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
         if recipe.samples_per_step % copies:
@@ -74,6 +82,23 @@ class Metaseq(External):
                 f"{batch} by {copies} copies of the model ({topology}): opt-baselines would round in silence to "
                 f"{recipe.samples_per_step // copies} on each"
             )
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Name the arguments that may change what a step computes."""
+        return unknown_arguments(_rules(recipe).unknown(options_of(recipe, Options).arguments))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
+        """Say what its log prints: positions from 2 on, and the launcher's micro batch, which is all of a copy's."""
+        model, copies = recipe.model, max(1, topology.world_size // recipe.parallelism.model_parallel_size)
+        options = options_of(recipe, Options)
+        launched, wide = options.program == _LAUNCHER, options.arguments.get("decoder-ffn-embed-dim")
+        parameters = parameters_of_stages(model, recipe.sequence_length + 2, recipe.parallelism)
+        return {
+            "feed_forward_size": wide or 4 * model.hidden_size,
+            "micro_batch_size": recipe.samples_per_step // copies if launched else recipe.micro_batch_size,
+            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "vocab_size": vocabulary(model),
+        }
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         """Build the command."""
@@ -88,6 +113,10 @@ class Metaseq(External):
             arguments = {**_arguments(recipe, topology), "save-dir": f"{place.folder}/checkpoints", **own}
             command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
+
+    def claims(self, text: str) -> Iterable[Said]:
+        """Read what one line of its log says of the training."""
+        return metaseq_claims.said(text)
 
     def parse(self, text: str) -> Iterable[Item]:
         """Read one line of its log."""
@@ -130,6 +159,13 @@ def _launcher(options: Options, topology: Topology, place: Place, own: Mapping[s
     # So that the ranks of all nodes end with the first that dies.
     env = {"SLURM_KILL_BAD_EXIT": "1"} if spread else {}
     return Command(launcher="once", argv=tuple(argv), env=env)
+
+
+def _rules(recipe: Recipe, topology: Topology | None = None) -> Rules:
+    """The launcher is given nothing of the recipe but its size."""
+    options = options_of(recipe, Options)
+    given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
+    return rules(recipe, given, options.arguments)
 
 
 def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:

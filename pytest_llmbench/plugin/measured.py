@@ -13,6 +13,9 @@ from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import STATISTICS, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
 
+# What is computed from the model's FLOPs.
+_OF_FLOPS = {"tflops_per_gpu", "mfu", "matmul_fraction"}
+
 
 class Measured(Quantity):
     """A measured quantity. It compares like any other, and keeps what it was compared with.
@@ -88,10 +91,13 @@ class Run:
         metric = self.record.metrics.get(statistic)
         if metric is None:
             rule, record = self._statistics[statistic].rule, self.record
+            uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
             why = f"it has {', '.join(record.metrics)}"
             if unknown_of_gpus:
                 why = f"not all is known of its GPUs: {'; '.join(unknown_of_gpus)}"
+            elif uncounted is not None and statistic in _OF_FLOPS:
+                why = f"{uncounted}, so that the model's FLOPs are not known; {why}"
             raise RunError(
                 "no_measurement", f"{statistic} ({rule}) has no meaning for this run on {self.machine}: {why}"
             )

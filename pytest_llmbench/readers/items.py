@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_llmbench.core.claims import ClaimName
+
 
 class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no error of ours
     """A line that looks like a step and cannot be read as one; the message says why."""
@@ -72,6 +74,15 @@ class LogInterval:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """A setting of the training as the framework prints it, see `core.claims`; every print of it counts."""
+
+    name: ClaimName
+    value: float | str
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The framework says that it did all its work."""
 
@@ -90,3 +101,6 @@ Item = StepLine | Total | Count | WorldSize | LogInterval | Completed | Failed
 # A dialect: the items of one line without its prefix, in the order in which it says them.
 # It raises Unreadable, and nothing else, for a line that looks like a step and is none.
 Parse = Callable[[str], Iterable[Item]]
+
+# The settings that one line prints.
+Claims = Callable[[str], Iterable[Said]]

@@ -12,14 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_llmbench.core.claims import Claim
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.readers.items import (
+    Claims,
     Completed,
     Count,
     Failed,
     Item,
     LogInterval,
     Parse,
+    Said,
     StepLine,
     Total,
     Unreadable,
@@ -29,15 +32,24 @@ from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.words import cut_off, remoteness
 
 _MOST_REPORTED = 20
+# Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
+_MOST_CLAIMS = 1000
 
 
-def read_log(paths: Iterable[Path], parse: Parse) -> StepSeries:
+def no_claims(text: str) -> Iterable[Said]:  # noqa: ARG001 - see `items.Claims`
+    """Read nothing of what a line says of the training."""
+    return ()
+
+
+def read_log(paths: Iterable[Path], parse: Parse, claims: Claims = no_claims) -> StepSeries:
     """Read log files, in the order given, as one log."""
     collected = _Collected()
     for path in paths:
         for line in read_lines(path):
             if words := cut_off(line.text):
                 collected.cut_off = collected.cut_off or words
+            for said in claims(line.text):
+                collected.claim(said, line)
             try:
                 for item in parse(line.text):
                     collected.take(item, line)
@@ -82,6 +94,7 @@ class _Collected:
     _log_interval: int | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
+    _claims: dict[Said, Claim] = field(default_factory=dict)
 
     def take(self, item: Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
@@ -103,6 +116,12 @@ class _Collected:
                 self._totals.setdefault(name, value)
             case Count(name=name) if line.whole:
                 self._counts.setdefault(line.source, Counter())[name] += 1
+
+    def claim(self, said: Said, line: Line) -> None:
+        """Keep where a setting was printed first; a line that was cut off may have lost digits."""
+        if line.whole and len(self._claims) < _MOST_CLAIMS:
+            where = f"{line.file}:{line.number}"
+            self._claims.setdefault(said, Claim(name=said.name, value=said.value, where=where, stage=said.stage))
 
     def refuse(self, line: Line, why: str) -> None:
         """Count a line that could not be read, and show the first of them."""
@@ -130,6 +149,7 @@ class _Collected:
             failure=self._failure,
             cut_off=self.cut_off,
             restarted=self._restarted,
+            claims=tuple(self._claims.values()),
         )
 
     def _take_step(self, step: StepLine, line: Line) -> None:

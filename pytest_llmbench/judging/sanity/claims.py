@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from pytest_llmbench.core.claims import Claim, ClaimName
+from pytest_llmbench.core.claims import Asked, Claim, ClaimName, Span, on_off
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
-# A framework's log rounds large counts to six digits.
+# A framework's log rounds large counts to six digits, and parameters in words (`331 M`) to three.
 _ROUNDING = 1e-4
+_ROUNDED_COUNT = 5e-3
 
 
 def claims(e: Evidence) -> Iterator[Problem]:
     """Name every claim that is not what the recipe says."""
     for claim in e.series.claims:
-        expected = due(claim.name, e)
-        if not _same(claim.value, expected):
+        expected = _of_stage(due(claim.name, e), claim.stage)
+        if expected is not None and not _same(claim.value, expected):
             yield Problem(
                 kind="wrong_work",
                 message=f"{claim.where} says {_words(claim)}; recipe {e.recipe.name} says {expected} ({e.topology}): "
@@ -30,12 +31,26 @@ def claims(e: Evidence) -> Iterator[Problem]:
             )
 
 
-def due(name: ClaimName, e: Evidence) -> int | float | str:
-    """Return the value that the recipe asks for on this topology."""
-    return _DUE[name](e)
+def due(name: ClaimName, e: Evidence) -> Asked:
+    """Return what the run's engine or else the recipe asks for on this topology; None where nobody can say."""
+    if name in e.asks:
+        return e.asks[name]
+    if name == "sharding" and _copies(e) == 1:
+        return None  # there is nothing to share
+    return OF_RECIPES[name](e) if name in OF_RECIPES else None
 
 
-def _same(said: float | str, expected: float | str) -> bool:
+def _of_stage(expected: Asked, stage: int) -> int | float | str | Span | None:
+    """Choose a pipeline stage's own; a stage that the recipe does not have is asked for nothing at all."""
+    if isinstance(expected, tuple):
+        return expected[stage] if stage < len(expected) else Span(0, 0)
+    return expected
+
+
+def _same(said: float | str, expected: float | str | Span) -> bool:
+    if isinstance(expected, Span):
+        slack = _ROUNDED_COUNT if isinstance(said, float) else 0.0
+        return not isinstance(said, str) and expected.low * (1 - slack) <= said <= expected.high * (1 + slack)
     if isinstance(said, int | str) or isinstance(expected, str):
         return said == expected
     return math.isclose(said, expected, rel_tol=_ROUNDING)
@@ -45,7 +60,11 @@ def _words(claim: Claim) -> str:
     return f"{claim.name.replace('_', ' ')} {claim.value}"
 
 
-_DUE: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
+def _copies(e: Evidence) -> int:
+    return max(1, e.topology.world_size // e.recipe.parallelism.model_parallel_size)
+
+
+OF_RECIPES: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
     "layers": lambda e: e.recipe.model.layers,
     "hidden_size": lambda e: e.recipe.model.hidden_size,
     "attention_heads": lambda e: e.recipe.model.attention_heads,
@@ -57,4 +76,10 @@ _DUE: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
     "precision": lambda e: e.recipe.precision,
     "world_size": lambda e: e.topology.world_size,
     "steps": lambda e: e.recipe.steps,
+    "micro_batches": lambda e: e.recipe.samples_per_step // (e.recipe.micro_batch_size * _copies(e)),
+    "feed_forward_size": lambda e: 4 * e.recipe.model.hidden_size,
+    "positions": lambda e: e.recipe.model.positions,
+    "sharding": lambda e: e.recipe.parallelism.sharding,
+    "sequence_parallel": lambda e: on_off(e.recipe.parallelism.sequence),
+    "activation_checkpointing": lambda e: e.recipe.parallelism.activation_checkpointing,
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_llmbench.core.claims import Asked, ClaimName
 from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import StepSeries
@@ -44,6 +46,8 @@ class Evidence:
         origin: of the run, as whoever launched it knows.
         peak_tflops: published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; None where unknown.
         expected: what ranks of our own are to show; None for a command.
+        asks: what a run's claims are held against beyond the recipe's own fields, or in their place, as its engine
+            asks for it.
     """
 
     recipe: Recipe
@@ -60,6 +64,7 @@ class Evidence:
     origin: Origin = NOWHERE_KNOWN
     peak_tflops: float | None = None
     expected: Expected | None = None
+    asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
 
 
 def listed(items: object, most: int = 8) -> str:

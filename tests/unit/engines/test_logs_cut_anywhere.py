@@ -33,7 +33,13 @@ RUN: dict[str, Any] = {
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "megatron_lm": (
         "megatron_lm_2_ranks.log",
-        {"sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2, "steps": 30},
+        {
+            "sequence_length": 32,
+            "global_batch_size": 8,
+            "micro_batch_size": 2,
+            "steps": 30,
+            "parallelism": {"tensor": 2},
+        },
         "[after training is done]",
     ),
     "metaseq": (

@@ -1,0 +1,134 @@
+"""What Megatron-LM prints of the training it is about to do, and NeMo with it, which is built on Megatron-Core.
+
+Rank 0 prints all arguments, `  num_layers ...................................... 12`, and one rank of each part of the
+model says how many parameters it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from pytest_llmbench.core.claims import ClaimName, on_off
+from pytest_llmbench.readers.items import Said
+
+_ARGUMENT = re.compile(r"\s*(\w{1,60}) \.+ (\S{1,60})\s*", re.ASCII)
+_PARAMETERS = re.compile(
+    r"> number of parameters on (?:\(([a-z_, ]+)\) )?model parallel rank \(?(\d[\d ,]{0,40})\)?: +(\d{1,15})\s*$",
+    re.ASCII,
+)
+_VOCABULARY = re.compile(
+    r"> padded vocab \(size: (\d{1,9})\) with |\bPadded vocab_size: \d{1,9}, original vocab_size: (\d{1,9}),"
+)
+_MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d{1,9})\s*$", re.ASCII)
+_LAYOUT = re.compile(r"\b(tensor|pipeline|context)(?:-model)?-parallel size: (\d{1,9})", re.ASCII)
+_WEIGHTS = re.compile(r"^ *using (torch\.\w+) for parameters", re.ASCII)
+_DATA = re.compile(r"\bconfig=GPTDatasetConfig\(random_seed=\d+, sequence_length=(\d{1,9}),", re.ASCII)
+
+_WHOLE = re.compile(r"\d{1,15}", re.ASCII)
+
+_PRECISIONS = {
+    "torch.float32": "fp32",
+    "torch.float": "fp32",
+    "torch.float16": "fp16",
+    "torch.half": "fp16",
+    "torch.bfloat16": "bf16",
+}
+_CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline", "context": "context_parallel"}
+
+
+def said(text: str) -> Iterator[Said]:
+    """Yield the settings that a line prints."""
+    if " .." in text:
+        yield from _argument(text)
+    elif "param" in text:
+        yield from _parameters(text)
+    elif "vocab" in text and (match := _VOCABULARY.search(text)):
+        yield Said("vocab_size", int(match[1] or match[2]))
+    elif "batches" in text and (match := _MICRO_BATCHES.search(text)):
+        yield Said("micro_batches", int(match[1]))
+    elif "parallel size" in text:
+        yield from (Said(_CONTEXT[match[1]], int(match[2])) for match in _LAYOUT.finditer(text))
+    elif "GPTDatasetConfig" in text and (match := _DATA.search(text)):
+        yield Said("sequence_length", int(match[1]))
+
+
+def _parameters(text: str) -> Iterator[Said]:
+    """Read how many parameters a part of the model has. Before there were pipelines, only tensor ranks were named."""
+    if match := _WEIGHTS.match(text):
+        yield Said("precision", _precision(match[1]) or match[1])
+    if match := _PARAMETERS.search(text):
+        names, ranks = (match[1] or "tensor").split(", "), match[2].split(",")
+        stages = [int(rank) for name, rank in zip(names, ranks, strict=False) if name == "pipeline"]
+        yield Said("parameters_of_rank", int(match[3]), stage=stages[0] if stages else 0)
+
+
+def _argument(text: str) -> Iterator[Said]:
+    if (match := _ARGUMENT.fullmatch(text)) and match[1] in _ARGUMENTS:
+        name, read = _ARGUMENTS[match[1]]
+        value = read(match[2])
+        if value is not None:
+            yield Said(name, value)
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def _switch(text: str) -> str | None:
+    return on_off(text == "True") if text in {"True", "False"} else None
+
+
+def _precision(text: str) -> str | None:
+    return _PRECISIONS.get(text)
+
+
+def _eight_bits(text: str) -> str | None:
+    return None if text in {"None", "False"} else "fp8 or fp4"
+
+
+def _checkpointed(text: str) -> str | None:
+    """Before there was a choice, layers were checkpointed whole: by a switch, then by one of two methods."""
+    return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
+
+
+def _sharding(text: str) -> str | None:
+    return {"True": "optimizer", "False": "none"}.get(text)
+
+
+def _experts(text: str) -> int | None:
+    return 0 if text == "None" else _count(text)
+
+
+def _positions(text: str) -> str | None:
+    return {"learned_absolute": "learned"}.get(text, text)
+
+
+_ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = {
+    "num_layers": ("layers", _count),
+    "hidden_size": ("hidden_size", _count),
+    "ffn_hidden_size": ("feed_forward_size", _count),
+    "num_attention_heads": ("attention_heads", _count),
+    "group_query_attention": ("grouped_queries", _switch),
+    "num_query_groups": ("kv_groups", _count),
+    "swiglu": ("gated_feed_forward", _switch),
+    "num_experts": ("experts", _experts),
+    "seq_length": ("sequence_length", _count),
+    "global_batch_size": ("global_batch_size", _count),
+    "micro_batch_size": ("micro_batch_size", _count),
+    "tensor_model_parallel_size": ("tensor", _count),
+    "pipeline_model_parallel_size": ("pipeline", _count),
+    "context_parallel_size": ("context_parallel", _count),
+    "world_size": ("world_size", _count),
+    "train_iters": ("steps", _count),
+    "params_dtype": ("precision", _precision),
+    "fp8": ("precision", _eight_bits),
+    "fp4": ("precision", _eight_bits),
+    "sequence_parallel": ("sequence_parallel", _switch),
+    "use_distributed_optimizer": ("sharding", _sharding),
+    "recompute_granularity": ("activation_checkpointing", _checkpointed),
+    "checkpoint_activations": ("activation_checkpointing", _checkpointed),
+    "activations_checkpoint_method": ("activation_checkpointing", _checkpointed),
+    "optimizer": ("optimizer", str),
+    "position_embedding_type": ("positions", _positions),
+}
