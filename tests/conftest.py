@@ -111,7 +111,8 @@ def read_junit(path: Path) -> dict[str, Case]:
     cases = {}
     for element in ET.parse(path).iter("testcase"):
         ends = [child for child in element if child.tag in {"failure", "error", "skipped"}]
-        assert len(ends) <= 1, f"{element.get('name')} ends in more than one way"
+        of_pytest = element.get("name") == "internal"  # which may break down more than once
+        assert len(ends) <= 1 or of_pytest, f"{element.get('name')} ends in more than one way"
         properties = {p.get("name", ""): p.get("value", "") for p in element.iter("property")}
         name = element.get("name", "")
         cases[name] = Case(

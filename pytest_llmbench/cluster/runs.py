@@ -101,17 +101,37 @@ class Session:
         return self.folder / "checks" / name
 
 
+class Declared(Strict):
+    """A test that was collected and selected, and that waits for a run or a check: it ends in one verdict.
+
+    Attributes:
+        test: its node id.
+        run: key of the run that it waits for.
+        reference: name of the reference that it applies, if it applies one.
+        check: name of the check that it waits for.
+        slot: the slot of the node that it is about; None where it is about all nodes together.
+    """
+
+    test: str
+    run: str | None = None
+    reference: str | None = None
+    check: str | None = None
+    slot: NonNegativeInt | None = None
+
+
 class Plan(Strict):
     """Everything a session's tests wait for, handed from a worker to the controller.
 
     Attributes:
         checks: names of the checks that the nodes are validated with, in the order they run.
         gate: whether runs stay away from nodes that a check found unfit.
+        tests: the tests that wait, in their order.
     """
 
     runs: tuple[RunSpec, ...]
     checks: tuple[str, ...] = ()
     gate: bool = False
+    tests: tuple[Declared, ...] = ()
 
     @property
     def empty(self) -> bool:

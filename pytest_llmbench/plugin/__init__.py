@@ -9,6 +9,7 @@ import pytest
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import (
     bench,
+    declared,
     explain,
     feasible,
     options,
@@ -88,8 +89,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give every test of ours its verdict."""
     report = yield
-    if parametrize.run_key_of(item) is not None or checking.check_key_of(item) is not None:
-        outcome.judge(item, call, report)
+    test = declared.declared(item)
+    if test is not None:
+        outcome.judge(item, call, report, lambda: declared.facts(test, bench.bench_of(item.config)))
     return report
 
 

@@ -6,26 +6,27 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
+from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster import settings as cluster_settings
+from pytest_llmbench.cluster.conclude import identity_of
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.replay import find_replays
-from pytest_llmbench.cluster.runs import Plan, RunSpec, Session, new_session
+from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.cluster.validation import health_record
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.health import HealthRecord, Report
 from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.records import RunRecord
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.engines.base import engine_names, get_engine, options_of, statistics_of
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
-
-if TYPE_CHECKING:
-    from pytest_llmbench.core.health import HealthRecord
-    from pytest_llmbench.core.records import RunRecord
 
 KEY = pytest.StashKey["Bench"]()
 
@@ -211,11 +212,22 @@ class Bench:
                 "none), or a --system that says so"
             )
 
-    def plan(self, keys: Sequence[str], checks: Sequence[str]) -> None:
+    def plan(self, tests: Sequence[Declared], checks: Sequence[str]) -> None:
         """Set what the collected tests need, each run and check once."""
-        runs = tuple(self.choices[key] for key in dict.fromkeys(keys))
+        runs = tuple(self.choices[key] for key in dict.fromkeys(test.run for test in tests) if key is not None)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
-        self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate)
+        self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
+
+    def unmade(self, key: str) -> RunRecord:
+        """What is known of a planned run before it is made."""
+        run = next(run for run in self.planned.runs if run.key == key)
+        topology = run.replayed.topology if run.replayed is not None else self.settings.topology(run.recipe)
+        return RunRecord(**identity_of(run, topology, self.settings, self.session))
+
+    def unmade_check(self, name: str) -> HealthRecord:
+        """What is known of a planned check before it is made."""
+        report = Report(problem="it was not made")
+        return health_record(get_check(name), self.settings, self.session, report=report, hosts=(), job_id=None)
 
     @staticmethod
     def _default_allocation(cluster: str, nodes: int | None) -> cluster_settings.AllocationMode:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -13,37 +15,41 @@ from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.health import HealthRecord, read_health
 from pytest_llmbench.core.records import RunRecord, read_record
+from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.progress import Progress
 
 _LOOK_S = 0.2
+_Record = TypeVar("_Record")
 
 
 class RunnerBoard:
-    """Waits on the runner of this process, and shows how the runs stand meanwhile."""
+    """Waits on the runner of this process, and shows how the runs stand meanwhile.
 
-    def __init__(self, runner: Keeper, progress: Progress) -> None:
+    The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
+    """
+
+    def __init__(self, runner: Keeper, progress: Progress, interruption: Interruption) -> None:
         self._runner = runner
         self._progress = progress
+        self._interruption = interruption
 
     def wait(self, key: str) -> RunRecord:
         """Block until the run has a record; the runner gives every run one, whatever happens."""
-        while True:
-            record = self._runner.wait(key, _LOOK_S)
-            self._progress.take(self._runner.notes)
-            if record is not None:
-                self._progress.clear()
-                return record
-            self._progress.show(self._runner.views)
+        return self._wait(lambda: self._runner.wait(key, _LOOK_S))
 
     def wait_check(self, name: str) -> HealthRecord:
         """Block until the check has a record; every check gets one, whatever happens."""
-        while True:
-            record = self._runner.wait_check(name, _LOOK_S)
-            self._progress.take(self._runner.notes)
-            if record is not None:
-                self._progress.clear()
-                return record
-            self._progress.show(self._runner.views)
+        return self._wait(lambda: self._runner.wait_check(name, _LOOK_S))
+
+    def _wait(self, look: Callable[[], _Record | None]) -> _Record:
+        with self._interruption.bearing(1):
+            while True:
+                record = look()
+                self._progress.take(self._runner.notes)
+                if record is not None:
+                    self._progress.clear()
+                    return record
+                self._progress.show(self._runner.views)
 
 
 class FileBoard:

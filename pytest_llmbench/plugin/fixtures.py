@@ -29,7 +29,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
             pytrace=False,
         )
     record = board.wait(request.param)
-    outcome.note_record(request.node, record)
+    outcome.note(request.node, **outcome.facts_of_run(record))
     if record.problem is not None and record.problem.kind == "gated":
         pytest.skip(record.problem.message)
     if record.problem is not None:
@@ -43,7 +43,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 def reference(request: pytest.FixtureRequest, run: Run) -> Reference:
     """One reference of this test's recipe; the test is skipped where it is not for this machine or scale."""
     reference: Reference = request.param
-    outcome.note_reference(request.node, reference)
+    outcome.note(request.node, **outcome.facts_of_reference(reference))
     not_for_us = why_not_applicable(reference, run.machine)
     metric = run.record.metrics.get(reference.statistic)
     if not_for_us is not None:
@@ -71,12 +71,12 @@ def health(request: pytest.FixtureRequest) -> Health:
         )
     key: CheckKey = request.param
     record = board.wait_check(key.check)
-    outcome.note_health(request.node, record, key.slot)
+    outcome.note(request.node, **outcome.facts_of_check(record, key.slot))
     verdict, told = record.state(key.slot)
     if verdict is Verdict.SKIP:
         pytest.skip(told)
     if verdict is Verdict.ERROR:
         pytest.fail(f"cannot be judged: {told}\nhealth record: {record.path}", pytrace=False)
     health = Health(record, key.slot)
-    outcome.note_properties(request.node, health.properties())
+    outcome.note(request.node, **dict(health.properties()))
     return health

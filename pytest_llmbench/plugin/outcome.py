@@ -5,7 +5,7 @@ Properties are plain text and numbers: they cross xdist and become JUnit `<prope
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,61 +17,68 @@ from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.plugin.measured import Run
 
 
-def note_record(item: pytest.Item, record: RunRecord) -> None:
-    """Write down which run a test is about, before anything is judged."""
-    _add(
-        item,
-        run=record.key,
-        recipe=record.recipe.name,
-        scale=record.recipe.scale,
-        system=record.system,
-        cluster=record.cluster,
-        nodes=record.nodes,
-        ranks=record.ranks,
-        gpus=record.gpus,
-        hosts=",".join(record.hosts),
-        job_id=record.job_id or "",
-        run_record=str(record.path),
-        log=str(record.logs),
-        findings="; ".join(record.findings),
-    )
+def facts_of_run(record: RunRecord, *, made: bool = True) -> dict[str, Any]:
+    """What a test's report says of its run.
+
+    Args:
+        record: the run.
+        made: whether it was; else there is no evidence to point to.
+    """
+    planned = {
+        "run": record.key,
+        "recipe": record.recipe.name,
+        "scale": record.recipe.scale,
+        "system": record.system,
+        "cluster": record.cluster,
+        "nodes": record.nodes,
+        "ranks": record.ranks,
+        "gpus": record.gpus,
+    }
+    if not made:
+        return planned
+    return planned | {
+        "hosts": ",".join(record.hosts),
+        "job_id": record.job_id or "",
+        "run_record": str(record.path),
+        "log": str(record.logs),
+        "findings": "; ".join(record.findings),
+    }
 
 
-def note_health(item: pytest.Item, record: HealthRecord, slot: int | None) -> None:
-    """Write down which check and node a test is about, before anything is judged."""
+def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True) -> dict[str, Any]:
+    """What a test's report says of its check and node, likewise."""
     host = record.host(slot)
-    _add(
-        item,
-        check=record.check,
-        family=record.family,
-        slot="" if slot is None else slot,
-        host=host or "",
-        hosts=host or ",".join(record.hosts),
-        system=record.system,
-        cluster=record.cluster,
-        nodes=1 if slot is not None else len(record.hosts),
-        job_id=record.job_id or "",
-        health_record=str(record.path),
-    )
+    planned = {
+        "check": record.check,
+        "family": record.family,
+        "slot": "" if slot is None else slot,
+        "host": host or "",
+        "hosts": host or ",".join(record.hosts),
+        "system": record.system,
+        "cluster": record.cluster,
+        "nodes": 1 if slot is not None else len(record.hosts),
+    }
+    return planned | ({"job_id": record.job_id or "", "health_record": str(record.path)} if made else {})
 
 
-def note_properties(item: pytest.Item, properties: Iterable[tuple[str, str]]) -> None:
-    """Write down whatever else there is to say."""
-    _add(item, **dict(properties))
+def facts_of_reference(reference: Reference) -> dict[str, Any]:
+    """What a test's report says of the threshold that it applies."""
+    return {"reference": reference.name, "threshold": reference.threshold}
 
 
-def note_reference(item: pytest.Item, reference: Reference) -> None:
-    """Write down the threshold a test applies."""
-    _add(item, reference=reference.name, threshold=reference.threshold)
+def note(item: pytest.Item, **properties: Any) -> None:
+    """Write down what there is to say of a test; what was said under the same name before is replaced."""
+    others = [(name, value) for name, value in item.user_properties if name not in properties]
+    item.user_properties[:] = [*others, *properties.items()]
 
 
 def note_measured(item: pytest.Item, run: Run) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
     compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
-        _add(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
+        note(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
         if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
-            _add(item, threshold=measured.threshold)
+            note(item, threshold=measured.threshold)
 
 
 def broken(record: RunRecord) -> str:
@@ -90,8 +97,19 @@ def broken(record: RunRecord) -> str:
     return "\n".join(lines)
 
 
-def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+def judge(
+    item: pytest.Item,
+    call: pytest.CallInfo[None],
+    report: pytest.TestReport,
+    known: Callable[[], Mapping[str, Any]],
+) -> None:
     """Give a test of ours its verdict, once, as soon as it is decided.
+
+    Args:
+        item: the test.
+        call: how its phase went.
+        report: of that phase.
+        known: what was known of it before it began.
 
     An exception in the test body that is no failed assertion (units that do not match, a statistic
     without a meaning) says that nothing was judged. pytest reports a failure of the setup phase as an
@@ -102,11 +120,14 @@ def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
     verdict, reason = _verdict(call, report)
     if verdict is None:
         return
+    # What broke may have come before its run, check or reference could be noted.
+    noted = dict(item.user_properties)
+    note(item, **{name: fact for name, fact in known().items() if name not in noted})
     if verdict is Verdict.ERROR and report.when == "call":
         report.when = "setup"
         if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
             report.longrepr = str(call.excinfo.value)
-    _add(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
+    note(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
     report.user_properties = list(item.user_properties)
 
 
@@ -138,7 +159,3 @@ def _reason(report: pytest.TestReport) -> str:
 def _first_line(call: pytest.CallInfo[None]) -> str:
     text = str(call.excinfo.value) if call.excinfo else ""
     return text.splitlines()[0].removeprefix("assert ") if text else ""
-
-
-def _add(item: pytest.Item, **properties: Any) -> None:
-    item.user_properties.extend(properties.items())

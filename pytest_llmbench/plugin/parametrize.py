@@ -79,11 +79,6 @@ def _names(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collect
     return list(dict.fromkeys(marked)) or list(at_hand)
 
 
-def run_keys(items: list[pytest.Item]) -> list[str]:
-    """The runs that collected tests wait for, in their order."""
-    return [key for item in items if (key := run_key_of(item)) is not None]
-
-
 def run_key_of(item: pytest.Item) -> str | None:
     """The run a test waits for, None for a test of another kind."""
     callspec = getattr(item, "callspec", None)

@@ -6,8 +6,10 @@ import pytest
 
 from pytest_llmbench.plugin import xdist
 from pytest_llmbench.plugin.bench import KEY, Bench
+from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
+from pytest_llmbench.plugin.unfinished import Reports
 from pytest_llmbench.plugin.usage import usage_errors
 
 
@@ -22,8 +24,11 @@ def register(config: pytest.Config) -> None:
         config.stash[KEY] = bench = Bench(config)
         distributed = xdist.is_distributed(config)
         progress = Progress(config, live=not distributed)
-        supervisor = Supervisor(config, bench, progress)
+        # It is registered before the writer of the XML, to be called after it.
+        manager.register(interruption := Interruption(), "llmbench-interruption")
+        manager.register(reports := Reports(interruption), "llmbench-unfinished")
+        supervisor = Supervisor(config, bench, progress, reports)
     manager.register(SafeReports(supervisor, progress), "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
     if distributed:
-        manager.register(xdist.Controller(config, bench, supervisor, progress), "llmbench-controller")
+        manager.register(xdist.Controller(config, bench, supervisor, progress, interruption), "llmbench-controller")

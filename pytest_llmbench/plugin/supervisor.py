@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections import defaultdict
 from collections.abc import Generator, Mapping
-from types import FrameType
 from typing import Any, Literal
 
 import pytest
 
 from pytest_llmbench import __version__
+from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.planning import describe, preflight
 from pytest_llmbench.cluster.replayer import Replayer
@@ -21,11 +20,12 @@ from pytest_llmbench.core.records import Judgement, Verdict, write_model
 from pytest_llmbench.plugin import options, outcome, terminal
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.boards import RunnerBoard
+from pytest_llmbench.plugin.declared import all_declared, facts
 from pytest_llmbench.plugin.health import check_names
 from pytest_llmbench.plugin.junit import JUnit
-from pytest_llmbench.plugin.parametrize import run_keys
 from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.provenance import suite_properties
+from pytest_llmbench.plugin.unfinished import Reports, verdict_of_unfinished
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.reporting.batches import Batch, batches
 from pytest_llmbench.reporting.benchmark_json import add_rounds
@@ -34,7 +34,7 @@ from pytest_llmbench.reporting.benchmark_json import add_rounds
 class Supervisor:
     """Starts the runs once the tests are known, gathers their verdicts, and leaves nothing behind."""
 
-    def __init__(self, config: pytest.Config, bench: Bench, progress: Progress) -> None:
+    def __init__(self, config: pytest.Config, bench: Bench, progress: Progress, reports: Reports) -> None:
         self.runner: Runner | Replayer | None = None
         self._config = config
         self._bench = bench
@@ -42,7 +42,8 @@ class Supervisor:
         self._junit = JUnit(config, bench.session.folder / "junit.xml")
         self._rows: list[Mapping[str, Any]] = []
         self._batches: list[Batch] = []
-        self._old_sigterm: Any = None
+        self._reports = reports
+        self._interruption = reports.interruption
 
     def start_runs(self) -> None:
         """Start every planned run; tests wait on the board.
@@ -55,10 +56,12 @@ class Supervisor:
         runs_elsewhere = self._bench.settings.replay is not None
         runner = (Replayer if runs_elsewhere else Runner)(self._bench.settings, self._bench.session)
         self.runner = runner
-        self._bench.board = RunnerBoard(runner, self._progress)
+        self._bench.board = RunnerBoard(runner, self._progress, self._interruption)
         try:
             write_model(folder / SESSION_FILE, self._bench.planned)
-            runner.start(self._bench.planned)
+            self._expect_reports()
+            with self._interruption.bearing(0 if self._bench.settings.cluster == "debug" else 1):
+                runner.start(self._bench.planned)
         except Exception as error:
             self.runner = None  # it never began: there is no record to add to
             runner.stop()
@@ -69,7 +72,7 @@ class Supervisor:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Plan the runs and checks that the collected tests need."""
-        self._bench.plan(run_keys(session.items), check_names(session.items))
+        self._bench.plan(all_declared(session.items), check_names(session.items))
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""
@@ -94,9 +97,14 @@ class Supervisor:
         if not self._bench.planned.empty and not (
             in_vain or option.collectonly or session.config.getoption("setupplan", False)
         ):
-            self.end_in_order_on_sigterm()
-            with usage_errors():
-                self.start_runs()
+            self.take_signals(session)
+            try:
+                with usage_errors():
+                    self.start_runs()
+            except pytest.UsageError as error:
+                self._reports.note_end(str(error))
+                self._junit.discard()
+                raise
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -108,19 +116,49 @@ class Supervisor:
     @pytest.hookimpl(tryfirst=True, wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """End what still runs before anything is reported, and hand the results to the other reporters."""
+        self._interruption.bear_all()
         self._stop()
-        if self.runner is None:
-            self._junit.discard()
+        if self._declares_tests:
+            self._finish_tests(session)
+            self._junit.describe_session(self._facts())
         else:
+            self._junit.discard()
+        if self.runner is not None:
             self.runner.add_judgements(_judgements(self._rows, "run"), _judgements(self._rows, "check"))
             self._write_batches(self.runner)
             self._progress.take(self.runner.notes)
             self._add_benchmarks(self.runner)
-            self._junit.describe_session({**self._facts(), **suite_properties(self.runner.records)})
+            self._junit.describe_session(suite_properties(self.runner.records))
         result = yield
         if self.runner is not None and self.runner.unwritten:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         return result
+
+    @property
+    def _declares_tests(self) -> bool:
+        """Whether tests of ours were to end in verdicts: they were collected, and not just to be looked at."""
+        option = self._config.option
+        looked_at = option.collectonly or option.setupplan or options.plan_only(self._config)
+        return bool(self._bench.planned.tests) and not looked_at
+
+    def _finish_tests(self, session: pytest.Session) -> None:
+        """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
+        tests = list(self._reports.unfinished(self._bench.planned.tests, session))
+        for test in tests:
+            properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.runner))
+            self._rows.append({**properties, "test": test.test.test})
+            add = self._junit.close if test.crash or test.told is not None else self._junit.add_error
+            add(test.test.test, properties)
+        if tests and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _expect_reports(self) -> None:
+        killed = {"verdict": str(Verdict.ERROR), "reason": "pytest was killed before it could report this test"}
+        tests = self._bench.planned.tests
+        try:
+            self._junit.expect({test.test: {**facts(test, self._bench), **killed} for test in tests})
+        except OSError as error:  # it is tried again at the end, and costs no verdict
+            self._progress.note(f"a report cannot be written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict table."""
@@ -139,8 +177,7 @@ class Supervisor:
 
     def copy_junit(self) -> None:
         """Keep the report beside the records."""
-        if self.runner is not None:
-            self._junit.copy()
+        self._junit.copy()
 
     def _print_plan(self, session: pytest.Session) -> bool:
         bench = self._bench
@@ -151,24 +188,25 @@ class Supervisor:
         return True
 
     def _stop(self) -> None:
-        if self.runner is not None:
-            self.runner.stop()
-        if self._old_sigterm is not None:
-            signal.signal(signal.SIGTERM, self._old_sigterm)
-            self._old_sigterm = None
+        """End all runs. Whoever sends a second signal does not want to wait for that: what runs ends by itself."""
+        if self.runner is None:
+            return
+        try:
+            with self._interruption.bearing(1):
+                self.runner.stop()
+        except KeyboardInterrupt:
+            self._progress.note("not waited for what still ends: it is told to, and does within a minute")
+            tell_the_end(self._bench.session.folder, "the session ended")
 
-    def end_in_order_on_sigterm(self) -> None:
-        """A CI system ends a job with SIGTERM: do what Ctrl-C does, and leave no nodes allocated."""
+    def take_signals(self, session: pytest.Session) -> None:
+        """A CI system ends a job with SIGTERM, a lost connection with SIGHUP: free the nodes, and report."""
 
-        def interrupt(_number: int, _frame: FrameType | None) -> None:
-            raise KeyboardInterrupt("SIGTERM")
+        def end(why: str) -> None:
+            session.shouldstop = why
+            if self.runner is not None:
+                self.runner.begin_no_more()
 
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._old_sigterm = signal.signal(signal.SIGTERM, interrupt)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # Started by `nohup pytest ... &`. What we start would inherit that, and submitit ends ranks by SIGINT. A
-            # handler is not inherited.
-            signal.signal(signal.SIGINT, lambda _number, _frame: None)
+        self._interruption.take_signals(end)
 
     def _add_benchmarks(self, runner: Keeper) -> None:
         session = getattr(self._config, "_benchmarksession", None)

@@ -21,8 +21,9 @@ from pytest_llmbench.core.records import write_model
 from pytest_llmbench.plugin import terminal
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.boards import FileBoard
+from pytest_llmbench.plugin.declared import all_declared
 from pytest_llmbench.plugin.health import check_names
-from pytest_llmbench.plugin.parametrize import run_keys
+from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.supervisor import Supervisor
 
@@ -55,7 +56,7 @@ class Worker:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing."""
-        self._bench.plan(run_keys(session.items), check_names(session.items))
+        self._bench.plan(all_declared(session.items), check_names(session.items))
         self._bench.board = FileBoard(self._bench.session)
         if not self._bench.planned.empty:
             write_model(self._bench.session.folder / "plan.json", self._bench.planned)
@@ -64,11 +65,19 @@ class Worker:
 class Controller:
     """In the controller: tell workers the session, start the runs when their plan is there, show progress."""
 
-    def __init__(self, config: pytest.Config, bench: Bench, supervisor: Supervisor, progress: Progress) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        bench: Bench,
+        supervisor: Supervisor,
+        progress: Progress,
+        interruption: Interruption,
+    ) -> None:
         self._config = config
         self._bench = bench
         self._supervisor = supervisor
         self._progress = progress
+        self._interruption = interruption
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="llmbench-controller", daemon=True)
 
@@ -79,9 +88,10 @@ class Controller:
         node.workerinput[_INPUT] = {"id": session.id, "folder": str(session.folder)}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self) -> None:
-        """Wait for the plan beside xdist's own loop."""
-        self._supervisor.end_in_order_on_sigterm()
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Wait for the plan, and for signals, beside xdist's own loop."""
+        self._supervisor.take_signals(session)
+        threading.Thread(target=self._end_the_loop, name="llmbench-signals", daemon=True).start()
         self._thread.start()
 
     @pytest.hookimpl(tryfirst=True, wrapper=True)
@@ -91,11 +101,30 @@ class Controller:
         The session may end while they are only being started, and nobody can end what is half started.
         """
         self._over.set()
+        self._interruption.bear_all()
         if self._supervisor.runner is not None:
             self._supervisor.runner.begin_no_more()  # in the debug cluster, starting a run is running it
         if self._thread.is_alive():
             self._thread.join()
+        self._bench.planned = self._plan or self._bench.planned  # the session may end before it is started
         return (yield)
+
+    @property
+    def _plan(self) -> Plan | None:
+        """What the workers' tests wait for; None until one of them has collected."""
+        path = self._bench.session.folder / "plan.json"
+        return Plan.model_validate_json(path.read_bytes()) if path.exists() else None
+
+    def _end_the_loop(self) -> None:
+        """End xdist's loop after the first signal, between two of its events: there it is in nobody's hook."""
+        self._interruption.told.wait()
+        session = self._config.pluginmanager.get_plugin("dsession")
+        if session is not None:
+            session.worker_llmbench_signal = self._raise_signal
+            session.queue.put(("llmbench_signal", {}))
+
+    def _raise_signal(self) -> None:
+        raise KeyboardInterrupt(self._interruption.by)
 
     def _give_up(self, why: str) -> None:
         """End the session, and the waiting of its workers: no record will ever come."""
@@ -106,12 +135,11 @@ class Controller:
             session.shouldstop = why
 
     def _follow(self) -> None:
-        path = self._bench.session.folder / "plan.json"
-        while not path.exists():
+        while (plan := self._plan) is None:
             if self._over.wait(_LOOK_S):
                 return
         try:
-            self._bench.planned = Plan.model_validate_json(path.read_bytes())
+            self._bench.planned = plan
             for line in terminal.header(self._bench):
                 self._progress.print(line)
             self._supervisor.start_runs()

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict")
 _REASON_WIDTH = 100
+# Tests that share these share what is told under them.
+_ALIKE = ("verdict", "reason", "run_record")
 
 
 def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
@@ -21,15 +23,18 @@ def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
     table = [[_cell(row, column) for column in _COLUMNS] for row in rows]
     widths = [max(len(line[i]) for line in [list(_COLUMNS), *table]) for i in range(len(_COLUMNS))]
     yield "", _line(_COLUMNS, widths)
+    followings: list[Mapping[str, object]] = [*rows[1:], {}]
     told: set[object] = set()
-    for row, cells in zip(rows, table, strict=True):
+    for row, cells, following in zip(rows, table, followings, strict=False):
         verdict = str(row["verdict"])
         yield verdict, _line(cells, widths)
-        yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", ""))))
         found = str(row.get("findings", ""))
         if found and row.get("run") not in told:
             told.add(row.get("run"))
             yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}"))
+        if all(row.get(key) == following.get(key) for key in _ALIKE):
+            continue  # told once, under the last of them
+        yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", ""))))
         if verdict in {"FAIL", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
 

@@ -263,18 +263,18 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     made = record(tmp_path)
     run = Run(made)
     run.measured("step_time")
-    outcome.note_record(item, made)
-    outcome.note_reference(item, made.recipe.references[0])
+    outcome.note(item, **outcome.facts_of_run(made), **outcome.facts_of_reference(made.recipe.references[0]))
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report)
+    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, dict)
     of_run, of_check, of_suite = tables("JUnit properties")
     assert set(of_run) == {name for name, _ in item.user_properties}
 
     item.user_properties = []
-    outcome.note_health(item, checked(tmp_path), 0)
-    outcome.note_properties(item, Health(checked(tmp_path), 0).properties())
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report)
+    outcome.note(
+        item, **outcome.facts_of_check(checked(tmp_path), 0), **dict(Health(checked(tmp_path), 0).properties())
+    )
+    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, dict)
     assert set(of_check) == {name for name, _ in item.user_properties}
 
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")

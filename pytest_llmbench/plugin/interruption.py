@@ -1,0 +1,120 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a session in order, where nobody's hook is cut in half and every report is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+_DEFAULTS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
+_ALL = sys.maxsize
+# Major numbers of Linux: consoles, /dev/tty, pseudo-terminals. One that hung up does not call itself a terminal.
+_TERMINALS = {4, 5, *range(136, 144)}
+
+
+class Interruption:
+    """Takes the signals of a session with runs.
+
+    The first signal is raised as a KeyboardInterrupt at once only in the body of a test and in the setup of a fixture;
+    anywhere else it is noted, and pytest ends after what it is doing. The second is raised wherever it comes, but for
+    the end of the session: there the reports come first.
+
+    Attributes:
+        by: the first signal, in words; None while there is none.
+        told: set with the first signal.
+    """
+
+    def __init__(self) -> None:
+        self.by: str | None = None
+        self.told = threading.Event()
+        self._heard = 0
+        self._borne = 1
+        self._old: dict[signal.Signals, Any] = {}
+        self._ask_to_end: Callable[[str], None] = lambda _by: None
+
+    def take_signals(self, ask_to_end: Callable[[str], None]) -> None:
+        """Handle signals from now on, as far as nobody else does.
+
+        Args:
+            ask_to_end: called with the first signal where it is not raised.
+        """
+        self._ask_to_end = ask_to_end
+        for number, default in _DEFAULTS.items():
+            if signal.getsignal(number) is default:
+                self._old[number] = signal.signal(number, self._hear)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # Started by `nohup pytest ... &`. What we start would inherit that, and submitit ends ranks by SIGINT. A
+            # handler is not inherited.
+            signal.signal(signal.SIGINT, lambda _number, _frame: None)
+
+    def give_signals_back(self) -> None:
+        """Let signals mean what they meant before. Safe to call twice."""
+        while self._old:
+            number, handler = self._old.popitem()
+            signal.signal(number, handler)
+
+    def bear_all(self) -> None:
+        """Raise no signal any more: the session ends anyway, and its reports come first."""
+        self._borne = _ALL
+
+    @contextlib.contextmanager
+    def bearing(self, signals: int) -> Iterator[None]:
+        """Raise a signal that comes meanwhile if it is one more than so many."""
+        borne, self._borne = self._borne, signals
+        try:
+            yield
+        finally:
+            self._borne = borne
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+        """A test's body can be ended at any time: innermost, so that no wrapper of others is."""
+        with self.bearing(0):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_fixture_setup(self) -> Generator[None, object, object]:
+        """So can the setup of a fixture."""
+        with self.bearing(0):
+            return (yield)
+
+    def pytest_sessionfinish(self) -> None:
+        """The XML is written: this was registered before its writer, and is called after it."""
+        self.give_signals_back()
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        self._heard += 1
+        if self._heard == 1:
+            self.by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            self.told.set()
+        if number == signal.SIGHUP:
+            _let_go_of_terminals()
+        if self._heard > self._borne:
+            raise KeyboardInterrupt(self.by)
+        if self._heard == 1 and self._borne < _ALL:
+            self._ask_to_end(f"ended by {self.by}")
+
+
+def _let_go_of_terminals() -> None:
+    """Point what is written to a terminal to nowhere: it hung up, each write would fail, and with it the reports."""
+    for opened in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):
+            number = int(opened.name)
+            told = os.fstat(number)
+            if stat.S_ISCHR(told.st_mode) and os.major(told.st_rdev) in _TERMINALS:
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
