@@ -21,10 +21,10 @@ _EXAMPLES = 3
 READERS: Mapping[str, Callable[[], Iterable[Subject]]] = {
     each.__name__: each
     for each in (
-        frameworks.megatron_lm, frameworks.metaseq, frameworks.nemo, frameworks.nemo_events, frameworks.gnu_time,
-        frameworks.deepspeed_chat, frameworks.eval_batch, frameworks.step_log, frameworks.telemetry,
-        nodes.nccl_text, nodes.nccl_json, nodes.dcgm_text, nodes.dcgm_json, nodes.nvidia_smi, nodes.nvlink,
-        nodes.kernel_log,
+        frameworks.megatron_lm, frameworks.megatron_events, frameworks.metaseq, frameworks.nemo,
+        frameworks.nemo_events, frameworks.gnu_time, frameworks.deepspeed_chat, frameworks.eval_batch,
+        frameworks.step_log, frameworks.telemetry, nodes.nccl_text, nodes.nccl_json, nodes.dcgm_text,
+        nodes.dcgm_json, nodes.nvidia_smi, nodes.nvlink, nodes.kernel_log,
     )
 }  # fmt: skip
 
@@ -138,9 +138,10 @@ class Campaign:
         if subject.bare:  # its numbers were never judged
             return
         better = too_good(subject.whole, left)
-        unexplained = [name for name in better if reason(self.reader, kind, name) is None]
+        where = f"{self.reader}: {subject.name}"
+        unexplained = [name for name in better if reason(where, kind, name) is None]
         if unexplained:
             tally.missed[kind, unexplained[0]] += 1
             tally.example(f"too good: {unexplained[0]}", kind, mutant.number)
         elif better:
-            tally.explained[kind, reason(self.reader, kind, better[0]) or ""] += 1
+            tally.explained[kind, reason(where, kind, better[0]) or ""] += 1

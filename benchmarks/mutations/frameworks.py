@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.mutations.judging import Files, Judge, Runs
 from benchmarks.mutations.subjects import Subject, data, published, recipe, runs, sample, with_bare
+from tests.events import scalars
 from tests.gpu_logs import samples, told, write_rank
 
 _MEGATRON = re.compile(rb"iteration +\d+/|using world size|\[after training is done\]")
@@ -16,6 +17,7 @@ _METASEQ = re.compile(rb"train_inner|done training|training on|num_updates: |ove
 _NEMO = re.compile(rb"Training epoch|max_steps=|Starting with \d+ processes")
 _CHAT = re.compile(rb"Throughput: |Execution time|dist_world_size|Beginning of Epoch|epoch=\d|exits successfully")
 _TIME = re.compile(rb"\d+user |_TRAINING:")
+_EVENTS = "events.out.tfevents.1700000000.host.1.0"
 _SMALL = {"sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2}
 
 
@@ -43,6 +45,25 @@ def megatron_lm() -> Iterator[Subject]:
         yield Subject(
             name="JSC's 175B, unended", files=files, judge=unended, telling=_MEGATRON, proves=_line(proof)
         )  # fmt: skip
+
+
+def megatron_events() -> Iterator[Subject]:
+    """Megatron-LM's event file, written here as it writes it: beside its log, and where the log has no step."""
+    proof = rb"\[after training is done\] datetime:"
+    log = data("logs/megatron_lm_2_ranks.log")["megatron_lm_2_ranks.log"]
+    judge = runs(recipe("small", "megatron_lm", **_SMALL, steps=30, parallelism={"tensor": 2}))
+    steps = judge.record({"job.log": log}).steps
+    rows = [(step.step, tag, value) for step in steps for tag, value in (
+        ("batch-size", float(step.samples or 0)), ("lm loss", step.loss or 0.0), ("grad-norm", step.grad_norm or 0.0),
+        ("iteration-time", step.seconds or 0.0))]  # fmt: skip
+    events = {_EVENTS: b"".join(scalars(rows))}
+    yield from _whole("beside the log", {"job.log": log, **events}, judge, _MEGATRON, proof)
+    alone = b"".join(line for line in log.splitlines(keepends=True) if b"] iteration " not in line)
+    judge = runs(recipe("small", "megatron_lm", **_SMALL, steps=30, parallelism={"tensor": 2}))
+    yield Subject(
+        name="without a step in the log", files={"job.log": alone, **events}, judge=judge, telling=_MEGATRON,
+        proves=_line(proof), targets=(_EVENTS,),
+    )  # fmt: skip
 
 
 def metaseq() -> Iterator[Subject]:

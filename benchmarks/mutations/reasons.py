@@ -8,21 +8,50 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Attributes: readers, kinds of damage and statistics it is about, as regular expressions, and the reason."""
+    """Attributes: logs, kinds of damage and statistics it is about, as regular expressions, and the reason.
 
-    readers: str
+    A log is its reader and its name, such as `metaseq: 2 CPU ranks`.
+    """
+
+    logs: str
     kinds: str
     statistics: str
     why: str
 
 
-_REASONS: tuple[Reason, ...] = ()
+_VALUES = (
+    "flip a digit|insert a digit|delete a digit|move a decimal point|drop a sign or exponent|no or a huge number|"
+    "scale a number|swap numbers|change a count|scale a field|repeat the last line changed"
+)
+_REASONS = (
+    Reason(
+        logs="kernel_log: .*", kinds=".*", statistics="verdict",
+        why="each line of the kernel's log stands alone: where the one with the error is gone, or its code is another, "
+        "nothing says so",
+    ),
+    Reason(
+        logs="(step_log|telemetry): .*", kinds=".*", statistics="matmul_fraction",
+        why="a rank says its matmul rate once, and ranks need not be equally fast",
+    ),
+    Reason(
+        logs=".*", kinds=".*", statistics="loss_drop",
+        why="a loss follows from no other number, and those of steps and ranks differ",
+    ),
+    Reason(
+        logs="megatron_events: without a step in the log", kinds=_VALUES, statistics=".*",
+        why="an event file alone says each number once, and its check sums find all damage but one with new sums",
+    ),
+    Reason(
+        logs="telemetry: .*", kinds=".*", statistics="power_capped|throttled|clock_m.*|temperature_max|memory_used_max",
+        why="a sample of a GPU follows from no other",
+    ),
+)  # fmt: skip
 
 
-def reason(reader: str, kind: str, statistic: str) -> str | None:
+def reason(log: str, kind: str, statistic: str) -> str | None:
     """Why this damage cannot be found; None where it can."""
     for each in _REASONS:
-        wanted = ((each.readers, reader), (each.kinds, kind), (each.statistics, statistic))
+        wanted = ((each.logs, log), (each.kinds, kind), (each.statistics, statistic))
         if all(re.fullmatch(pattern, text) for pattern, text in wanted):
             return each.why
     return None

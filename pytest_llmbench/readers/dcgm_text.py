@@ -20,7 +20,7 @@ from pytest_llmbench.readers.dcgm_items import (
 _HEADER = re.compile(r"\|\s*Diagnostic\s*\|\s*Result\s*\|")
 _UNDER_HEADER = re.compile(r"\+=+\+=+\+")
 _LAST = re.compile(r"\+-+\+-+\+")
-_SECTION = re.compile(r"[|+]-----\s+(\w[\w ]*?)\s+-+\+-+[|+]")
+_SECTION = re.compile(r"[|+]-----\s+(\w+(?: \w+)*)\s+-+\+-+[|+]")
 _ROW = re.compile(r"\|([^|]*)\|(.*)\|")
 _WORD = r"(Pass|Fail|Skip|Warn|Not Run)"
 # `Pass`, `Pass - All`, `Fail - GPU: 0`, `Fail - GPUs: 0, 3`, and from version 4 on `GPU0: Pass`.

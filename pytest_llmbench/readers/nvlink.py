@@ -34,13 +34,13 @@ def read_links(text: str) -> dict[int, Links]:
     """Read what `nvidia-smi nvlink -s` printed: links by GPU.
 
     Raises:
-        RunError: `unreadable`, when there is no GPU in it, or a line that is neither of a GPU nor of a link.
+        RunError: `unreadable`, when there is no GPU in it, one twice, or a line that is neither of a GPU nor of a link.
     """
     speeds: dict[int, list[float | None]] = {}
     silent: set[int] = set()
     gpu: int | None = None
     for line in (line.strip() for line in text.splitlines()):
-        if head := _GPU.fullmatch(line):
+        if (head := _GPU.fullmatch(line)) and int(head[1]) not in speeds:
             gpu = int(head[1])
             speeds[gpu] = []
         elif gpu is not None and (link := _LINK.fullmatch(line)) and int(link[1]) == len(speeds[gpu]):

@@ -14,7 +14,7 @@ from benchmarks.mutations.forms import EVENTS, TEXT
 from benchmarks.mutations.judging import Judgement, too_good
 from benchmarks.mutations.subjects import DATA
 
-MUTANTS = 300
+MUTANTS = 100
 EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
 
 

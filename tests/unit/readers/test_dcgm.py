@@ -273,3 +273,10 @@ def _conforms(value: Any, schema: dict[str, Any]) -> None:
             _conforms(value[name], inner)
     for each in value if isinstance(value, list) else ():
         _conforms(each, schema["items"])
+
+
+def test_blanks_in_a_table_cost_nothing() -> None:
+    """A row with very many of them is read in one pass over it."""
+    table = printed("table of 3.2.6").replace("Metadata  ", "Metadata" + " " * 100_000)
+    assert not one(table).healthy or one(table).gpus == 2
+    assert one(table.replace("Metadata", "Meta" + " " * 100_000 + "data")).unreadable

@@ -35,3 +35,9 @@ def test_a_link_that_is_left_out_is_noticed() -> None:
     """Links are counted on."""
     with pytest.raises(RunError, match="Link 2"):
         read_links(links_text(1).replace("\t Link 1: 26.562 GB/s\n", ""))
+
+
+def test_a_gpu_that_is_listed_twice_is_not_read() -> None:
+    """The second list would hide a link that is down in the first."""
+    with pytest.raises(RunError, match=r"printed 'GPU 0: "):
+        read_links(links_text(inactive={0: 3}) + links_text())
