@@ -16,7 +16,7 @@ from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Evaluate, NoOptions, Place, Script
 from pytest_llmbench.judging.statistics import Statistic
-from pytest_llmbench.readers.items import Item, Parse, Said
+from pytest_llmbench.readers.items import Item, Needles, Parse, Said
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
@@ -27,6 +27,7 @@ class External(ABC):
     """See `base.Engine`. An engine adds its name, its options, its script and its dialect.
 
     Attributes:
+        needles: of the dialect and the claims.
         logs: patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
     """
 
@@ -37,6 +38,7 @@ class External(ABC):
     statistics: Mapping[str, Statistic] = {}
     log_per_run = False
     evaluate: Evaluate | None = None
+    needles: Needles
     logs: tuple[str, ...] = (OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
     @abstractmethod
@@ -87,7 +89,8 @@ class External(ABC):
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far, and fill in what the recipe knows and no line says."""
-        series = read_log([folder] if folder.is_file() else log_files(folder, self.logs), self.dialect(), self.claims)
+        files = [folder] if folder.is_file() else log_files(folder, self.logs)
+        series = read_log(files, self.dialect(), self.claims, self.needles)
         steps = tuple(step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
         interval = series.log_interval or _log_interval(recipe)
         return series.model_copy(update={"steps": steps, "log_interval": interval})

@@ -21,7 +21,7 @@ from pytest_llmbench.engines.base import Place
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
 from pytest_llmbench.readers import gnu_time, nemo, nemo_claims, tensorboard
-from pytest_llmbench.readers.items import Item, Said
+from pytest_llmbench.readers.items import Item, Needles, Said
 from pytest_llmbench.readers.log import last_step, log_files
 
 # What an override of NeMo's configuration may be; None takes it away.
@@ -44,6 +44,7 @@ class Nemo(External):
     """See `base.Engine`. An engine adds its name, its options and its script."""
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
+    needles = Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo_claims.NEEDLES)
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
     logs = ("**/*.log", "**/*.out", "**/*.err", "**/*.error", "**/*.txt")
 

@@ -29,8 +29,8 @@ from pytest_llmbench.engines._external import External, fill, flags
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import deepspeed_claims, eval_batch
-from pytest_llmbench.readers.deepspeed_chat import parse, reader
-from pytest_llmbench.readers.items import Item, Parse, Said
+from pytest_llmbench.readers.deepspeed_chat import NEEDLES, parse, reader
+from pytest_llmbench.readers.items import Item, Needles, Parse, Said
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
@@ -52,6 +52,7 @@ class DeepSpeedChat(External):
     name = "deepspeed_chat"
     proof = "the line `Throughput:`, printed once after the last step"
     options = Options
+    needles = Needles(NEEDLES, deepspeed_claims.NEEDLES)
     log_per_run = True
 
     def __init__(self) -> None:

@@ -20,8 +20,8 @@ from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
 from pytest_llmbench.readers import megatron_claims, megatron_events, tensorboard
-from pytest_llmbench.readers.items import Item, Said
-from pytest_llmbench.readers.megatron_lm import parse
+from pytest_llmbench.readers.items import Item, Needles, Said
+from pytest_llmbench.readers.megatron_lm import NEEDLES, parse
 
 _CHECKPOINTING: Mapping[str, list[str]] = {
     "none": [],
@@ -53,6 +53,7 @@ class MegatronLM(External):
     name = "megatron_lm"
     proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
     options = Options
+    needles = Needles(NEEDLES, megatron_claims.NEEDLES)
 
     def __init__(self) -> None:
         self.statistics = _STATISTICS

@@ -20,9 +20,9 @@ from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import metaseq_claims
-from pytest_llmbench.readers.items import Item, Said
+from pytest_llmbench.readers.items import Item, Needles, Said
 from pytest_llmbench.readers.log import last_step, last_words, log_files
-from pytest_llmbench.readers.metaseq import parse
+from pytest_llmbench.readers.metaseq import NEEDLES, parse
 
 _LAUNCHER = "opt-baselines"
 # Where the launcher sends what the ranks print when it starts them by srun; locally they print where it does.
@@ -54,6 +54,7 @@ class Metaseq(External):
     name = "metaseq"
     proof = "the line `done training in ... seconds`"
     options = Options
+    needles = Needles(NEEDLES, metaseq_claims.NEEDLES)
     logs = (_TRAIN_LOG, _TRAIN_STDERR, *External.logs)
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from pytest_llmbench.readers import words
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
-from pytest_llmbench.readers.words import failure
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
 _GLUED = re.compile(r"(?=Epoch: \d{1,9}, Step: |Model Parameters: )", re.ASCII)
@@ -38,6 +38,13 @@ _RETURN_CODE = re.compile(r"\blaunch\.py:\d+:sigkill_handler\] .* (exits with re
 _QUANTITY = re.compile(
     r"\s*(\S.{0,40}?)(?: \(\w+ is better\) )?[:= ] ?([-+.\de]+|[-+]?nan|[-+]?inf) ?(?:s|ms|B|GB|GB/sec)?\s*", re.ASCII
 )
+
+
+# A line that holds none of these says nothing.
+NEEDLES = (
+    b"poch", b"Latency: ", b"reward score: ", b"ppl: ", b"chosen_last_scores", b"dist_world_size=", b":print]",
+    b"Execution time: ", b"Throughput: ", b"launch.py:", *words.NEEDLES,
+)  # fmt: skip
 
 
 def parse(text: str) -> Iterable[Item]:
@@ -126,8 +133,8 @@ class _Log:
                 yield Completed(f"{self.exits} of {self.world_size} processes exit successfully")
         elif match := _RETURN_CODE.search(text):
             yield Failed(f"a process {match[1]}")
-        elif words := failure(text):
-            yield Failed(words)
+        elif why := words.failure(text):
+            yield Failed(why)
 
     def _number(self, epoch: str, step: str) -> int:
         if int(epoch) and self.batches is None:

@@ -32,6 +32,10 @@ _OPT_SIZES = {
 _READABLE_BILLIONS = 0.1
 
 
+# A line that holds none of these says nothing.
+NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
+
+
 def said(text: str) -> Iterator[Said]:
     """Yield the settings that a line prints."""
     if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:

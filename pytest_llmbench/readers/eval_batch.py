@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.readers.lines import pieces
 
 _HEADER = ("Hostnames", "Throughput (samples/sec)", "Status")
 _THROUGHPUT = re.compile(r"Throughput: (\d+\.\d+) samples/sec")
+_NEEDLES = (b"slots=", b"Throughput: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ def as_csv(rows: Iterable[Row]) -> bytes:
 
 def _judge(path: Path, threshold: float) -> Row:
     hosts: list[str] = []
-    # Universal newlines: a carriage return ends a line here, too. Bytes that are no UTF-8 end nothing.
-    with path.open(encoding="utf-8", errors="replace") as log:
-        for line in log:
+    # Bytes that are no UTF-8 end nothing.
+    with path.open("rb") as log:
+        for raw, _, _ in pieces(log, lambda: _NEEDLES):
+            line = raw.decode("utf-8", errors="replace")
             if "slots=" in line:
                 hosts.append(line.split()[0])
             elif match := _THROUGHPUT.search(line):

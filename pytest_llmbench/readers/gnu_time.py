@@ -20,11 +20,14 @@ _TIME = re.compile(
     r"(?:(?P<hours>\d{1,6}):)?(?P<minutes>\d{1,2}):(?P<seconds>\d\d(?:\.\d+)?)elapsed",
     re.ASCII,
 )
-_DATE = re.compile(r"\s*(BEGIN|END)_TRAINING\s*: *(.{1,60}?)\s*", re.ASCII)
+_DATE = re.compile(r"(BEGIN|END)_TRAINING *: *(\S.{0,60})", re.ASCII)
 _FAILED = re.compile(r"Command (?:exited with non-zero status|terminated by signal) \d", re.ASCII)
 _UTC = re.compile(r"\b(?:UTC|GMT)\b")
 # As `date` prints it; the first with twelve hours, in some locales.
 _FORMATS = ("%a %b %d %I:%M:%S %p UTC %Y", "%a %b %d %H:%M:%S UTC %Y")
+
+
+NEEDLES = (b"elapsed", b"_TRAINING", b"Command ")
 
 
 def parse(text: str) -> Iterable[Item]:
@@ -33,7 +36,7 @@ def parse(text: str) -> Iterable[Item]:
         yield Total("user_s", float(match["user"]))
         yield Total("system_s", float(match["system"]))
         yield Total("elapsed_s", seconds)
-    if (match := _DATE.fullmatch(text)) and (date := _date(match[2])) is not None:
+    if (match := _DATE.fullmatch(text.strip())) and (date := _date(match[2])) is not None:
         yield Total(f"{match[1].lower()}_training", date.timestamp())
     if _FAILED.match(text):
         yield Failed(text)

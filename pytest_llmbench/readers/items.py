@@ -98,6 +98,27 @@ class Failed:
 
 Item = StepLine | Total | Count | WorldSize | LogInterval | Completed | Failed
 
+
+@dataclass(frozen=True, slots=True)
+class Needles:
+    """What a line holds that says anything: one that holds none of these words need not be read.
+
+    Attributes:
+        always: in the whole log. Without any, every line is read.
+        first: until the first step, besides: of what is said of the training that is about to begin.
+    """
+
+    always: tuple[bytes, ...] = ()
+    first: tuple[bytes, ...] = ()
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """Both, each once."""
+        return tuple(dict.fromkeys((*self.always, *self.first)))
+
+
+EVERY_LINE = Needles()
+
 # A dialect: the items of one line without its prefix, in the order in which it says them.
 # It raises Unreadable, and nothing else, for a line that looks like a step and is none.
 Parse = Callable[[str], Iterable[Item]]

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 # Longer than any line that means anything; a log without line ends must not fill the memory.
 _LONGEST = 65536
-_CHUNK = 65536
+_TAIL = 65536
+_BLOCK = 1 << 17
 
-_END = re.compile(rb"([\r\n])")
+_LINE = re.compile(rb"[^\r\n]*[\r\n]")
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]"  # colours, cursor movements
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
     r"|\x1b[@-Z\\-_]"
 )
+# A time that a launcher or a collector of logs puts before each line: it tells no rank apart.
+_STAMP = re.compile(r"\s*(\[)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?(1)\]):? ", re.ASCII)
 # Each of these may stand before a line, and more than one of them: `0: [default3]: iteration ...`.
 _PREFIX = re.compile(
     r"""\s*(?:
         \[rank\d+\]:\ ?                          # torch
       | \[[A-Za-z_]*\d+\]:                       # torchrun --tee: the role
-      | \[[^\]\s]*\d+,\d+\]<std(?:out|err|diag)>:\ ?  # mpirun --tag-output
+      | \[[^\]\s,]*\d,\d+\]<std(?:out|err|diag)>:\ ?  # mpirun --tag-output
+      | \((?:[^()\s]{1,99}\ )?(?:rank=\d+,\ )?pid=\d+(?:,\ ip=[^()\s,]{1,99})?\)\     # Ray, SkyPilot
+      | (?![\d.-]*/)[\w.-]{1,99}/\d{1,9}\           # NeMo-Run: the end of the job's name, and the replica
       | \d+:\                                    # srun --label
       | (?!(?:debug|epoch|error|fatal|info|iteration|loss|note|ppl|slurmstepd|srun|step|usage|warning):)
         (?![\w.]*(?:Error|Exception|Interrupt|Warning):)
@@ -54,14 +59,19 @@ class Line:
     whole: bool
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
     """Yield the lines of a file one by one, whatever is in it. A carriage return ends a line, too.
 
     A file that cannot be read has none. Of a line longer than 64 KiB only the beginning is there.
+
+    Args:
+        path: the file.
+        needles: asked for each block of a file; where it returns any, a line that holds none of them may be left out,
+            which is much faster.
     """
     try:
-        with path.open("rb") as file:
-            yield from _lines(file, path.name)
+        with path.open("rb", buffering=0) as file:
+            yield from _lines(file, path.name, needles)
     except OSError:
         return
 
@@ -70,7 +80,7 @@ def last_lines(path: Path) -> list[Line]:
     """Read the lines in the last 64 KiB of a file, at constant cost; their numbers start where the reading does."""
     try:
         with path.open("rb") as file:
-            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _CHUNK))
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             lines = list(_lines(file, path.name))
     except OSError:
         return []
@@ -79,30 +89,59 @@ def last_lines(path: Path) -> list[Line]:
 
 def split_prefix(text: str) -> tuple[str, str]:
     """Split what launchers put before a line from the line: `("[default3]:", " iteration ...")`."""
-    end = 0
-    while match := _PREFIX.match(text, end):
+    end, source = 0, ""
+    while match := _PREFIX.match(text, end) or _STAMP.match(text, end):
         end = match.end()
-    return text[:end].strip(), text[end:]
+        source += match[0] if match.re is _PREFIX else ""
+    return source.strip(), text[end:]
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[Line]:
-    for raw, number, whole in _pieces(file):
+def _lines(file: BinaryIO, name: str, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
+    for raw, number, whole in pieces(file, needles):
         text = raw.lstrip(b"\0").decode("utf-8", errors="replace")  # a file truncated while it is written has a hole
         source, text = split_prefix(_ESCAPES.sub("", text) if "\x1b" in text else text)
         yield Line(text=text, source=source, file=name, number=number, whole=whole)
 
 
-def _pieces(file: BinaryIO) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield what is between line ends, the number of its line, and whether all of it is there."""
+def pieces(file: BinaryIO, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[tuple[bytes, int, bool]]:
+    """Yield what is between line ends, the number of its line, and whether all of it is there; see `read_lines`."""
     begun, too_long, number = b"", False, 1
-    while chunk := file.read(_CHUNK):
-        parts = _END.split(begun + chunk)
-        begun = parts.pop()
-        for piece, end in zip(parts[::2], parts[1::2], strict=True):
-            yield piece[:_LONGEST], number, not too_long and len(piece) <= _LONGEST
-            too_long = False
-            number += end == b"\n"
-        if len(begun) > _LONGEST:
-            begun, too_long = begun[:_LONGEST], True
+    while chunk := file.read(_BLOCK):
+        block = begun + chunk
+        end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        counted = 0
+        for begin, stop in _spans(block, end, needles()):
+            number += block.count(b"\n", counted, begin)
+            counted = begin
+            yield (
+                block[begin : min(stop, begin + _LONGEST)],
+                number,
+                stop - begin <= _LONGEST and not (too_long and not begin),
+            )
+        number += block.count(b"\n", counted, end)
+        too_long = len(block) - end > _LONGEST or (too_long and not end)
+        begun = block[end : end + _LONGEST]
     if begun:
         yield begun, number, False
+
+
+def _spans(block: bytes, end: int, needles: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield where the lines before `end` begin and stop, or of those only the ones that hold a needle."""
+    if not needles:
+        yield from ((match.start(), match.end() - 1) for match in _LINE.finditer(block, 0, end))
+        return
+    begin = 0
+    hits = {needle: block.find(needle, 0, end) for needle in needles}
+    while hits := {needle: hit for needle, hit in hits.items() if hit >= 0}:
+        first = min(hits.values())
+        begin = max(begin, block.rfind(b"\n", begin, first) + 1, block.rfind(b"\r", begin, first) + 1)
+        stop = _line_end(block, first, end)
+        yield begin, stop
+        begin = stop + 1
+        hits = {needle: hit if hit >= begin else block.find(needle, begin, end) for needle, hit in hits.items()}
+
+
+def _line_end(block: bytes, start: int, end: int) -> int:
+    feed = block.find(b"\n", start, end)
+    back = block.find(b"\r", start, end if feed < 0 else feed)
+    return feed if back < 0 else back

@@ -15,12 +15,14 @@ from pathlib import Path
 from pytest_llmbench.core.claims import Claim
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.readers.items import (
+    EVERY_LINE,
     Claims,
     Completed,
     Count,
     Failed,
     Item,
     LogInterval,
+    Needles,
     Parse,
     Said,
     StepLine,
@@ -41,11 +43,20 @@ def no_claims(text: str) -> Iterable[Said]:  # noqa: ARG001 - see `items.Claims`
     return ()
 
 
-def read_log(paths: Iterable[Path], parse: Parse, claims: Claims = no_claims) -> StepSeries:
-    """Read log files, in the order given, as one log."""
+def read_log(
+    paths: Iterable[Path], parse: Parse, claims: Claims = no_claims, needles: Needles = EVERY_LINE
+) -> StepSeries:
+    """Read log files, in the order given, as one log.
+
+    Args:
+        paths: the files.
+        parse: the dialect.
+        claims: what reads what a line says of the training.
+        needles: of both: other lines may be left out.
+    """
     collected = _Collected()
     for path in paths:
-        for line in read_lines(path):
+        for line in read_lines(path, lambda: needles.always if collected.begun else needles.all):
             if words := cut_off(line.text):
                 collected.cut_off = collected.cut_off or words
             for said in claims(line.text):
@@ -95,6 +106,11 @@ class _Collected:
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[Said, Claim] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a step."""
+        return bool(self._steps)
 
     def take(self, item: Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""

@@ -37,6 +37,17 @@ _PRECISIONS = {
 _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline", "context": "context_parallel"}
 
 
+# A line that holds none of these says nothing.
+NEEDLES = (
+    b" ........",
+    b"parameters",
+    b"dded vocab",
+    b"setting number of micro",
+    b"parallel size: ",
+    b"GPTDatasetConfig(",
+)
+
+
 def said(text: str) -> Iterator[Said]:
     """Yield the settings that a line prints."""
     if " .." in text:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from pytest_llmbench.readers import words
 from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
-from pytest_llmbench.readers.words import failure
 
 _ITERATION = re.compile(
     r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?P<micro>\.\d+)?\] )?\biteration +(?P<step>\d+)/ *(?P<last>\d+) +\|",
@@ -31,7 +31,7 @@ _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
 # The beginning of a line that lost its rest; `validation loss at iteration 10 |` is none.
 _BEGUN = re.compile(r"\biteration +\d+/", re.ASCII)
 _KEY = re.compile(r"[A-Za-z][\w /().,%-]*", re.ASCII)
-_IN_BRACKETS = re.compile(r"\([^)]*\)")
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
 _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 _PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iteration (s)": 1.0}
@@ -52,6 +52,13 @@ _COMPLETED = re.compile(
 _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine:Unexpected result ")
 
 
+# A line that holds none of these says nothing.
+NEEDLES = (
+    b"iteration", b"using world size", b"log_interval", b"[after training", b"[exiting program",
+    b"rerun_state_machine:", *words.NEEDLES,
+)  # fmt: skip
+
+
 def parse(text: str) -> Iterable[Item]:
     """Read one line; see `items.Parse`."""
     if "iteration" in text and (_ITERATION.search(text) or _ELAPSED.search(text)):  # the first is 20 times as fast
@@ -66,7 +73,7 @@ def _other(text: str) -> Iterator[Item]:
         yield LogInterval(int(match[1]))
     if _COMPLETED.search(text):
         yield Completed(text)
-    if _FAILED.search(text) or failure(text):
+    if _FAILED.search(text) or words.failure(text):
         yield Failed(text)
 
 

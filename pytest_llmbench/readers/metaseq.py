@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pytest_llmbench.readers import words
 from pytest_llmbench.readers.items import (
     Completed,
     Count,
@@ -26,7 +27,6 @@ from pytest_llmbench.readers.items import (
     WorldSize,
 )
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
-from pytest_llmbench.readers.words import failure
 
 _STEP = "| train_inner |"
 _GIB = 2**30
@@ -37,6 +37,13 @@ _WORLD_SIZE = re.compile(r"\| training on (\d{1,9}) devices", re.ASCII)
 _LOG_INTERVAL = re.compile(r"\blog_interval(?:'?: |=)(\d{1,9})[,)}]", re.ASCII)
 _STOP = re.compile(r"\| Stopping training due to num_updates: \d+ >= max_update: (\d{1,15})\b", re.ASCII)
 _DONE = re.compile(r"\| done training in (\d+(?:\.\d+)?) seconds", re.ASCII)
+
+
+# A line that holds none of these says nothing.
+NEEDLES = (
+    b"train_inner", b"training on ", b"log_interval", b"gradient overflow", b"Stopping training", b"done training",
+    *words.NEEDLES,
+)  # fmt: skip
 
 
 def parse(text: str) -> Iterable[Item]:
@@ -60,7 +67,7 @@ def _other(text: str) -> Iterator[Item]:
     if (match := _DONE.search(text)) and (seconds := as_number(match[1])) is not None:
         yield Completed(text)
         yield Total("done_training_s", seconds)
-    if failure(text):
+    if words.failure(text):
         yield Failed(text)
 
 

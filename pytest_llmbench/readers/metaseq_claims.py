@@ -26,6 +26,10 @@ _SETTINGS: Mapping[str, ClaimName] = {
 }
 
 
+# A line that holds none of these says nothing.
+NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
+
+
 def said(text: str) -> Iterator[Said]:
     """Yield the settings that a line prints."""
     if match := _PARAMETERS.search(text):

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from pytest_llmbench.readers import words
 from pytest_llmbench.readers.items import Completed, Failed, Item, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
-from pytest_llmbench.readers.words import failure
 
 # `Epoch 0: 100%|███| 40/40 [00:31<00:00,  1.27it/s, loss=10.9, v_num=, ..., global_step=39.00]`, and another bar or
 # a warning behind it, for a bar has no end of line.
@@ -27,6 +27,13 @@ _WORLD_SIZE = re.compile(
 _COMPLETED = re.compile(r"`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached\.", re.ASCII)
 _NEEDED = ("reduced_train_loss", "grad_norm")
 TIMINGS = ("train_step_timing", "train_step_timing in s")  # NeMo up to 1.23, and after
+
+
+# A line that holds none of these says nothing.
+NEEDLES = (
+    b"Training epoch", b"global_step=", b"All distributed processes", b"nitializing distributed", b"`Trainer.fit`",
+    *words.NEEDLES,
+)  # fmt: skip
 
 
 def parse(text: str) -> Iterable[Item]:
@@ -48,8 +55,8 @@ def parse(text: str) -> Iterable[Item]:
         yield Completed(match[0])
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1] or match[2]))
-    if words := failure(text):
-        yield Failed(words)
+    if why := words.failure(text):
+        yield Failed(why)
 
 
 def _pairs(pieces: list[str], sign: str) -> Iterator[tuple[str, str]]:

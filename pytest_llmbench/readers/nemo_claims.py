@@ -37,6 +37,14 @@ _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
 }
 
 
+# A line that holds none of these says nothing.
+NEEDLES = (
+    *(b"%s: " % name.encode() for name in _SETTINGS),
+    b"Number of model parameters on device",
+    *megatron_claims.NEEDLES,
+)
+
+
 def said(text: str) -> Iterator[Said]:
     """Yield what NeMo 1 prints of its configuration and the model's size, and NeMo 2 as Megatron-Core does."""
     if (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS:

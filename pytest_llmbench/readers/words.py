@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 # Lightning pads what has no decimals: `nan.0`.
 _NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 
@@ -29,6 +29,13 @@ _TELLS_LESS = (
 _CUT_OFF = re.compile(
     r"\w+: error: \*\*\* (?:JOB|STEP) [\w.+]+ ON \S+ CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*", re.ASCII
 )
+
+
+# A line that holds none of these says neither why a program failed nor that it was cut off.
+NEEDLES = (
+    b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
+    b"Segmentation fault",
+)  # fmt: skip
 
 
 def number(text: str) -> float | None:

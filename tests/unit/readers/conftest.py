@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.items import Parse
+from pytest_llmbench.readers.items import EVERY_LINE, Needles, Parse
 from pytest_llmbench.readers.log import read_log
 
-Read = Callable[[Parse, str | bytes], StepSeries]
+Read = Callable[..., StepSeries]
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +20,9 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     """Return what reads one log from its content."""
     path = tmp_path_factory.mktemp("log") / "job.out"
 
-    def read_content(parse: Parse, content: str | bytes) -> StepSeries:
+    def read_content(parse: Parse, content: str | bytes, needles: Needles = EVERY_LINE) -> StepSeries:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return read_log([path], parse)
+        return read_log([path], parse, needles=needles)
 
     return read_content
 

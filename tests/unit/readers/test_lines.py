@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
+from io import BytesIO
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.lines import Line, last_lines, read_lines, split_prefix
+from pytest_llmbench.readers import lines
+from pytest_llmbench.readers.lines import Line, last_lines, pieces, read_lines, split_prefix
 
 
 def lines_of(folder: Path, content: bytes) -> list[Line]:
@@ -37,6 +42,14 @@ def lines_of(folder: Path, content: bytes) -> list[Line]:
         ("localhost: ", "x"),
         ("titan: ", "x"),
         ("node1: 0: [default3]:[rank3]: ", "x"),
+        ("i.finetune/0 ", "Training epoch 0, iteration 0/99"),
+        ("ining-demo/0 [default0]:", "Training epoch 0, iteration 0/99"),
+        ("mbs_128gbs/12 ", "x"),
+        ("(RayTrainWorker pid=4711) ", "x"),
+        ("(RayTrainWorker pid=4711, ip=10.0.0.7) ", "x"),
+        ("(pid=4711) ", "x"),
+        ("(train, pid=4711) ", "x"),
+        ("(worker1, rank=1, pid=4711, ip=10.0.0.7) [default0]:", "x"),
     ],
 )
 def test_prefixes(prefix: str, text: str) -> None:
@@ -63,11 +76,59 @@ def test_prefixes(prefix: str, text: str) -> None:
         "BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026",
         "INFO:megatron.core.timers:(min, max)",
         "vm:123:456 [0] NCCL INFO",
+        "3/10 [00:31<00:00,  1.27it/s]",
+        "16/16 processes",
+        "(after 10 iterations) memory",
+        "(min, max) time across ranks (ms):",
     ],
 )
 def test_what_looks_like_a_prefix(text: str) -> None:
     """The frameworks' own words before a colon stay."""
     assert split_prefix(text) == ("", text)
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    ["[2025-11-20T14:55:23+08:00] ", "2025-11-20T14:55:23.123456789Z ", "[2025-11-20T14:55:23,123]: "],
+)
+def test_a_time_before_each_line_tells_no_rank_apart(stamp: str) -> None:
+    """It is taken off, between the prefixes of launchers, too."""
+    assert split_prefix(f"{stamp}iteration 1") == ("", "iteration 1")
+    assert split_prefix(f"{stamp}3: [default0]: x") == ("3: [default0]:", " x")
+    assert split_prefix(f"node1: {stamp}3: x") == ("node1: 3:", "x")
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
+@given(
+    content=st.lists(st.sampled_from([b"iteration", b"it", b"x" * 30, b"\n", b"\r", b"\0", b"3: ", b"err"])),
+    needles=st.lists(st.sampled_from([b"iteration", b"err", b"none", b"x"]), min_size=1),
+)
+def test_only_the_lines_that_hold_a_needle(block: int, content: list[bytes], needles: list[bytes]) -> None:
+    """They have the numbers and prefixes that they have among all lines, wherever blocks end."""
+    data = b"".join(content)
+    with mock.patch.object(lines, "_BLOCK", block):
+        every, some = list(pieces(BytesIO(data))), list(pieces(BytesIO(data), lambda: needles))
+    assert every == list(pieces(BytesIO(data)))
+    due = [line for line in every if any(needle in line[0] for needle in needles)]
+    assert [line for line in some if line[2]] == [line for line in due if line[2]]
+    assert b"\n".join(line[0] for line in every).replace(b"\n", b"") == data.replace(b"\n", b"").replace(b"\r", b"")
+
+
+@pytest.mark.parametrize("needles", [(), (b"iteration",)])
+def test_a_line_without_end_takes_no_memory(tmp_path: Path, needles: tuple[bytes, ...]) -> None:
+    """However long it is; what comes after it is read, and it is not whole."""
+    path = tmp_path / "job.out"
+    with path.open("wb") as file:
+        file.write(b"iteration 1\niteration 2 of a line that goes on")
+        file.truncate(1 << 29)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\niteration 3\n")
+    tracemalloc.start()
+    found = [(line.text[:11], line.number, line.whole) for line in read_lines(path, lambda: needles)]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [("iteration 1", 1, True), ("iteration 2", 2, False), ("iteration 3", 3, True)]
+    assert most < 16 << 20
 
 
 def test_ends_of_lines(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import signal
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from pytest_llmbench import readers
 from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.readers.items import Item, Parse, StepLine, Unreadable
+from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
+from pytest_llmbench.readers.log import read_log
 
-Read = Callable[[Parse, str | bytes], StepSeries]
+Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]
 
 
@@ -24,6 +26,11 @@ def dialect(name: str) -> Parse | None:
     module = import_module(f"{readers.__name__}.{name}")
     parse: Parse | None = module.reader() if hasattr(module, "reader") else getattr(module, "parse", None)
     return parse
+
+
+def needles(name: str) -> Needles:
+    """Return what lines hold that say anything in a dialect."""
+    return Needles(import_module(f"{readers.__name__}.{name}").NEEDLES)
 
 
 DIALECTS = [module.name for module in pkgutil.iter_modules(readers.__path__) if dialect(module.name)]
@@ -101,6 +108,11 @@ PREFIXES = [
     "[1,0]<stdout>:",
     "node1: 3: ",
     "3: [default0]:[rank0]: ",
+    "i.finetune/0 ",
+    "ining-demo/0 [default0]:",
+    "(RayTrainWorker pid=4711, ip=10.0.0.7) ",
+    "(head, rank=0, pid=4711) ",
+    "[2025-11-20T14:55:23+08:00] ",
 ]
 NOISE = [
     "some words",
@@ -241,6 +253,68 @@ def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: st
     lines = log.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     assert numbers(read(reading(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain
     assert numbers(read(reading(name), "\r\n".join(lines))) == plain
+
+
+@pytest.mark.parametrize("name", LOGS)
+@given(content=st.binary(max_size=200), number=st.sampled_from(NUMBERS), evil=st.sampled_from(EVIL))
+def test_lines_without_a_needle_say_nothing(read: Read, name: str, content: bytes, number: str, evil: str) -> None:
+    """A log says the same when lines that hold none of the dialect's needles are not read."""
+    log = LOGS[name].encode() + content + b"\n" + evil.format(number).encode() + b"\n" + content
+    assert numbers(read(reading(name), log, needles(name))) == numbers(read(reading(name), log))
+
+
+@samples
+def test_lines_of_samples_without_a_needle_say_nothing(read: Read, sample: Sample, name: str, file: str) -> None:
+    """Nor does any line of a real log."""
+    content = sample(file).read_bytes()
+    assert repr(read(reading(name), content, needles(name))) == repr(read(reading(name), content))
+
+
+# What a careless pattern takes quadratic time for: a beginning, then very many of one character, then another end.
+BEGINNINGS = [
+    "",
+    "iteration",
+    " iteration 1/ 1",
+    " iteration 1/ 2 | a",
+    "elapsed time per iteration (ms): ",
+    "BEGIN_TRAINING:",
+    "[",
+    "Epoch 0:[",
+    "Epoch: 0, Step: 1, Rank: 0, loss = ",
+    "epoch: 0|step: 1|a: ",
+    "epoch=0/micro_step=1/global_step=1, RunningAvgSamplesPerSec=",
+    "x | train_inner | ",
+    "Training epoch 0, iteration 0/9 | global_step: 1 | lr: ",
+    "[INFO] [config.py:1:print]   world_size ",
+    "launch.py:1:sigkill_handler] exits with return code = 1",
+    "ValueError",
+    "E1121 1",
+    "(a, rank=1, pid=1",
+    "a/1",
+    "1.",
+    "(",
+]
+REPEATED = [" ", "0", "a", ".", ",", "=", "|", "[", "(", '"', "{", ":", "-", "a.", "a|", "Epoch 0:", "\x1b]", "\x1b["]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
+    """Not the longest that is read, whatever is in it: quadratic time would be minutes of the processor's for one."""
+    ends = ("", "x", "x" * 100, "|")
+    lines = [(begin + each * (60_000 // len(each)) + end) for begin in BEGINNINGS for each in REPEATED for end in ends]
+    path = tmp_path / "job.out"
+    path.write_text("\n".join(lines))
+    signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 120)
+    try:
+        read_log([path], reading(name))
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def too_long(*_: object) -> None:
+    """End a test."""
+    raise TimeoutError("a line takes minutes to read")
 
 
 @logs

@@ -1,0 +1,56 @@
+"""Lines that hold none of an engine's needles need not be read: they say nothing of steps or of the training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+from unittest import mock
+
+import pytest
+
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.engines._external import External
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.readers.items import EVERY_LINE
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples"))
+# A recipe of the engine, and a log.
+CASES = {
+    "data/logs/megatron_lm_4_ranks.log": "nlp175b",
+    "data/logs/metaseq_2_ranks.log": "metaseq125m",
+    "data/nemo/output.log": "azure_gpt3_126m",
+    "cpu_runs/mlm_cpu_sample.log": "nlp175b",
+    "h200/megatron_lm_0.19.2_gpt125m_1xH200.log": "nlp175b",
+    "cpu_runs/msq_cpu_sample.log": "metaseq125m",
+    "cpu_runs/nemo_sample.log": "azure_gpt3_126m",
+    "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt": "azure_gpt3_126m",
+    "cpu_runs/dschat_step1.log": "chat_350m_bs24_zero0",
+    "lambda/opt-13b_1_1xN_batch0001.log": "chat_13b_bs16_zero0",
+}
+ENGINES = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat")
+
+
+@pytest.mark.parametrize("file", CASES)
+def test_a_log_says_the_same_by_its_needles(file: str) -> None:
+    """Steps, totals, words and claims are those that are read when all lines are."""
+    path = next((path for path in (ROOT / "tests" / file, SAMPLES / file) if path.is_file()), None)
+    if path is None:
+        pytest.skip(f"no public sample {file} in {SAMPLES}")
+    recipe = load_recipes([shipped("recipes")])[CASES[file]]
+    engine = get_engine(recipe.engine)
+    found = engine.read(path, recipe)
+    assert found.steps or found.completed or found.world_size or found.claims
+    with mock.patch.object(type(engine), "needles", EVERY_LINE):
+        assert repr(engine.read(path, recipe)) == repr(found)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
+    """Of its steps, and of its claims besides; a short one would be in every line."""
+    needles = cast("External", get_engine(name)).needles
+    assert needles.always
+    assert needles.first
+    assert all(len(needle) > 3 for needle in needles.all)
