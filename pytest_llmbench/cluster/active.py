@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.slurm import Marks
 from pytest_llmbench.cluster.watch import Watch
 from pytest_llmbench.core.records import Problem
 
@@ -35,7 +36,12 @@ class RunView:
 
 @dataclass(kw_only=True)
 class Active:
-    """A run under way."""
+    """A run under way.
+
+    Attributes:
+        marks: what had been done to its job when it was launched.
+        suspended: whether its job was seen suspended.
+    """
 
     run: RunSpec
     job: Job
@@ -46,6 +52,8 @@ class Active:
     watch: Watch | None = None
     pending_reason: str = ""
     cancelled: Problem | None = None
+    marks: Marks = field(default_factory=Marks)
+    suspended: bool = False
 
 
 def view_of(active: Active) -> RunView:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, Slurm
+from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, Identity, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm_commands import NoAnswerError
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.deadman import hold
 
@@ -21,14 +24,28 @@ class Waiting:
     reason: str
 
 
+class JobEndedError(ClusterError):
+    """The job that holds the session's nodes is over.
+
+    Attributes:
+        status: how it ended.
+    """
+
+    def __init__(self, job_id: str, status: JobStatus, log: Path | None = None) -> None:
+        super().__init__(ended(job_id, status, log), job_id=job_id)
+        self.status = status
+
+
 class Allocation(Protocol):
     """Where runs get their nodes from.
 
     Attributes:
         job_id: the Slurm job that holds the nodes, if one does.
+        note: what was odd about how it began, for people.
     """
 
     job_id: str | None
+    note: str
 
     def start(self) -> None:
         """Ask for the nodes; return without waiting for them.
@@ -53,6 +70,8 @@ class HeldJob:
 
     def __init__(self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm) -> None:
         self.job_id: str | None = None
+        self.note = ""
+        self._log: Path | None = None
         self._request = request
         self._heartbeat = heartbeat
         self._slurm = slurm
@@ -61,11 +80,10 @@ class HeldJob:
     def start(self) -> None:
         """Submit the holder."""
         try:
-            submitted = submit_slurm(self._request, hold, str(self._heartbeat.path), TTL_S)
+            submitted = submit_slurm(self._slurm, self._request, hold, str(self._heartbeat.path), TTL_S)
         except ClusterError as error:
-            raise ClusterError(refusal(error, self._request, self._slurm), command=error.command) from error
-        self.job_id = submitted.job_id
-        self._slurm.watch(submitted.job_id)
+            raise refusal(error, self._request, self._slurm) from error
+        self.job_id, self.note, self._log = submitted.job_id, submitted.note, submitted.stderr
 
     def hosts(self) -> tuple[str, ...] | Waiting:
         """The job's nodes while it runs."""
@@ -85,10 +103,10 @@ class HeldJob:
             gone = self._slurm.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})")
-        raise ClusterError(ended(job_id, status.word or status.state, status.reason, status.nodelist), job_id=job_id)
+        raise JobEndedError(job_id, status, self._log)
 
     def release(self) -> None:
-        """Cancel the holder by its id."""
+        """Cancel the holder."""
         if self.job_id is not None:
             self._slurm.cancel(self.job_id)
 
@@ -98,17 +116,20 @@ class ExistingJob:
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
         self.job_id: str | None = existing_allocation()
+        self.note = ""
         self._settings = settings
         self._slurm = slurm
         self._hosts: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Look up the job's nodes."""
-        self._slurm.watch(self.job_id or "")
-        self._slurm.refresh()
+        job_id = self.job_id or ""
+        # It has no token of ours: it is the one that the user has now, and its submit time must not change.
+        self._slurm.watch(job_id, Identity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid())))
+        self._slurm.confirm(job_id)
         path = self._settings.quarantine
         barred = read_quarantine(path) if path is not None else {}
-        every = self._slurm.hosts(self._slurm.status(self.job_id or "").nodelist)
+        every = self._slurm.hosts(self._slurm.status(job_id).nodelist)
         hosts = tuple(host for host in every if host not in barred)
         asked = self._settings.nodes or len(hosts)
         if asked > len(hosts):
@@ -120,13 +141,13 @@ class ExistingJob:
             )
         self._hosts = hosts[:asked]
 
-    def hosts(self) -> tuple[str, ...]:
+    def hosts(self) -> tuple[str, ...] | Waiting:
         """The job's first `--nodes` nodes."""
         status = self._slurm.status(self.job_id or "")
         if not status.alive:
-            raise ClusterError(
-                ended(self.job_id or "", status.word, status.reason, status.nodelist), job_id=self.job_id
-            )
+            raise JobEndedError(self.job_id or "", status)
+        if status.state is JobState.SUSPENDED:
+            return Waiting(reason=f"job {self.job_id} {status.word}")
         return self._hosts
 
     def release(self) -> None:
@@ -137,6 +158,7 @@ class JobPerRun:
     """No allocation: every run is a Slurm job of its own size."""
 
     job_id: str | None = None
+    note = ""
 
     def start(self) -> None:
         """Do nothing."""
@@ -148,24 +170,33 @@ class JobPerRun:
         """Do nothing: each run ends its own job."""
 
 
-def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> str:
-    """Slurm's own words on a refused request, what was asked, and what there is."""
+def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:
+    """Slurm's own words on a request that came to nothing, what was asked, and what there is."""
     asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
     asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
     asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
+    if isinstance(error, NoAnswerError):
+        return NoAnswerError(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
     there, gone = slurm.partitions(), slurm.unavailable()
     told = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
-    return f"Slurm refuses {' '.join(asked)}: {error}{told}"
+    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{told}", command=error.command)
 
 
-def ended(job_id: str, state: str, reason: str, nodelist: str) -> str:
+def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
     """Say how a Slurm job ended under us, and what that means."""
     meaning = {
-        "CANCELLED": "it was cancelled from outside",
-        "TIMEOUT": "it reached its time limit: give a longer --time",
-        "NODE_FAIL": f"a node of {nodelist or 'the job'} failed: `sinfo -R` and `scontrol show node` say which",
-        "PREEMPTED": "a job of higher priority took its nodes: use a --partition or --qos that is not preempted",
-        "OUT_OF_MEMORY": "a task used more memory than it was given",
-        "LOST": "Slurm stopped answering for it",
-    }.get(state.split(maxsplit=1)[0], "see its log")
-    return f"Slurm job {job_id} ended as {state}{f' ({reason})' if reason else ''}: {meaning}"
+        JobState.COMPLETED: f"it ended itself, as it had seen no sign of life of pytest for {TTL_S:g} s: pytest was "
+        "stopped, or the file system with the session's folder stood still",
+        JobState.CANCELLED: "it was cancelled from outside",
+        JobState.TIMEOUT: "it reached its time limit: give a longer --time",
+        JobState.NODE_FAIL: f"a node of {status.nodelist or 'the job'} failed: `sinfo -R` and `scontrol show node` "
+        "say why",
+        JobState.PREEMPTED: "a job of higher priority took its nodes: use a --partition or --qos that is not preempted",
+        JobState.SUSPENDED: "it was suspended for a while, and what is measured across a pause is no speed of the "
+        "hardware: have it run again",
+        JobState.OUT_OF_MEMORY: "a task used more memory than it was given",
+        JobState.LOST: "it is not used any more, and was not cancelled",
+    }.get(status.state, f"see {log}" if log else "see its log")
+    reason = f" ({status.reason})" if status.reason else ""
+    how = "was" if status.state is JobState.SUSPENDED else "ended as"
+    return f"Slurm job {job_id} {how} {status.word or status.state}{reason}: {meaning}"

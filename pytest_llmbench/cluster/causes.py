@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.allocation import ended
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.slurm import JobState, JobStatus
-from pytest_llmbench.core.driver import DriverReport
+from pytest_llmbench.core.driver import REPORT_FILE, DriverReport
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Problem
@@ -25,6 +25,7 @@ JOB_ENDS = {
     JobState.TIMEOUT,
     JobState.NODE_FAIL,
     JobState.PREEMPTED,
+    JobState.SUSPENDED,
     JobState.OUT_OF_MEMORY,
     JobState.LOST,
 }
@@ -77,6 +78,8 @@ class Outcome:
 
 def cause(outcome: Outcome) -> Problem | None:
     """What went wrong apart from what the log says."""
+    if outcome.status.state is JobState.SUSPENDED:
+        return _job_problem(outcome)
     if outcome.driver is not None and outcome.driver.problem is not None:
         return outcome.driver.problem
     if outcome.cut_off is not None:
@@ -118,15 +121,31 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     status, job = outcome.status, outcome.job
     if status.state not in JOB_ENDS:
         return None
-    # Slurm may stop answering for a job that did all its work: then the ranks' own word counts.
-    if status.state is JobState.LOST and len(_finished(outcome.series)) == outcome.topology.world_size:
+    # However Slurm ends a job that has done all its work, or forgets it: the ranks' own word counts. But no rank knows
+    # that it stood still.
+    if status.state is not JobState.SUSPENDED and done(outcome.series, outcome.driver, outcome.topology):
         return None
-    nodes = status.nodelist or ",".join(job.hosts)
+    known = replace(status, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(
         kind=f"job_{status.state.lower()}",
-        message=ended(job.job_id or "", status.word or status.state, status.reason, nodes),
+        message=ended(job.job_id or "", known),
         log=str(outcome.folder / "logs"),
     )
+
+
+def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:
+    """Whether what ran has said that all its work is done: every rank of ours, or a command's log and its driver."""
+    if driver is not None:
+        return driver.exit_code is not None and series.completed is not None
+    return sum(info.ended for info in series.ranks) == topology.world_size
+
+
+def began(folder: Path) -> bool:
+    """Whether anything of a run ever started: a rank or a driver left a word, or somebody printed one."""
+    if (folder / REPORT_FILE).exists():
+        return True
+    logs = (*folder.glob("steps/*"), *folder.glob("logs/rank-*.log"), *folder.glob("logs/*_log.out"))
+    return any(path.stat().st_size for path in logs)
 
 
 def _rank_problem(outcome: Outcome) -> Problem | None:
@@ -160,10 +179,6 @@ def _first_to_end(silent: list[RankInfo], words: str) -> list[RankInfo]:
     """Leave out the ranks that srun ended because of another one; all of them where it names none."""
     first = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
     return [info for info in silent if info.rank in first] or silent
-
-
-def _finished(series: StepSeries) -> list[RankInfo]:
-    return [info for info in series.ranks if info.ended]
 
 
 def _is_aftershock(failure: str) -> bool:

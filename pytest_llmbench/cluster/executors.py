@@ -5,19 +5,28 @@ It is imported where it is used: a session that only collects tests must not pay
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
-import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.cluster.slurm import run, slurm_words
+from pytest_llmbench.cluster.slurm import Identity, JobState, Slurm
+from pytest_llmbench.cluster.slurm_commands import NoAnswerError, is_silence, plain, slurm_words
 from pytest_llmbench.core.errors import ClusterError
 
 if TYPE_CHECKING:
     import submitit
+
+# A job that sbatch has sent off may show itself in the queue only once the controller has worked off what it has to do.
+_SEARCH_S = 20.0
+_SEARCH_PERIOD_S = 2.0
+# What submitit replaces wherever it stands in a path.
+_TAGS = ("%j", "%t", "%A", "%a")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +69,8 @@ class JobRequest:
         extra: dict[str, Any] = {"signal": "CONT@1", "no-requeue": True, "mem": "0"}
         extra |= {name: value for name, value in self.slurm.items() if name == "reservation"}
         extra |= {"no-kill": True} if self.outlives_nodes else {}
+        extra |= {"output": self._log("0", "out"), "error": self._log("0", "err")} if "%" in str(self.folder) else {}
+        extra |= {"chdir": str(self.folder)} if _has_tags(self.folder) else {}
         return {
             "job_name": self.name,
             "nodes": self.nodes,
@@ -71,13 +82,29 @@ class JobRequest:
             "wckey": None,  # submitit's default is refused where wckeys are enforced
             "setup": list(self.setup) or None,
             # srun does not take the batch job's CPUs per task over; a rank may use all it can get.
-            "srun_args": ["--mem=0", "--kill-on-bad-exit=1", "--cpu-bind=none", *self.srun_args]
+            "srun_args": [*self._srun_logs, "--mem=0", "--kill-on-bad-exit=1", "--cpu-bind=none", *self.srun_args]
             if self.use_srun
             else None,
             "use_srun": self.use_srun,
             "additional_parameters": extra,
             **{name: value for name, value in self.slurm.items() if name not in {"reservation", "comment"}},
         }
+
+    def _log(self, task: str, ending: str) -> str:
+        """Where a task logs, by submitit's name for it, as Slurm's own pattern."""
+        return f"{slurm_pattern(self.folder)}/%j_{task}_log.{ending}"
+
+    @property
+    def _srun_logs(self) -> list[str]:
+        """Submitit writes the folder as it is; where that would not do, these come after it and win."""
+        return (
+            [f"--{name}={self._log('%t', name[:3])}" for name in ("output", "error")] if "%" in str(self.folder) else []
+        )
+
+    @property
+    def identity(self) -> Identity:
+        """By what Slurm's job will be known to be this one."""
+        return Identity(token=next(iter(self.comment.split()), ""), name=self.name)
 
     @property
     def interpreter(self) -> str:
@@ -87,17 +114,32 @@ class JobRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:
-    """A job that was accepted.
+    """Processes that were started on this machine.
 
     Attributes:
-        job_id: Slurm's id; locally the process id of submitit's controller.
-        script: the submission script, on Slurm.
+        job_id: the process id of submitit's controller.
         job: submitit's handle.
     """
 
     job_id: str
-    script: Path | None
     job: submitit.Job[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """A job that Slurm has taken.
+
+    Attributes:
+        job_id: its id, seen to be ours, or not contradicted.
+        script: the submission script.
+        stderr: what the batch script and srun print.
+        note: what was odd about it, for people.
+    """
+
+    job_id: str
+    script: Path
+    stderr: Path
+    note: str = ""
 
 
 def load() -> None:
@@ -115,42 +157,101 @@ def sbatch_script(request: JobRequest) -> str:
     """The submission script of a request, exactly as submitit will hand it to sbatch."""
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
 
-    command = f"{request.interpreter} -u -m submitit.core._submit {shlex.quote(str(request.folder))}"
+    # submitit would replace its tags in the name of the folder as well: so it is not told the name.
+    folder = "/proc/self/cwd" if _has_tags(request.folder) else shlex.quote(str(request.folder))
+    command = f"{request.interpreter} -u -m submitit.core._submit {folder}"
     parameters = {name: value for name, value in request.parameters.items() if value is not None}
     return str(_make_sbatch_string(command=command, folder=request.folder, **parameters, wckey=None))  # type: ignore[arg-type]  # leaves it out
 
 
-def submit_slurm(request: JobRequest, function: Callable[..., Any], *args: object) -> Submitted:
-    """Submit a function to Slurm.
+def slurm_pattern(path: Path) -> str:
+    """A path as it is, where Slurm would replace what follows a percent sign."""
+    return str(path).replace("%", "%%")
+
+
+def _has_tags(path: Path) -> bool:
+    return any(tag in str(path) for tag in _TAGS)
+
+
+def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any], *args: object) -> Accepted:
+    """Submit a function to Slurm, as submitit does, and watch the job.
 
     Slurm is first asked whether it could ever start the job, because without `EnforcePartLimits` it
     accepts one that cannot and leaves it pending for ever.
 
     Raises:
+        NoAnswerError: nobody knows whether Slurm took it; should it yet appear in the queue, it will do nothing.
         ClusterError: Slurm refuses, in its own words.
     """
-    import submitit  # noqa: PLC0415
-    from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415
+    from submitit.core.utils import DelayedSubmission  # noqa: PLC0415
 
-    request.folder.mkdir(parents=True, exist_ok=True)
-    probe = request.folder / "test_only.sh"
-    probe.write_text(sbatch_script(request), encoding="utf-8")
-    run(["sbatch", "--test-only", str(probe)])
-    probe.unlink()
-    executor = submitit.SlurmExecutor(request.folder, max_num_timeout=0, python=request.interpreter)
-    executor.update_parameters(**request.parameters)
+    folder = request.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    script, pickle = folder / "submission.sh", folder / "submitted.pkl"
+    script.write_text(sbatch_script(request), encoding="utf-8")
+    slurm.run(["sbatch", "--test-only", str(script)])
+    work = DelayedSubmission(function, *args)
+    work.set_timeout(request.time_min, max_num_timeout=0)
+    work.dump(pickle)
+    job_id, note = _accepted(slurm, request, script)
+    # submitit on the node waits for its pickle under this name: a job whose id we do not know never begins.
+    pickle.rename(folder / f"{job_id}_submitted.pkl")
+    script = script.rename(folder / f"{job_id}_submission.sh")
+    return Accepted(job_id=job_id, script=script, stderr=folder / f"{job_id}_0_log.err", note=note)
+
+
+def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str]:
+    """Have sbatch submit a script; return the job's id, and what was odd about it."""
     try:
-        job = executor.submit(function, *args)
-    except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError) as error:
-        raise ClusterError(slurm_words(str(error)), command="sbatch") from error
-    return Submitted(job_id=job.job_id, script=job.paths.submission_file, job=job)
+        answer = slurm.ask(["sbatch", "--parsable", str(script)])
+    except NoAnswerError as error:
+        said, refused = str(error), False
+    else:
+        job_id = re.search(r"^(\d+)(;.*)?$", answer.stdout, re.MULTILINE)
+        if answer.code == 0 and job_id is not None and _is_ours(slurm, job_id[1], request):
+            return job_id[1], ""
+        said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
+        refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
+    found = _search(slurm, request, 0.0 if refused else _SEARCH_S)
+    if found is not None:
+        return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found}: found by its token"
+    if refused:
+        raise ClusterError(said, command="sbatch")
+    slurm.strays.append(request.identity)
+    raise NoAnswerError(
+        f"nobody knows whether Slurm took it: sbatch said {said!r}, and no job {request.name} with the comment "
+        f"{request.identity.token} is to be found",
+        command="sbatch",
+    )
+
+
+def _is_ours(slurm: Slurm, job_id: str, request: JobRequest) -> bool:
+    """Watch a job, unless it is one of somebody else's."""
+    slurm.watch(job_id, request.identity)
+    slurm.refresh()
+    return slurm.status(job_id).state is not JobState.LOST
+
+
+def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> str | None:
+    """Look for a job by its token until it is there, and watch it."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            found = slurm.find(request.identity)
+        except ClusterError:
+            found = None
+        if found is not None:
+            slurm.watch(found, request.identity)
+        if found is not None or min(deadline - time.monotonic(), slurm.left_s / 4) < _SEARCH_PERIOD_S:
+            return found
+        time.sleep(_SEARCH_PERIOD_S)
 
 
 def submit_local(request: JobRequest, function: Callable[..., Any], *args: object) -> Submitted:
     """Start a function on this machine, once per task."""
     import submitit  # noqa: PLC0415
 
-    executor = submitit.LocalExecutor(request.folder, max_num_timeout=0, python=request.interpreter)
+    executor = submitit.LocalExecutor(_local_folder(request.folder), max_num_timeout=0, python=request.interpreter)
     executor.update_parameters(
         nodes=1,
         tasks_per_node=request.tasks_per_node,
@@ -160,7 +261,15 @@ def submit_local(request: JobRequest, function: Callable[..., Any], *args: objec
         setup=list(request.setup),
     )
     job = _submitted(executor, function, *args)
-    return Submitted(job_id=job.job_id, script=None, job=job)
+    return Submitted(job_id=job.job_id, job=job)
+
+
+def _local_folder(folder: Path) -> Path:
+    """The folder, by a name without tags of submitit's, which it would replace."""
+    if not _has_tags(folder):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}")  # open as long as this process
 
 
 def _submitted(executor: submitit.LocalExecutor, function: Callable[..., Any], *args: object) -> submitit.Job[Any]:

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pytest_llmbench.cluster.executors import Submitted
+from pytest_llmbench.cluster.executors import Accepted, Submitted
 from pytest_llmbench.cluster.slurm import JobState, JobStatus, Slurm
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.readers.srun import cancelled, failed_node
 
 # The driver of a command gives what it started twice 10 s to end.
 _TERMINATE_GRACE_S = 25.0
@@ -27,11 +29,13 @@ class Job(Protocol):
         job_id: Slurm's job id, or the process id of the launcher.
         hosts: the nodes, known once it runs.
         command: what was started, for people.
+        note: what was odd about its start, for people.
     """
 
     job_id: str | None
     hosts: tuple[str, ...]
     command: str
+    note: str
 
     def status(self) -> JobStatus:
         """Return where it stands."""
@@ -59,11 +63,17 @@ class StepJob:
         self.job_id: str | None = job_id
         self.hosts = hosts
         self.command = " ".join(command)
+        self.note = ""
         self._slurm = slurm
         self._log = log
         self._failed_at: float | None = None
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as stderr:
+        # Right before, and again right after: see `status`.
+        slurm.confirm(job_id)
+        self._launched = time.monotonic()
+        # An earlier launch of the same run may have left its words, which are evidence, and not ours.
+        self._log_begins = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as stderr:
             # A session of its own, so that Ctrl-C at the terminal reaches pytest alone, which then ends it in order.
             self._process = subprocess.Popen(
                 command,
@@ -75,13 +85,21 @@ class StepJob:
             )
 
     def status(self) -> JobStatus:
-        """The step's state; when it failed because its allocation went, the allocation's."""
+        """The step's state; when its allocation went, the allocation's."""
         code = self._process.poll()
         if code is None:
-            return JobStatus(state=JobState.RUNNING)
+            return self._while_running()
         if code == 0:
             return JobStatus(state=JobState.COMPLETED)
         return self._why_failed(code)
+
+    def _while_running(self) -> JobStatus:
+        """Its allocation's state. A step that got into a job that is not ours any more is ended at once."""
+        since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may not answer for long
+        holder = self._slurm.status(self.job_id or "", since=since)
+        if holder.state is JobState.LOST:
+            self.cancel()
+        return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
 
     def _why_failed(self, code: int) -> JobStatus:
         """Tell a step that failed from one whose job was taken away, which Slurm shows a moment later."""
@@ -97,27 +115,45 @@ class StepJob:
             return holder
         if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S:
             return JobStatus(state=JobState.RUNNING)
-        return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
+        return _end_of_step(self.last_words(), code)
+
+    def begin_cancel(self) -> None:
+        """Have srun end its tasks, and return at once."""
+        if self._process.poll() is None:
+            self._process.terminate()
 
     def cancel(self) -> None:
         """Have srun end its tasks: it forwards SIGTERM, then KillWait, then SIGKILL."""
-        _terminate(self._process)
+        # Where somebody waits for us, the rest of the time is for the job that holds the nodes.
+        _terminate(self._process, min(_TERMINATE_GRACE_S, max(0.0, self._slurm.left_s / 2)))
 
     def last_words(self) -> str:
         """What srun printed."""
-        return _tail(self._log)
+        return _tail(self._log, self._log_begins)
+
+
+def _end_of_step(words: str, code: int) -> JobStatus:
+    """How a step ended whose job goes on, by what srun printed."""
+    node, why = failed_node(words), cancelled(words)
+    if node is not None:
+        return JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
+    if why is not None:
+        states = {"TIME": JobState.TIMEOUT, "NODE": JobState.NODE_FAIL, "PREEMPTION": JobState.PREEMPTED}
+        state = next((state for word, state in states.items() if why.startswith(word)), JobState.CANCELLED)
+        return JobStatus(state=state, reason=f"its step{f': {why}' if why else ', and not the whole job'}")
+    return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
 
 class SlurmJob:
     """A Slurm job of its own, submitted through submitit."""
 
-    def __init__(self, submitted: Submitted, slurm: Slurm) -> None:
+    def __init__(self, submitted: Accepted, slurm: Slurm) -> None:
         self.job_id: str | None = submitted.job_id
         self.hosts: tuple[str, ...] = ()
         self.command = f"sbatch {submitted.script}"
-        self._stderr = Path(submitted.job.paths.stderr)
+        self.note = submitted.note
+        self._stderr = submitted.stderr
         self._slurm = slurm
-        slurm.watch(submitted.job_id)
 
     def status(self) -> JobStatus:
         """Slurm's word on it; the hosts are filled in as soon as it runs."""
@@ -143,6 +179,7 @@ class LocalJob:
         self.job_id: str | None = submitted.job_id
         self.hosts: tuple[str, ...] = (host,)
         self.command = command
+        self.note = ""
         self._job = submitted.job
         self._driven = driven
 
@@ -180,6 +217,7 @@ class FinishedJob:
         self.job_id: str | None = str(os.getpid())
         self.hosts: tuple[str, ...] = (host,)
         self.command = command
+        self.note = ""
         self._error = error
 
     def status(self) -> JobStatus:
@@ -196,21 +234,37 @@ class FinishedJob:
         return ""
 
 
-def _terminate(process: subprocess.Popen[bytes]) -> None:
+def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
+    """End jobs side by side, and return when they are on their way out.
+
+    Raises:
+        ClusterError: some could not be ended.
+    """
+    for job in jobs:
+        if isinstance(job, StepJob):
+            job.begin_cancel()
+    slurm.cancel(*(job.job_id for job in jobs if isinstance(job, SlurmJob) and job.job_id is not None))
+    for job in jobs:
+        if not isinstance(job, SlurmJob):
+            job.cancel()
+
+
+def _terminate(process: subprocess.Popen[bytes], grace_s: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         process.send_signal(number)
         try:
-            process.wait(_TERMINATE_GRACE_S)
+            process.wait(grace_s if number == signal.SIGTERM else _TERMINATE_GRACE_S)
         except subprocess.TimeoutExpired:
             continue
-    raise ClusterError(f"process {process.pid} does not end")
+    if process.poll() is None:
+        raise ClusterError(f"process {process.pid} does not end")
 
 
-def _tail(path: Path, most: int = 1 << 16) -> str:
+def _tail(path: Path, begin: int = 0, most: int = 1 << 16) -> str:
     try:
-        data = path.read_bytes()
+        data = path.read_bytes()[begin:]
     except OSError:
         return ""
     return data[-most:].decode("utf-8", errors="replace").strip()

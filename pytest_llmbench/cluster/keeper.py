@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -44,8 +44,12 @@ class Keeper:
     def begin_no_more(self) -> None:
         """Begin nothing that has not begun, and return at once: `stop` follows."""
 
-    def stop(self) -> None:
-        """End what is not finished. Safe to call twice."""
+    def stop(self, say: Callable[[str], None] | None = None) -> None:
+        """End what is not finished. Safe to call twice.
+
+        Args:
+            say: told what is waited for, where that takes longer than a moment.
+        """
 
     def wait(self, key: str, timeout_s: float) -> RunRecord | None:
         """Wait for a run's record; None when it is not there within `timeout_s`."""

@@ -14,7 +14,8 @@ from pytest_llmbench.cluster.preparing import opened, preparations, setup_of
 from pytest_llmbench.cluster.requests import is_command, place_of, run_request, run_script, step_command
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import Slurm, clean_environment
+from pytest_llmbench.cluster.slurm import Slurm
+from pytest_llmbench.cluster.slurm_commands import clean_environment
 from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.driver import SCRIPT_FILE, TASK_FILE, CommandTask
 from pytest_llmbench.core.errors import ClusterError
@@ -113,9 +114,9 @@ class Launcher:
     def _job(self, run: RunSpec) -> Job:
         request = run_request(run, self._settings, self._session)
         try:
-            submitted = submit_slurm(request, _function_of(run), str(self._session.run_folder(run.key)))
+            submitted = submit_slurm(self._slurm, request, _function_of(run), str(self._session.run_folder(run.key)))
         except ClusterError as error:
-            raise ClusterError(refusal(error, request, self._slurm), command=error.command) from error
+            raise refusal(error, request, self._slurm) from error
         return SlurmJob(submitted, self._slurm)
 
     def _step(self, run: RunSpec, lease: Lease, job_id: str) -> Job:

@@ -13,7 +13,8 @@ from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, StepJob
 from pytest_llmbench.cluster.requests import probe_request, srun_command
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import Slurm, clean_environment
+from pytest_llmbench.cluster.slurm import Slurm
+from pytest_llmbench.cluster.slurm_commands import clean_environment
 from pytest_llmbench.cluster.this_host import owner_of
 from pytest_llmbench.core.records import write_model
 from pytest_llmbench.workloads.context import Task

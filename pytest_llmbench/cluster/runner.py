@@ -5,19 +5,29 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.active import Active, RunView, view_of
-from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobPerRun, Waiting
-from pytest_llmbench.cluster.causes import Outcome
+from pytest_llmbench.cluster.allocation import (
+    Allocation,
+    ExistingJob,
+    HeldJob,
+    JobEndedError,
+    JobPerRun,
+    Waiting,
+)
+from pytest_llmbench.cluster.causes import JOB_ENDS, Outcome, began, done
 from pytest_llmbench.cluster.conclude import findings, identity_of
 from pytest_llmbench.cluster.gate import gate
 from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.jobs import end_all
 from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.launch import Launcher
+from pytest_llmbench.cluster.launches import Launches
 from pytest_llmbench.cluster.lease import Lease, LeasePool
 from pytest_llmbench.cluster.planning import preflight
 from pytest_llmbench.cluster.probes import ProbeLauncher
@@ -25,7 +35,8 @@ from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.requests import holder_request
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Marks, Slurm
+from pytest_llmbench.cluster.slurm_commands import NoAnswerError, ignored_options
 from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.cluster.validation import Validator, health_record
 from pytest_llmbench.cluster.watch import Watch
@@ -37,7 +48,9 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Origin
 
 _TICK_S = 0.2
+# How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
 _STOP_WAIT_S = 60.0
+_SLURM_STOP_WAIT_S = 10.0
 
 
 @dataclass(kw_only=True)
@@ -47,6 +60,7 @@ class _State:
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
     waiting: list[RunSpec] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
+    launches: Launches = field(default_factory=Launches)
     first_run_over: bool = False
     views: tuple[RunView, ...] = ()
     allocation_note: str = ""
@@ -62,7 +76,7 @@ class Runner(Keeper):
         self._session = session
         self._state = _State()
         self._stopping = threading.Event()
-        self._slurm = Slurm()
+        self._slurm = Slurm(self.notes)
         self._heartbeat = Heartbeat(session.folder)
         self._launcher = Launcher(settings, session, self._heartbeat, self._slurm)
         self._pool: LeasePool | None = None
@@ -90,13 +104,28 @@ class Runner(Keeper):
     def begin_no_more(self) -> None:
         """Begin no run, and return at once: `stop` follows."""
         self._stopping.set()
+        # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
+        self._slurm.end_within(0.8 * self._stop_wait_s)
 
-    def stop(self) -> None:
+    def stop(self, say: Callable[[str], None] | None = None) -> None:
         """End every run that is not finished, give the nodes back, fall silent. Safe to call twice."""
         self.begin_no_more()
-        if self._thread is not None:
-            self._thread.join(_STOP_WAIT_S)
+        deadline = time.monotonic() + self._stop_wait_s
+        thread, self._thread = self._thread, None
+        while thread is not None and thread.is_alive() and time.monotonic() < deadline:
+            thread.join(_TICK_S)
+            while self.notes and say is not None:
+                say(self.notes.popleft())
+        if thread is not None and thread.is_alive():
+            self.notes.append(
+                "the runs did not end in time; their jobs end themselves within a minute: see squeue for the comment "
+                f"{self._session.token}"
+            )
         self._heartbeat.stop()
+
+    @property
+    def _stop_wait_s(self) -> float:
+        return _SLURM_STOP_WAIT_S if self._settings.cluster == "slurm" else _STOP_WAIT_S
 
     @property
     def views(self) -> tuple[RunView, ...]:
@@ -116,10 +145,12 @@ class Runner(Keeper):
                 self._tick()
                 self._stopping.wait(_TICK_S)
             self._give_up(Problem(kind="session_ended", message="the session ended before this run did"))
+        except JobEndedError as error:
+            self._give_up(Problem(kind="allocation", message=str(error)), error.status)
         except ClusterError as error:
             self._give_up(Problem(kind="allocation", message=str(error)))
         except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
-            self._give_up(Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}"))
+            self._give_up(_broken())
         finally:
             self._release()
 
@@ -134,9 +165,12 @@ class Runner(Keeper):
 
     def _allocate(self) -> None:
         self._allocation = self._choose_allocation()
+        if self._settings.cluster == "slurm" and (ignored := ignored_options()):
+            self.notes.append(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
         self._allocation.start()
         if isinstance(self._allocation, HeldJob):
             self.notes.append(f"Slurm job {self._allocation.job_id} asks for {self._settings.nodes} nodes")
+        self.notes.extend([self._allocation.note] if self._allocation.note else [])
 
     def _choose_allocation(self) -> Allocation:
         if self._settings.cluster != "slurm":
@@ -158,9 +192,13 @@ class Runner(Keeper):
         else:
             if hosts is not None and self._pool is None:
                 self._pool = self._take_over(hosts)
+            self._state.allocation_note = self._state.launches.note
             self._launch_what_fits()
         for active in list(self._state.active):
-            self._look_after(active)
+            try:
+                self._look_after(active)
+            except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
+                self._break(active)
         self._state.views = self._look()
 
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
@@ -206,13 +244,17 @@ class Runner(Keeper):
     def _look_while_checking(self) -> None:
         if self._stopping.is_set():
             raise ClusterError("the session ended before this check did")
-        self._allocation.hosts()
+        hosts = self._allocation.hosts()
+        if isinstance(hosts, Waiting):  # it was suspended: what is measured across a pause is no speed of the hardware
+            raise ClusterError(f"the nodes went away while they were checked: {hosts.reason}")
 
     def _say_check(self, text: str) -> None:
         self._state.checking = text
         self._state.views = self._look()
 
     def _launch_what_fits(self) -> None:
+        if self._state.launches.paused:
+            return
         for run in list(self._state.waiting):
             if self._settings.max_runs is not None and len(self._state.active) >= self._settings.max_runs:
                 return
@@ -231,24 +273,63 @@ class Runner(Keeper):
                 if lease is None:
                     continue  # another group's nodes may be free
             self._state.waiting.remove(run)
-            self._launch(run, lease)
+            if not self._launch(run, lease):
+                return
 
     def _lease(self, run: RunSpec, pool: LeasePool) -> Lease | None:
         nodes = self._settings.topology(run.recipe).nodes
         return pool.acquire(nodes) if run.group is None else pool.acquire_group(run.group, nodes)
 
-    def _launch(self, run: RunSpec, lease: Lease | None) -> None:
+    def _launch(self, run: RunSpec, lease: Lease | None) -> bool:
+        """Launch a run; return whether others may follow at once."""
+        marks = self._marks()
+        if marks.preempted:
+            self._free(lease)
+            self._state.waiting.insert(0, run)
+            self._state.launches.pause("a job of higher priority takes the nodes")
+            return False
         submitted, launched = time.time(), time.monotonic()
         try:
             job = self._launcher.start(run, lease, self._allocation.job_id)
+        except NoAnswerError as error:
+            self._free(lease)
+            self._launch_again(run, str(error))
+            return False
         except (ClusterError, OSError) as error:
-            if self._pool is not None and lease is not None:
-                self._pool.release(lease)
+            self._free(lease)
             self._publish(run, problem=Problem(kind="launch_failed", message=str(error)))
-            return
-        active = Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched)
+            return True
+        except Exception:  # noqa: BLE001 - a run's border
+            self._free(lease)
+            self._publish(run, problem=_broken())
+            return True
+        self.notes.extend([job.note] if job.note else [])
+        active = Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched, marks=marks)
         self._state.active.append(active)
         self.write(self._session.run_folder(run.key) / "job.json", self._traces(active))
+        return True
+
+    def _marks(self) -> Marks:
+        """What was done to the job that holds the nodes so far; nothing where each run will have a job of its own."""
+        job_id = self._allocation.job_id
+        return (self._slurm.marks(job_id) if job_id is not None else None) or Marks()
+
+    def _launch_again(self, run: RunSpec, why: str) -> None:
+        """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
+        launches = self._state.launches
+        if not launches.failed(run.key, why):
+            self.notes.append(f"run {run.key} could not be launched: {why}; once more in {launches.pause_s:.0f} s")
+            self._state.waiting.insert(0, run)
+            return
+        times = len(launches.reasons[run.key])
+        logs = str(self._session.run_folder(run.key) / "logs")
+        message = f"{why} (launched {times} times)"
+        self._publish(run, problem=Problem(kind="launch_failed", message=message, log=logs))
+        if launches.hopeless:
+            message = f"not launched: {launches.in_a_row} runs in a row could not be, the last ({run.key}): {why}"
+            self.notes.append(f"no more runs are launched: {launches.in_a_row} in a row could not be: {why}")
+            while self._state.waiting:
+                self._publish(self._state.waiting.pop(0), problem=Problem(kind="launch_failed", message=message))
 
     def _traces(self, active: Active) -> JobTraces:
         """What it takes to find this run again from another process."""
@@ -267,6 +348,9 @@ class Runner(Keeper):
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
             return
+        if status.state is JobState.SUSPENDED:
+            active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
+            return
         if active.watch is None:
             active.started = time.time()
             active.watch = Watch(
@@ -277,12 +361,30 @@ class Runner(Keeper):
         if not status.alive:
             self._finish(active, status)
         elif active.cancelled is None:
-            problem = active.watch.look()
-            if problem is not None:
-                self._cancel(active, problem)
+            self._follow(active, active.watch)
+
+    def _follow(self, active: Active, watch: Watch) -> None:
+        """Look after a run whose ranks run: has it had its time, or come to its end?"""
+        if active.suspended:
+            self._cancel(active, Problem(kind="job_suspended", message="its job was suspended"))
+        elif watch.work_is_done(lambda: self._is_done(active)):
+            # Epilogs may take minutes, and the controller be away: no reason to doubt what is in the logs.
+            if active.lease is not None or not self._slurm.silent:
+                self._end(active)
+            self._finish(active, JobStatus(state=JobState.COMPLETED))
+        elif (problem := watch.look()) is not None:
+            self._cancel(active, problem)
+
+    def _is_done(self, active: Active) -> bool:
+        recipe, folder = active.run.recipe, self._session.run_folder(active.run.key)
+        series = get_engine(recipe.engine).read(folder, recipe)
+        return done(series, read_report(folder), self._settings.topology(recipe))
 
     def _cancel(self, active: Active, problem: Problem) -> None:
         active.cancelled = problem
+        self._end(active)
+
+    def _end(self, active: Active) -> None:
         try:
             active.job.cancel()
         except ClusterError as error:
@@ -291,6 +393,13 @@ class Runner(Keeper):
     def _finish(self, active: Active, status: JobStatus) -> None:
         recipe = active.run.recipe
         folder = self._session.run_folder(active.run.key)
+        status = self._with_hindsight(active, status)
+        if self._never_began(active, status):
+            self._forget(active)
+            words = active.job.last_words().splitlines()[-1:]
+            self._launch_again(active.run, ": ".join(filter(None, (status.reason or status.word, *words))))
+            return
+        self._state.launches.worked()
         outcome = Outcome(
             recipe=recipe,
             topology=self._settings.topology(recipe),
@@ -307,20 +416,54 @@ class Runner(Keeper):
         self._state.first_run_over = True
         self._publish(active.run, active=active, outcome=outcome)
 
+    def _never_began(self, active: Active, status: JobStatus) -> bool:
+        """Whether a launch on Slurm ended by itself before anything of the run started; srun's exit code may be 0."""
+        by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
+        on_slurm = self._settings.cluster == "slurm"
+        return on_slurm and by_itself and not began(self._session.run_folder(active.run.key))
+
+    def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
+        """What else was done to the job during the run: a state may have come and gone between two looks."""
+        job_id, before = active.job.job_id, active.marks
+        if self._settings.cluster != "slurm" or job_id is None:
+            return status
+        now = self._slurm.marks(job_id) or before
+        if active.suspended or now.suspended != before.suspended:
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended)
+        if now.preempted != before.preempted:
+            return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
+        return status
+
+    def _break(self, active: Active) -> None:
+        """Give up a run over which we broke ourselves."""
+        problem = _broken()
+        self._end(active)
+        self._forget(active)
+        self._publish(active.run, active=active, problem=problem)
+
     def _forget(self, active: Active) -> None:
         self._state.active.remove(active)
-        if self._pool is not None and active.lease is not None:
-            self._pool.release(active.lease)
+        self._free(active.lease)
 
-    def _give_up(self, problem: Problem) -> None:
-        """End what runs and record why, for every run that has no record yet."""
-        for active in list(self._state.active):
-            try:
-                active.job.cancel()
-            except ClusterError as error:
-                self.notes.append(f"run {active.run.key}: {error}")
-            self._forget(active)
-            self._publish(active.run, active=active, problem=problem)
+    def _free(self, lease: Lease | None) -> None:
+        if self._pool is not None and lease is not None:
+            self._pool.release(lease)
+
+    def _give_up(self, problem: Problem, ended: JobStatus | None = None) -> None:
+        """End what runs and record why, for every run that has no record yet.
+
+        Args:
+            problem: why.
+            ended: how the job ended that held the nodes of what runs, if it is that.
+        """
+        active = list(self._state.active)
+        self._end_all(active)
+        for each in active:
+            if ended is not None and each.watch is not None and (ended.state in JOB_ENDS or self._is_done(each)):
+                self._finish(each, ended)
+                continue
+            self._forget(each)
+            self._publish(each.run, active=each, problem=problem)
         while self._state.waiting:
             self._publish(self._state.waiting.pop(0), problem=problem)
         for name in self._unchecked:
@@ -330,9 +473,18 @@ class Runner(Keeper):
             self.keep_check(health_record(check, self._settings, self._session, report=report, hosts=(), job_id=job_id))
         self._state.views = ()
 
+    def _end_all(self, runs: Sequence[Active]) -> None:
+        """End runs side by side: jobs of their own by one command, steps and processes each by a signal."""
+        try:
+            end_all([active.job for active in runs], self._slurm)
+        except ClusterError as error:
+            self.notes.append(f"runs could not be cancelled: {error}; they end themselves within a minute")
+
     def _release(self) -> None:
         try:
             self._allocation.release()
+            if strays := self._slurm.cancel_strays():
+                self.notes.append(f"cancelled: job {', '.join(strays)}, which sbatch had not owned up to")
         except ClusterError as error:
             self.notes.append(
                 f"Slurm job {self._allocation.job_id} could not be cancelled: {error}; it ends itself soon"
@@ -349,7 +501,8 @@ class Runner(Keeper):
         """Make a run's record final: judged by its outcome, or broken by a problem."""
         told = findings(outcome, self._settings) if outcome else {"problem": problem}
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
-        self.keep(RunRecord(**{**identity, **_traces_of(active), **told}))
+        failed = tuple(self._state.launches.reasons.get(run.key, ()))
+        self.keep(RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told}))
 
     def _look(self) -> tuple[RunView, ...]:
         note = self._state.allocation_note
@@ -361,6 +514,10 @@ class Runner(Keeper):
             *(view_of(active) for active in self._state.active),
             *(RunView(key=run.key, state="waiting", detail=note) for run in self._state.waiting),
         )
+
+
+def _broken() -> Problem:
+    return Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}")
 
 
 def _traces_of(active: Active | None) -> dict[str, Any]:

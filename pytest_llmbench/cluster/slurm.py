@@ -1,21 +1,34 @@
-"""Talking to Slurm: one place that runs its commands and reads their answers."""
+"""Talking to Slurm: what it says of the jobs being watched, and whether they are still the jobs that are meant.
+
+Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest when its controller was killed before it
+had saved a job. So an id alone is never looked at, used or cancelled: see `Identity`.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from pytest_llmbench.cluster.slurm_commands import TIMEOUT_S, Answer, NoAnswerError, ask, is_silence, plain, succeeded
 from pytest_llmbench.core.errors import ClusterError
 
-_TIMEOUT_S = 60.0
 # Slurm may answer nothing for a while (a restart, a fail-over); a job is not lost before this.
 PATIENCE_S = 120.0
 # One query for all jobs, at most this often: Slurm's controller is a shared service.
 _REFRESH_S = 2.0
+_NEVER = float("inf")
+# Whoever waits for the end of a session is told what for after this long.
+_PATIENCE_S = 1.0
+# Steps go into a job that was seen as ours no longer ago than this.
+_FRESH_S = 1.0
+# Before and between the fields of an answer: nothing that people write into a comment or a reason.
+_RECORD, _FIELD = "\x1e", "\x1f"
+_SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%k")
+_SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
 
 # A pending job with one of these reasons waits for an administrator, not for nodes.
 HOPELESS_REASONS = frozenset(
@@ -41,6 +54,7 @@ class JobState(StrEnum):
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -51,9 +65,11 @@ class JobState(StrEnum):
     LOST = "LOST"
 
 
+# As `scontrol show job` has them, side by side.
+_MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>\S+) SecsPreSuspend=")
 # States of a node, as sinfo begins them.
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
-_ALIVE = {JobState.PENDING, JobState.RUNNING}
+_ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
 _STATE_WORDS: Mapping[str, JobState] = {
     **{state.value: state for state in JobState},
     "CONFIGURING": JobState.PENDING,
@@ -62,8 +78,7 @@ _STATE_WORDS: Mapping[str, JobState] = {
     "REQUEUE_HOLD": JobState.PENDING,
     "RESV_DEL_HOLD": JobState.PENDING,
     "SPECIAL_EXIT": JobState.PENDING,
-    "SUSPENDED": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING,
+    "STOPPED": JobState.SUSPENDED,
     "SIGNALING": JobState.RUNNING,
     "RESIZING": JobState.RUNNING,
     "STAGE_OUT": JobState.RUNNING,
@@ -92,7 +107,7 @@ class JobStatus:
 
     @property
     def alive(self) -> bool:
-        """Whether the job is still pending or running."""
+        """Whether the job has not ended."""
         return self.state in _ALIVE
 
 
@@ -102,45 +117,229 @@ def parse_state(word: str) -> JobState:
     return _STATE_WORDS.get(name, JobState.LOST)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """By what a job is known to be the one that is meant. Its submit time joins this as soon as it was seen.
+
+    Attributes:
+        token: the first word of its comment; empty for the job that pytest itself runs inside.
+        name: its name; likewise.
+        uid: the number of its user; empty where the token tells.
+    """
+
+    token: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One job as squeue or sacct shows it."""
+
+    job_id: str
+    status: JobStatus
+    submitted: str
+    uid: str
+    name: str
+    comment: str
+
+    def fits(self, identity: Identity, submitted: str, *, comment_kept: bool = True) -> bool:
+        """Whether this is the job that is meant; sacct may not keep comments."""
+        words = self.comment.split()
+        has_token = not identity.token or words[:1] == [identity.token] or not (words or comment_kept)
+        return (
+            has_token
+            and identity.name in {"", self.name}
+            and identity.uid in {"", self.uid}
+            and submitted in {"", self.submitted}
+        )
+
+    @property
+    def told(self) -> str:
+        """The job, for people."""
+        return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Marks:
+    """What was done to a job: the time as Slurm prints it, empty where it was never done.
+
+    Attributes:
+        preempted: when a job of higher priority was given its nodes; it may run on for a grace time.
+        suspended: when it was last suspended, or resumed after that.
+    """
+
+    preempted: str = ""
+    suspended: str = ""
+
+
+@dataclass(kw_only=True)
+class _Watched:
+    """A job being watched.
+
+    Attributes:
+        submitted: when it was submitted, as Slurm says; empty until it was seen.
+        seen: our clock before the last query that found it in squeue as the job that is meant.
+        answered: our clock when Slurm last said anything of it.
+    """
+
+    identity: Identity
+    status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
+    submitted: str = ""
+    seen: float = -_NEVER
+    answered: float = field(default_factory=time.monotonic)
+
+
 class Slurm:
-    """Slurm's commands, and the last known state of the jobs being watched."""
+    """Slurm's commands, and the last known state of the jobs being watched.
 
-    def __init__(self) -> None:
-        self._known: dict[str, JobStatus] = {}
-        self._refreshed = -_REFRESH_S
-        self._answered: dict[str, float] = {}
+    Attributes:
+        notes: lines for people, oldest first; whoever shows them takes them away.
+        silent: whether the controller did not answer when it was asked last.
+        strays: jobs that Slurm may have taken without saying so, and that were not found so far.
+    """
 
-    def watch(self, job_id: str) -> None:
+    def __init__(self, notes: deque[str] | None = None) -> None:
+        self.notes: deque[str] = deque() if notes is None else notes
+        self._jobs: dict[str, _Watched] = {}
+        self._next = 0.0
+        self.silent = False
+        self._end_by = _NEVER
+        self.strays: list[Identity] = []
+
+    def end_within(self, seconds: float) -> None:
+        """Have every command end within `seconds` from now, the one that runs included: somebody waits for us."""
+        self._end_by = min(self._end_by, time.monotonic() + seconds)
+
+    def ask(self, command: Sequence[str]) -> Answer:
+        """Run one of Slurm's commands to its end, whatever that is.
+
+        Raises:
+            NoAnswerError: it was cut off.
+            ClusterError: it is not installed.
+        """
+        told: list[str] = []
+        began = time.monotonic()
+
+        def limit_s() -> float:
+            if not told and self._end_by != _NEVER and time.monotonic() - began > _PATIENCE_S:
+                told.append(command[0])
+                self.notes.append(f"waiting for {command[0]} to answer, at most {max(0.0, self.left_s):.0f} s")
+            # Half of what is left: the next command must have time as well.
+            return min(TIMEOUT_S, self.left_s / 2)
+
+        return ask(command, limit_s)
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds whoever waits for us still gives us."""
+        return self._end_by - time.monotonic()
+
+    def run(self, command: Sequence[str]) -> str:
+        """Run one of Slurm's commands and return what it printed.
+
+        Raises:
+            ClusterError: it is not installed, failed or did not answer.
+        """
+        return succeeded(command, self.ask(command))
+
+    def watch(self, job_id: str, identity: Identity) -> None:
         """Include a job in every refresh from now on."""
-        self._known[job_id] = JobStatus(state=JobState.PENDING, reason="just submitted")
-        self._answered[job_id] = time.monotonic()
+        self._jobs[job_id] = _Watched(identity=identity)
 
-    def status(self, job_id: str) -> JobStatus:
-        """Return the last known status of a watched job, asking Slurm if the answer is old."""
-        if time.monotonic() - self._refreshed >= _REFRESH_S:
+    def watched(self, job_id: str) -> bool:
+        """Whether a job of this id is or was looked at."""
+        return job_id in self._jobs
+
+    def status(self, job_id: str, *, since: float = -_NEVER) -> JobStatus:
+        """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`."""
+        asked_for = self._jobs[job_id].seen < since and not self.silent
+        if asked_for or time.monotonic() >= self._next:
             self.refresh()
-        return self._known[job_id]
+        return self._jobs[job_id].status
+
+    def confirm(self, job_id: str) -> None:
+        """See to it that a job runs right now, and is the one that is meant.
+
+        Raises:
+            NoAnswerError: it does not, or Slurm does not say so; `status` tells what became of it.
+        """
+        since = time.monotonic() - _FRESH_S
+        status = self.status(job_id, since=since)
+        if status.state is not JobState.RUNNING or status.word == "COMPLETING":
+            raise NoAnswerError(f"Slurm job {job_id} is {told(status)}", job_id=job_id)
+        if self._jobs[job_id].seen < since:
+            raise NoAnswerError(f"Slurm does not say whether job {job_id} still runs", job_id=job_id)
+
+    def marks(self, job_id: str) -> Marks | None:
+        """What was done to a watched job, as far as Slurm still says; None where it does not, or is silent."""
+        if self.silent:
+            return None
+        answer, _ = self._answer(["scontrol", "--oneliner", "show", "job", job_id])
+        found = _MARKS.search(answer)
+        submitted = self._jobs[job_id].submitted
+        if found is None or f" SubmitTime={submitted} " not in answer:
+            return None
+        return Marks(preempted=_time(found["preempted"]), suspended=_time(found["suspended"]))
 
     def refresh(self) -> None:
         """Ask for every living watched job at once: squeue first, sacct for those it no longer lists."""
-        self._refreshed = time.monotonic()
-        wanted = [job_id for job_id, status in self._known.items() if status.alive]
+        began = time.monotonic()
+        wanted = {job_id: job for job_id, job in self._jobs.items() if job.status.alive}
         if not wanted:
             return
-        found, squeue_error = self._squeue(wanted)
-        missing = [job_id for job_id in wanted if job_id not in found]
-        sacct_error = ""
-        if missing:
-            # sacct lags behind by seconds, so its "still running" is believed only until squeue's silence lasts.
-            ended, sacct_error = self._sacct(missing)
-            found |= ended
-        now = time.monotonic()
-        for job_id in wanted:
-            if job_id in found:
-                self._known[job_id], self._answered[job_id] = found[job_id], now
-            elif now - self._answered[job_id] > PATIENCE_S:
+        rows, squeue_error = self._squeue(f"--jobs={','.join(wanted)}")
+        # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
+        self.silent = is_silence(squeue_error)
+        took = time.monotonic() - began
+        self._next = time.monotonic() + max(_REFRESH_S, took if self.silent else 0.0)
+        strangers = {row.job_id: row for row in rows}
+        missing = dict(wanted)
+        for row in rows:
+            job = wanted.get(row.job_id)
+            if job is not None and row.fits(job.identity, job.submitted):
+                job.status, job.submitted = self._explained(row.status), row.submitted
+                job.seen, job.answered = began, time.monotonic()
+                del missing[row.job_id]
+        sacct_error = self._take_ends(missing) if missing else ""
+        for job_id, job in missing.items():
+            if job_id in strangers:
+                why = f"its id belongs to another job now ({strangers[job_id].told}): Slurm has forgotten ours"
+                job.status = JobStatus(state=JobState.LOST, reason=why)
+            elif time.monotonic() - job.answered > PATIENCE_S:
                 why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
-                self._known[job_id] = JobStatus(state=JobState.LOST, reason=why)
+                job.status = JobStatus(state=JobState.LOST, reason=why)
+
+    def _take_ends(self, missing: dict[str, _Watched]) -> str:
+        """Believe sacct about ends, take those jobs out of `missing`, and return why it failed, if it did.
+
+        It lags behind by seconds, so its "still running" is believed only until squeue's silence lasts.
+        """
+        rows, error = self._sacct(f"--jobs={','.join(missing)}")
+        for row in rows:
+            job = missing.get(row.job_id)
+            if job is None or not row.fits(job.identity, job.submitted, comment_kept=False):
+                continue
+            job.answered = time.monotonic()
+            if not row.status.alive:
+                job.status = self._explained(row.status)
+                del missing[row.job_id]
+        return error
+
+    def find(self, identity: Identity) -> str | None:
+        """Find a job that Slurm has taken without saying so, and that is not watched yet; None where there is none.
+
+        Raises:
+            ClusterError: Slurm does not answer.
+        """
+        rows, error = self._squeue(f"--name={identity.name}")
+        if error:
+            raise ClusterError(error)
+        recorded, _ = self._sacct(f"--name={identity.name}", "--starttime=now-1hour")
+        for row in (*rows, *recorded):
+            if row.fits(identity, "") and not self.watched(row.job_id):
+                return row.job_id
+        return None
 
     def hosts(self, nodelist: str) -> tuple[str, ...]:
         """Expand Slurm's node notation.
@@ -148,112 +347,106 @@ class Slurm:
         Raises:
             ClusterError: scontrol refuses it.
         """
-        return tuple(run(["scontrol", "show", "hostnames", nodelist]).split())
+        return tuple(self.run(["scontrol", "show", "hostnames", nodelist]).split())
 
     def partitions(self) -> str:
         """List the partitions with node counts and time limits, for people; empty when sinfo fails."""
-        try:
-            lines = run(["sinfo", "--noheader", "--format=%P (%D nodes, limit %l)"]).splitlines()
-        except ClusterError:
-            return ""
-        return ", ".join(line.strip() for line in lines)
+        return ", ".join(
+            dict.fromkeys(
+                f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in self._sinfo(("%P", "%D", "%l"))
+            )
+        )
 
-    def unavailable(self) -> str:
+    def unavailable(self, nodelist: str = "") -> str:
         """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
-        try:
-            lines = run(["sinfo", "--noheader", "--Node", "--format=%N %T (%E)"]).splitlines()
-        except ClusterError:
-            return ""
-        bad = (line.strip() for line in lines if line.split()[1].startswith(_UNAVAILABLE))
+        rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
+        bad = (f"{node} {state} ({why})" for node, state, why in rows if state.startswith(_UNAVAILABLE))
         return ", ".join(dict.fromkeys(bad))
 
-    def cancel(self, job_id: str) -> None:
-        """Cancel one job by its id; one that is gone already is no error."""
+    def cancel(self, *job_ids: str) -> None:
+        """Cancel watched jobs, all at once: one that is gone is no error, one of somebody else is left alone.
+
+        Raises:
+            ClusterError: they could not be seen to be ours, or not be cancelled.
+        """
+        if not job_ids:
+            return
+        rows, error = self._squeue(f"--jobs={','.join(job_ids)}")
+        known = ((row, self._jobs.get(row.job_id)) for row in rows if row.status.alive)
+        ours = [row.job_id for row, job in known if job is not None and row.fits(job.identity, job.submitted)]
+        if ours:
+            self.run(["scancel", *ours])
+        elif error and "Invalid job id" not in error:
+            raise ClusterError(f"nobody can say whether it is still ours ({error})")
+
+    def cancel_strays(self) -> list[str]:
+        """Cancel the strays that have shown themselves since; return their ids.
+
+        Raises:
+            ClusterError: Slurm does not answer.
+        """
+        found = [(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
+        for job_id, stray in found:
+            self.watch(job_id, stray)
+        job_ids = [job_id for job_id, _ in found]
+        self.cancel(*job_ids)
+        return job_ids
+
+    def _explained(self, status: JobStatus) -> JobStatus:
+        """Say which node it was that failed, while Slurm still shows it."""
+        if status.state is not JobState.NODE_FAIL or not status.nodelist:
+            return status
+        bad = self.unavailable(status.nodelist)
+        return replace(status, reason="; ".join(filter(None, (status.reason, bad))))
+
+    def _squeue(self, *which: str) -> tuple[list[_Row], str]:
+        fields = _RECORD + _FIELD.join(_SQUEUE_FIELDS)
+        answer, error = self._answer(["squeue", "--noheader", "--states=all", f"--format={fields}", *which])
+        return list(_rows(answer.split(_RECORD))), error
+
+    def _sacct(self, *which: str) -> tuple[list[_Row], str]:
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={_FIELD}"]
+        answer, error = self._answer([*command, f"--format={','.join(_SACCT_FIELDS)}", *which])
+        return list(_rows(answer.split("\n"))), error
+
+    def _sinfo(self, fields: Sequence[str], *which: str) -> Iterator[list[str]]:
+        answer, _ = self._answer(["sinfo", "--noheader", f"--format={_RECORD}{_FIELD.join(fields)}", *which])
+        for record in answer.split(_RECORD):
+            found = [plain(text) for text in record.split(_FIELD)]
+            if len(found) == len(fields):
+                yield found
+
+    def _answer(self, command: Sequence[str]) -> tuple[str, str]:
+        """What a command printed, and why it failed, if it did."""
         try:
-            run(["scancel", job_id])
+            return self.run(command), ""
         except ClusterError as error:
-            if "Invalid job id" not in str(error):
-                raise
-
-    def _squeue(self, job_ids: Sequence[str]) -> tuple[dict[str, JobStatus], str]:
-        command = [
-            "squeue",
-            "--noheader",
-            "--states=all",
-            "--format=%i|%T|%r|%N",
-            f"--jobs={','.join(job_ids)}",
-        ]
-        return _query(command, columns=4)
-
-    def _sacct(self, job_ids: Sequence[str]) -> tuple[dict[str, JobStatus], str]:
-        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(job_ids)}"]
-        found, error = _query([*command, "--format=JobIDRaw,State,Reason,NodeList"], columns=4)
-        return {job_id: status for job_id, status in found.items() if not status.alive}, error
+            return "", str(error)
 
 
-def _query(command: Sequence[str], columns: int) -> tuple[dict[str, JobStatus], str]:
-    try:
-        answer = run(command)
-    except ClusterError as error:
-        return {}, str(error)
-    found = {}
-    for line in answer.splitlines():
-        fields = line.strip().split("|")
-        if len(fields) == columns:
-            job_id, word, reason, nodelist = fields
-            found[job_id] = JobStatus(
-                state=parse_state(word),
-                reason="" if reason == "None" else reason,
-                nodelist="" if nodelist == "None assigned" else nodelist,
-                word=word,
-            )
-    return found, ""
-
-
-def run(command: Sequence[str]) -> str:
-    """Run one Slurm command and return what it printed.
-
-    Raises:
-        ClusterError: it is not installed, failed (with Slurm's own words) or did not answer.
-    """
-    text = " ".join(command)
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=clean_environment()
+def _rows(records: Sequence[str]) -> Iterator[_Row]:
+    """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
+    for record in records:
+        fields = record.removesuffix("\n").split(_FIELD, len(_SQUEUE_FIELDS) - 1)
+        if len(fields) != len(_SQUEUE_FIELDS):
+            continue
+        job_id, word, reason, nodelist, submitted, uid, name, comment = fields
+        status = JobStatus(
+            state=parse_state(word),
+            reason="" if reason == "None" else plain(reason),
+            nodelist="" if nodelist == "None assigned" else nodelist,
+            word=plain(word),
         )
-    except FileNotFoundError as error:
-        raise ClusterError(
-            f"{command[0]} is not on PATH: run this on a login node of the cluster, or use --cluster local",
-            command=text,
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s", command=text) from error
-    if done.returncode != 0:
-        raise ClusterError(slurm_words(done.stderr) or f"{text} exited with {done.returncode}", command=text)
-    return done.stdout
+        yield _Row(
+            job_id=job_id, status=status, submitted=submitted, uid=uid, name=name,
+            comment="" if comment == "(null)" else comment,
+        )  # fmt: skip
 
 
-def slurm_words(stderr: str) -> str:
-    """Keep what Slurm says, without the `sbatch: error:` in front of each line."""
-    lines = (line.strip() for line in stderr.splitlines())
-    words = (line.split(": error: ", 1)[-1].split("error: ", 1)[-1] for line in lines if line)
-    return "; ".join(dict.fromkeys(words))
+def _time(text: str) -> str:
+    return "" if text in {"None", "Unknown", "N/A"} else text
 
 
-def clean_environment(extra: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """This environment without what Slurm set for the job we may be running in.
-
-    Inside a job, SLURM_NTASKS, SLURM_CPU_BIND and the like would silently become options of every
-    srun and sbatch we start. SLURM_CONF stays: it says which cluster; SBATCH_* are the user's own.
-    """
-    # pytest changes its own variables meanwhile, in another thread.
-    keep = {
-        name: value
-        for name in list(os.environ)
-        if not _set_by_slurm(name) and (value := os.environ.get(name)) is not None
-    }
-    return keep | dict(extra)
-
-
-def _set_by_slurm(name: str) -> bool:
-    return name.startswith(("SLURM_", "SLURMD_", "PMI_", "PMIX_")) and name != "SLURM_CONF"
+def told(status: JobStatus) -> str:
+    """A status, for people."""
+    return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"

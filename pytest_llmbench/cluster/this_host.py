@@ -23,6 +23,7 @@ class ThisHost:
     """
 
     job_id: str | None = None
+    note = ""
 
     def __init__(self) -> None:
         self._lock = FileLock(_lock_file("this-host"), mode=0o666)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +17,8 @@ from pytest_llmbench.engines.base import get_engine
 # The folder is on a file server that many runs share.
 _LOOK_S = 0.5
 _REMEMBERED_STEPS = 100
+# What ranks that are done give Slurm to close their step or job, before it is taken for closed.
+_CLOSE_S = 10.0
 
 
 class Watch:
@@ -34,6 +37,7 @@ class Watch:
         self._limit = format_minutes(time_limit_min)
         self._started = self._moved = time.monotonic()
         self._looked = 0.0
+        self._looked_for_end = self._started
         self._durations: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
 
     def look(self) -> Problem | None:
@@ -49,6 +53,18 @@ class Watch:
             self._durations.append(max(since, seen.seconds or 0.0))
             self.progress, self._moved = seen, now
         return self._out_of_time(now) or self._stuck(now)
+
+    def work_is_done(self, done: Callable[[], bool]) -> bool:
+        """Whether all work is done, and Slurm is slow to say so.
+
+        Args:
+            done: reads what the ranks have said of their end; asked now and then, once nothing moves any more.
+        """
+        now = time.monotonic()
+        if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:
+            return False
+        self._looked_for_end = now
+        return self.progress.step >= self._recipe.steps and done()
 
     def _out_of_time(self, now: float) -> Problem | None:
         if now - self._started <= self._limit_s:

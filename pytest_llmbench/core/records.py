@@ -122,6 +122,7 @@ class RunRecord(Strict):
         totals: what the framework said of the whole run, by name.
         telemetry: what each rank's GPU did in the judged steps, and why something of it is not known.
         unreadable: `file:line: why` of lines that look like steps and could not be read, and were left out.
+        failed_launches: why each launch before the last came to nothing, with no rank started.
         cut_off: how a run that is meant to be cut off at its time limit was.
         replayed: where the logs are, of a run that was made elsewhere.
         metrics: every statistic that has a meaning for this run, by name.
@@ -151,6 +152,7 @@ class RunRecord(Strict):
     versions: Mapping[str, str] = {}
     provenance: Mapping[str, str] = {}
     timings: Timings = Timings()
+    failed_launches: tuple[str, ...] = ()
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     totals: Mapping[str, float] = {}

@@ -193,7 +193,7 @@ class Supervisor:
             return
         try:
             with self._interruption.bearing(1):
-                self.runner.stop()
+                self.runner.stop(self._progress.note)
         except KeyboardInterrupt:
             self._progress.note("not waited for what still ends: it is told to, and does within a minute")
             tell_the_end(self._bench.session.folder, "the session ended")

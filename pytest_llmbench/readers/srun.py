@@ -5,7 +5,12 @@
     slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-23T03:11:26 ***
     srun: error: n1: tasks 0-1: Terminated
 
-The tasks before srun begins to end the step are the cause. It ends all others, and lists them in the same words.
+The tasks before srun begins to end the step are the cause. It ends all others, and lists them in the same words. A step
+that somebody else ends is cancelled, or aborted, before any of its tasks is told:
+
+    srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+    slurmstepd-n3: error: *** STEP 77.0 ON n3 CANCELLED AT 2026-11-23T03:29:08 DUE TO TIME LIMIT ***
+    srun: error: n3: task 0: Killed
 """
 
 from __future__ import annotations
@@ -16,6 +21,9 @@ from dataclasses import dataclass
 
 _ENDED = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>\S.*)", re.ASCII)
 _ENDING = re.compile(r"Terminating StepId=|\*\*\* STEP \S+ ON \S+ CANCELLED AT")
+_ABORTED = re.compile(r"srun: (?:error: )?Job step aborted")
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>.+?))? \*\*\*")
+_NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<node>[\w.\[\],-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,24 @@ class EndedTasks:
 def first_to_end(text: str) -> tuple[EndedTasks, ...]:
     """Return the tasks that ended by themselves, before srun ended the rest; empty where srun names none."""
     return tuple(_until_ending(text))
+
+
+def cancelled(text: str) -> str | None:
+    """Why somebody else ended the step, in Slurm's words, empty where it does not say; None where nobody did."""
+    aborted = False
+    for line in text.splitlines():
+        if match := _CANCELLED.search(line):
+            return match["why"] or ""
+        if _ENDED.search(line) or _ENDING.search(line):
+            break
+        aborted = aborted or _ABORTED.search(line) is not None
+    return "" if aborted else None
+
+
+def failed_node(text: str) -> str | None:
+    """The node that srun lost; None where it lost none."""
+    match = _NODE_FAILURE.search(text)
+    return match["node"] if match else None
 
 
 def _until_ending(text: str) -> Iterator[EndedTasks]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.slurm import clean_environment
+from pytest_llmbench.cluster.slurm_commands import clean_environment
 from tests.conftest import require_slurm, slurm_nodes
 
 HERE = Path(__file__).parent
-UP = HERE.parents[1] / "tools" / "slurm" / "up.sh"
+TOOLS = HERE.parents[1] / "tools" / "slurm"
+UP = TOOLS / "up.sh"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,3 +90,53 @@ class Queue:
 def queue() -> type[Queue]:
     """Looking at Slurm's queue."""
     return Queue
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSlurm:
+    """A Slurm of a test's own, for what no other test could bear beside it.
+
+    Attributes:
+        base: its folder.
+        env: what makes commands use it.
+        up: the environment of up.sh.
+    """
+
+    base: Path
+    env: dict[str, str]
+    up: dict[str, str]
+
+    def run(self, *command: str) -> list[str]:
+        """Run a command with it; the lines that it printed, sorted, as tasks print in any order."""
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return sorted(done.stdout.splitlines())
+
+    def kill_controller(self) -> None:
+        """Without giving it time to save anything."""
+        os.kill(int((self.base / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
+
+    def mend(self) -> None:
+        """Start the daemons that are dead."""
+        done = subprocess.run([str(UP)], env=self.up, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def own_slurm(name: str, port: int, **settings: str) -> Iterator[OwnSlurm]:
+    """Bring up a Slurm without accounting on ports of its own, and take it down without a trace."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a Slurm")
+    # Paths of sockets are short, so that pytest's own folders will not do.
+    base = Path(tempfile.mkdtemp(prefix=f"llmbench-{name}-", dir="/tmp"))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    down = {**clean, "LLMBENCH_SLURM": str(base), "LLMBENCH_SLURM_PORT": str(port)}
+    env = {**clean, "SLURM_CONF": str(base / "etc" / "slurm.conf")}
+    slurm = OwnSlurm(base=base, env=env, up={**down, "CPUS": "4", "ACCOUNTING": "0", **settings})
+    try:
+        slurm.mend()
+        yield slurm
+    finally:
+        subprocess.run([str(TOOLS / "down.sh")], env={**down, "WIPE": "1"}, check=True, capture_output=True)
+        (base.parent / f"{base.name}.lock").unlink(missing_ok=True)
+        shutil.rmtree(base, ignore_errors=True)

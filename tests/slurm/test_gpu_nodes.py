@@ -2,71 +2,40 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools" / "slurm"
+from tests.slurm.conftest import OwnSlurm, own_slurm
+
 GPUS = 3
 # Away from the ports of the other Slurm (17000 to 18999).
-PORT = "23000"
+PORT = 23000
 SHOW = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Slurm:
-    """A Slurm of our own."""
-
-    base: Path
-    env: dict[str, str]
-
-    def run(self, *command: str) -> list[str]:
-        """Run a command with it; the lines that it printed, sorted, as tasks print in any order."""
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return sorted(done.stdout.splitlines())
-
-
 @pytest.fixture(scope="module")
-def gpu_slurm(slurm_is_up: None) -> Iterator[Slurm]:
+def gpu_slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
     """Slurm with a node for each of three GPUs and one with all of them, without accounting."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a Slurm")
-    # Paths of sockets are short, so that pytest's own folders will not do.
-    base = Path(tempfile.mkdtemp(prefix="llmbench-gpus-", dir="/tmp"))
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    env = {**clean, "LLMBENCH_SLURM": str(base), "LLMBENCH_SLURM_PORT": PORT}
-    up = {**env, "NODES": "gpus", "GPUS": str(GPUS), "CPUS": "4", "ACCOUNTING": "0"}
-    try:
-        done = subprocess.run([str(TOOLS / "up.sh")], env=up, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield Slurm(base=base, env={**clean, "SLURM_CONF": str(base / "etc" / "slurm.conf")})
-    finally:
-        subprocess.run([str(TOOLS / "down.sh")], env={**env, "WIPE": "1"}, check=True, capture_output=True)
-        (base.parent / f"{base.name}.lock").unlink(missing_ok=True)
-        shutil.rmtree(base, ignore_errors=True)
+    with own_slurm("gpus", PORT, NODES="gpus", GPUS=str(GPUS)) as slurm:
+        yield slurm
 
 
-def test_each_node_has_one_gpu_by_the_number_that_cuda_knows(gpu_slurm: Slurm) -> None:
+def test_each_node_has_one_gpu_by_the_number_that_cuda_knows(gpu_slurm: OwnSlurm) -> None:
     """Slurm numbers the GPU of every node 0; a rank sees the one that is its node's."""
     seen = gpu_slurm.run("srun", f"--nodes={GPUS}", "--gpus-per-node=1", "bash", "-c", SHOW)
     assert seen == ["n1 0", "n2 1", "n3 2"]
 
 
-def test_one_node_has_all_gpus(gpu_slurm: Slurm) -> None:
+def test_one_node_has_all_gpus(gpu_slurm: OwnSlurm) -> None:
     """The node of partition `whole` has them by the machine's own numbers."""
     seen = gpu_slurm.run("srun", "--partition=whole", "--nodes=1", f"--gpus-per-node={GPUS}", "bash", "-c", SHOW)
     assert seen == ["g1 0,1,2"]
 
 
 @pytest.mark.parametrize("gpus", [["--gpus-per-node=1"], []], ids=["gpus_of_its_own", "gpus_of_its_job"])
-def test_a_step_inside_a_job_sees_the_same_gpu(gpu_slurm: Slurm, gpus: list[str]) -> None:
+def test_a_step_inside_a_job_sees_the_same_gpu(gpu_slurm: OwnSlurm, gpus: list[str]) -> None:
     """The number is translated once, however deep a step is."""
     inner = ["srun", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", *gpus, "bash", "-c", f"'{SHOW}'"]
     outer = ["srun", "--nodes=1", "--nodelist=n3", "--gpus-per-node=1", "bash", "-c", f"{SHOW}; {' '.join(inner)}"]
@@ -74,7 +43,7 @@ def test_a_step_inside_a_job_sees_the_same_gpu(gpu_slurm: Slurm, gpus: list[str]
 
 
 @pytest.mark.parametrize("partition", ["split", "whole"])
-def test_multicast_is_off_in_every_job(gpu_slurm: Slurm, partition: str) -> None:
+def test_multicast_is_off_in_every_job(gpu_slurm: OwnSlurm, partition: str) -> None:
     """Also where whoever submits has switched it on."""
     names = ("NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
     asked = f"--export=ALL,{','.join(f'{name}=2' for name in names)}"
@@ -82,7 +51,7 @@ def test_multicast_is_off_in_every_job(gpu_slurm: Slurm, partition: str) -> None
     assert seen == ["0", "1", "1"]
 
 
-def test_a_node_cannot_give_more_gpus_than_it_has(gpu_slurm: Slurm) -> None:
+def test_a_node_cannot_give_more_gpus_than_it_has(gpu_slurm: OwnSlurm) -> None:
     """Slurm refuses that at once, in place of waiting."""
     asked = ["srun", "--nodes=1", "--gpus-per-node=2", "true"]
     done = subprocess.run(asked, env=gpu_slurm.env, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""What Slurm says, and what is made of its silence."""
+"""What Slurm says, whose job it says it of, and what is made of its silence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from pytest_llmbench.cluster import slurm as module
 from pytest_llmbench.cluster.allocation import HeldJob, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.slurm import JobState, Slurm, clean_environment, parse_state, run, slurm_words
+from pytest_llmbench.cluster.slurm import Identity, JobState, Slurm, parse_state
+from pytest_llmbench.cluster.slurm_commands import NoAnswerError
 from pytest_llmbench.core.errors import ClusterError
+
+TOKEN = "llmbench:s"
+OURS = Identity(token=TOKEN, name="llmbench-tiny")
+FIRST, LATER = "2026-11-23T02:00:00", "2026-11-23T03:00:00"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,8 @@ from pytest_llmbench.core.errors import ClusterError
         ("BOOT_FAIL", JobState.NODE_FAIL),
         ("DEADLINE", JobState.TIMEOUT),
         ("REQUEUED", JobState.PENDING),
+        ("SUSPENDED", JobState.SUSPENDED),
+        ("STOPPED", JobState.SUSPENDED),
         ("OUT_OF_MEMORY", JobState.OUT_OF_MEMORY),
         ("", JobState.LOST),
         ("NONSENSE", JobState.LOST),
@@ -44,110 +51,264 @@ def test_no_state_is_read_as_success_by_chance(word: str) -> None:
         assert word.split(maxsplit=1)[0].rstrip("+") == "COMPLETED"
 
 
+def row(
+    job_id: str = "7", state: str = "RUNNING", reason: str = "None", nodes: str = "n1", *, submitted: str = FIRST,
+    uid: str = "1000", name: str = OURS.name, comment: str = TOKEN,
+) -> str:  # fmt: skip
+    """A job as squeue shows it, and without the first character as sacct does."""
+    fields = (job_id, state, reason, nodes, submitted, uid, name, comment)
+    return "\x1e" + "\x1f".join(fields) + "\n"
+
+
 class Commands:
-    """Slurm's commands as shell scripts: what they print, and how they exit."""
+    """Slurm's commands as shell scripts: what they print, how they exit, and what they were asked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def answer(self, name: str, stdout: str = "", code: int = 0, stderr: str = "") -> None:
+    def answer(self, name: str, stdout: str | bytes = "", code: int = 0, stderr: str = "") -> None:
         """Have a command answer like this from now on."""
+        out, err = self._folder / f"{name}.stdout", self._folder / f"{name}.stderr"
+        out.write_bytes(stdout if isinstance(stdout, bytes) else stdout.encode())
+        err.write_text(stderr)
         script = self._folder / name
-        script.write_text(f"#!/bin/sh\nprintf '%s' '{stdout}'\nprintf '%s' '{stderr}' >&2\nexit {code}\n")
+        asked = self._folder / f"{name}.asked"
+        script.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ncat {out}\ncat {err} >&2\nexit {code}\n')
         script.chmod(0o755)
+
+    def asked(self, name: str) -> list[str]:
+        """The arguments of every call of a command."""
+        asked = self._folder / f"{name}.asked"
+        return asked.read_text(errors="replace").split("\n")[:-1] if asked.exists() else []
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Commands in front of the real ones, if there are any."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(module, "_REFRESH_S", 0.0)
-    commands = Commands(tmp_path)
-    for name in ("squeue", "sacct"):
+    commands = Commands(folder)
+    for name in ("squeue", "sacct", "sinfo", "scontrol", "scancel"):
         commands.answer(name, code=1, stderr=f"{name}: error: Unable to contact slurm controller")
     return commands
 
 
-def test_squeue_knows_first(commands: Commands) -> None:
-    """One line of squeue gives state, reason and nodes."""
-    commands.answer("squeue", "7|PENDING|Priority|\n")
+@pytest.fixture
+def slurm(commands: Commands) -> Slurm:
+    """Watching job 7, which nobody has seen yet."""
     slurm = Slurm()
-    slurm.watch("7")
+    slurm.watch("7", OURS)
+    return slurm
+
+
+def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
+    """One record of squeue gives state, reason and nodes."""
+    commands.answer("squeue", row(state="PENDING", reason="Priority", nodes=""))
     assert (slurm.status("7").state, slurm.status("7").reason) == (JobState.PENDING, "Priority")
-    commands.answer("squeue", "7|RUNNING|None|n[1-4]\n")
+    commands.answer("squeue", row(nodes="n[1-4]"))
     assert (slurm.status("7").state, slurm.status("7").nodelist) == (JobState.RUNNING, "n[1-4]")
 
 
-def test_sacct_is_believed_about_an_end_only(commands: Commands) -> None:
+def test_sacct_is_believed_about_an_end_only(commands: Commands, slurm: Slurm) -> None:
     """Sacct lags behind: its "still running" says nothing, its end is an end."""
-    slurm = Slurm()
-    slurm.watch("7")
-    commands.answer("sacct", "7|RUNNING|None|n1\n")
+    commands.answer("sacct", row()[1:])
     assert slurm.status("7").state is JobState.PENDING
-    commands.answer("sacct", "7|NODE_FAIL|None|n1\n")
-    assert slurm.status("7").state is JobState.NODE_FAIL
+    commands.answer("sacct", row(state="TIMEOUT")[1:])
+    assert slurm.status("7").state is JobState.TIMEOUT
+
+
+def test_sacct_may_keep_no_comments(commands: Commands, slurm: Slurm) -> None:
+    """Then the name and the submit time tell; with another comment, or submitted at another time, it is another job."""
+    commands.answer("squeue", row())
+    assert slurm.status("7").state is JobState.RUNNING
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    for other in (row(state="COMPLETED", comment="", submitted=LATER), row(state="COMPLETED", comment="llmbench:t")):
+        commands.answer("sacct", other[1:])
+        assert slurm.status("7").state is JobState.RUNNING
+    commands.answer("sacct", row(state="FAILED", comment="")[1:])
+    assert slurm.status("7").state is JobState.FAILED
+
+
+STRANGERS = {
+    "another comment": row(comment="somebody's own"),
+    "no comment": row(comment="(null)"),
+    "another session of ours": row(comment="llmbench:t"),
+    "a longer token": row(comment=f"{TOKEN}1"),
+    "our token further on": row(comment=f"not {TOKEN}"),
+    "another run of the session": row(name="llmbench-small"),
+    "a name with separators": row(name=f"a\x1f{OURS.name}\x1f{TOKEN}"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("seen", [False, True], ids=["never seen", "seen before"])
+def test_a_job_without_our_token_is_not_ours(commands: Commands, slurm: Slurm, stranger: str, seen: bool) -> None:
+    """Its id was given out again: ours is lost, and the other is neither used nor cancelled."""
+    commands.answer("scancel")
+    if seen:
+        commands.answer("squeue", row())
+        slurm.confirm("7")
+    commands.answer("squeue", stranger)
+    slurm.cancel("7")
+    slurm.refresh()
+    with pytest.raises(ClusterError, match="LOST"):
+        slurm.confirm("7")
+    assert slurm.status("7").state is JobState.LOST
+    assert "its id belongs to another job now" in slurm.status("7").reason
+    slurm.cancel("7")
+    assert commands.asked("scancel") == []
+
+
+def test_a_job_that_was_submitted_later_is_not_ours(commands: Commands, slurm: Slurm) -> None:
+    """However much it looks like ours: a second session may have been given the very same names."""
+    commands.answer("scancel")
+    commands.answer("squeue", row())
+    slurm.confirm("7")
+    commands.answer("squeue", row(submitted=LATER))
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.LOST
+    slurm.cancel("7")
+    assert commands.asked("scancel") == []
+
+
+def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> None:
+    """All that live, in whatever state; what has ended and what is not ours stays out of it."""
+    for job_id in ("8", "9", "10"):
+        slurm.watch(job_id, OURS)
+    rows = (row(), row("8", "PENDING"), row("9", "COMPLETED"), row("10", comment="x"))
+    commands.answer("squeue", "".join(rows))
+    commands.answer("scancel")
+    slurm.cancel("7", "8", "9", "10")
+    assert commands.asked("scancel") == ["7 8"]
+
+
+def test_what_cannot_be_seen_is_not_cancelled(commands: Commands, slurm: Slurm) -> None:
+    """And that is said; a job that Slurm has forgotten needs no cancelling."""
+    commands.answer("scancel")
+    with pytest.raises(ClusterError, match="nobody can say whether it is still ours"):
+        slurm.cancel("7")
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    slurm.cancel("7")
+    assert commands.asked("scancel") == []
+
+
+def test_a_job_is_confirmed_by_a_fresh_look_only(commands: Commands, slurm: Slurm) -> None:
+    """A controller that is silent confirms nothing, and a job that does not run is none to launch in."""
+    commands.answer("squeue", row())
+    slurm.confirm("7")
+    slurm._jobs["7"].seen -= 60
+    commands.answer("squeue", code=1, stderr="Unable to contact slurm controller")
+    with pytest.raises(NoAnswerError, match="does not say whether job 7 still runs"):
+        slurm.confirm("7")
+    for state in ("PENDING", "SUSPENDED", "COMPLETING"):
+        slurm.watch("7", OURS)
+        commands.answer("squeue", row(state=state))
+        with pytest.raises(NoAnswerError, match=state):
+            slurm.confirm("7")
+
+
+NOISE = {
+    "Latin-1 in a comment": row(comment=f"{TOKEN} caf").encode()[:-1] + b"\xe9\n",
+    "a comment of several lines": row(comment=f"{TOKEN} a|b\n7|FAILED|x\n").encode(),
+    "separators in a comment": row(comment=f"{TOKEN} \x1f\x1f").encode(),
+    "a line of garbage before": b"\xff\x00 slurm_load_jobs: garbage\n" + row().encode(),
+    "another job with odd bytes": row("8", name="\n", comment="\x1b[2J").encode() + b"\xff" + row().encode(),
+}
+
+
+@pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE)
+def test_odd_bytes_of_others_hide_nothing(commands: Commands, slurm: Slurm, noise: bytes) -> None:
+    """Whatever people wrote into a comment, the fields of our job are read as they are."""
+    commands.answer("squeue", noise)
+    slurm.confirm("7")
+    assert slurm.status("7").nodelist == "n1"
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reading(noise: bytes) -> None:
+    """Records before and behind anything are read."""
+    text = (row().encode() + noise + row("8").encode()).decode("utf-8", errors="replace")
+    assert [found.job_id for found in module._rows(text.split("\x1e"))][:1] == ["7"]
+    assert [found.job_id for found in module._rows(text.split("\x1e"))][-1:] == ["8"]
+
+
+def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm) -> None:
+    """On one line, once for all partitions, and without what a terminal would obey."""
+    drained = b"\x1en8\x1fdrained\x1ffan\nbr\xf6ken \x1b[2J(loud)\n"
+    commands.answer("sinfo", b"\x1en1\x1fidle\x1fnone\n" + drained + drained)
+    assert slurm.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
+
+
+def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
+    """By sinfo, among the nodes of the job."""
+    commands.answer("squeue", row(state="NODE_FAIL", nodes="n[7-8]"))
+    commands.answer("sinfo", "\x1en7\x1fidle\x1fnone\n\x1en8\x1fdown*\x1fNot responding\n")
+    assert slurm.status("7").reason == "n8 down* (Not responding)"
+    assert "--nodes=n[7-8]" in commands.asked("sinfo")[0]
+
+
+def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> None:
+    """As long as it is the job that is meant."""
+    line = "JobId=7 JobName=x SubmitTime={} EligibleTime=x PreemptTime={} SuspendTime={} SecsPreSuspend=0 Comment=y"
+    commands.answer("squeue", row())
+    slurm.confirm("7")
+    commands.answer("scontrol", line.format(FIRST, "None", LATER))
+    assert slurm.marks("7") == module.Marks(suspended=LATER)
+    commands.answer("scontrol", line.format(FIRST, LATER, "None"))
+    assert slurm.marks("7") == module.Marks(preempted=LATER)
+    commands.answer("scontrol", line.format(LATER, "None", "None"))
+    assert slurm.marks("7") is None
+    commands.answer("scontrol", b"\xff\xfe")
+    assert slurm.marks("7") is None
 
 
 def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing answers, the last known state stands; past our patience the job is lost, in Slurm's words."""
-    slurm = Slurm()
-    slurm.watch("7")
     assert slurm.status("7").state is JobState.PENDING
     monkeypatch.setattr(module, "PATIENCE_S", -1.0)
+    slurm.refresh()
     status = slurm.status("7")
     assert status.state is JobState.LOST
     assert "Unable to contact slurm controller" in status.reason
 
 
-def test_one_query_is_for_all_jobs(commands: Commands, tmp_path: Path) -> None:
+def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
     """However many jobs are watched, squeue is asked once."""
-    log = tmp_path / "asked"
-    script = tmp_path / "squeue"
-    script.write_text(f"#!/bin/sh\necho \"$@\" >> {log}\nprintf '1|RUNNING|None|n1\\n2|RUNNING|None|n2\\n'\n")
-    slurm = Slurm()
-    for job_id in ("1", "2"):
-        slurm.watch(job_id)
+    commands.answer("squeue", row() + row("8"))
+    slurm.watch("8", OURS)
     slurm.refresh()
-    assert len(log.read_text().splitlines()) == 1
-    assert "--jobs=1,2" in log.read_text()
+    (asked,) = commands.asked("squeue")
+    assert "--jobs=7,8" in asked
 
 
-def test_a_missing_command_says_where_to_run() -> None:
-    """Off the cluster, the error says so."""
-    with pytest.raises(ClusterError, match="not on PATH: run this on a login node"):
-        run(["no-such-slurm-command"])
-
-
-def test_slurm_speaks_without_its_prefixes() -> None:
-    """The words of `sbatch: error:` lines, each once."""
-    stderr = "sbatch: error: Batch job submission failed: Invalid qos\nsbatch: error: Memory\nsbatch: error: Memory\n"
-    assert slurm_words(stderr) == "Batch job submission failed: Invalid qos; Memory"
-
-
-def test_the_environment_of_a_job_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options that Slurm sets for the job we are in are dropped; the cluster and the user's own stay."""
-    for name in ("SLURM_NTASKS", "SLURM_CONF", "SBATCH_ACCOUNT"):
-        monkeypatch.setenv(name, "x")
-    environment = clean_environment({"EXTRA": "1"})
-    assert "SLURM_NTASKS" not in environment
-    assert {"SLURM_CONF", "SBATCH_ACCOUNT", "EXTRA"} <= set(environment)
-
-
-def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, tmp_path: Path) -> None:
+def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """One command that fails does not end a session whose nodes are there: the next look finds them."""
-    slurm = Slurm()
     request = JobRequest(
         name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
     )
     held = HeldJob(request, Heartbeat(tmp_path), slurm)
     held.job_id = "7"
-    slurm.watch("7")
-    commands.answer("squeue", "7|RUNNING|None|n[1-2]\n")
+    commands.answer("squeue", row(nodes="n[1-2]"))
     commands.answer("scontrol", code=1, stderr="slurm_load_node error: Socket timed out")
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
     assert "Socket timed out" in waiting.reason
     commands.answer("scontrol", "n1\nn2\n")
     assert held.hosts() == ("n1", "n2")
+
+
+def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
+    """Nothing is launched in it; what runs there is looked after."""
+    request = JobRequest(
+        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(tmp_path), slurm)
+    held.job_id = "7"
+    commands.answer("squeue", row(state="SUSPENDED"))
+    waiting = held.hosts()
+    assert isinstance(waiting, Waiting)
+    assert "SUSPENDED" in waiting.reason

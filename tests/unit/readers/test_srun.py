@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.srun import first_to_end
+from pytest_llmbench.readers.srun import cancelled, failed_node, first_to_end
 
 # Printed by a real srun whose task 6 was killed.
 KILLED = """\
@@ -47,8 +47,55 @@ def test_the_cause_comes_before_the_step_is_ended(text: str, ranks: list[set[int
     assert [set(ended.ranks) for ended in first_to_end(text)] == ranks
 
 
+# Printed by a real srun whose step was cancelled by scancel: on two nodes, and on one.
+CANCELLED = """\
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+slurmstepd-n3: error: *** STEP 77.0 ON n3 CANCELLED AT 2026-11-23T03:29:08 ***
+srun: error: n3: task 0: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=77.0
+srun: error: n4: task 1: Killed
+"""
+CANCELLED_ON_ONE = """\
+slurmstepd-n3: error: *** STEP 77.1 ON n3 CANCELLED AT 2026-11-23T03:29:15 ***
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+srun: error: n3: task 0: Killed
+"""
+ABORTED = """\
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+srun: error: n3: task 1: Terminated
+slurmstepd-n2: error: *** STEP 72.1 ON n2 CANCELLED AT 2026-11-23T03:28:17 ***
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (CANCELLED, ""),
+        (CANCELLED_ON_ONE, ""),
+        (ABORTED, ""),
+        (CANCELLED.replace("08 ***", "08 DUE TO TIME LIMIT ***"), "TIME LIMIT"),
+        (KILLED, None),
+        (EXITED, None),
+        ("srun: error: Unable to create step for job 7: Job/step already completing\n", None),
+        ("", None),
+    ],
+    ids=["two nodes", "one node", "aborted", "with a reason", "killed", "exited", "not started", "nothing"],
+)
+def test_a_step_that_somebody_ended_is_told_from_tasks_that_ended(text: str, why: str | None) -> None:
+    """There, its end is said before that of any task."""
+    assert cancelled(text) == why
+
+
+def test_a_lost_node_is_named() -> None:
+    """By srun, which hears of it from the controller."""
+    assert failed_node("srun: error: Node failure on n8\nsrun: Job step aborted\n") == "n8"
+    assert failed_node(KILLED) is None
+
+
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
     """Launchers print anything."""
+    cancelled(text)
+    failed_node(text)
     first_to_end(text)
     first_to_end(f"srun: error: n1: tasks {text}: Killed")

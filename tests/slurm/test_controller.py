@@ -1,0 +1,170 @@
+"""The controller of a Slurm forgets jobs, is killed or slow: ours are known for ours, and what is done stays done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import UserFolder, Watch
+from tests.slurm.conftest import OwnSlurm, own_slurm
+
+# Away from the ports of the other Slurms; each worker of xdist may bring up one.
+PORT = 25000 + 2000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 3)
+SLURM = ("--cluster", "slurm", "-k", "tiny")
+MODES = {"session": ("--nodes", "1"), "run": ()}
+LONG: dict[str, Any] = {"steps": 300, "time_limit": "00:10:00"}
+ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
+# Slow to close a job, by more than a run without an end is given.
+SLOW: dict[str, Any] = {"deadlines": {"hang_floor_s": 14.0, "hang_factor": 2.0}}
+SLEEP = ("--parsable", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+
+
+@pytest.fixture(scope="module")
+def slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
+    """Two nodes whose controller nobody else needs."""
+    with own_slurm("ctld", PORT, NODES="2", GPUS="1") as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def mine(user: UserFolder, slurm: OwnSlurm) -> Iterator[UserFolder]:
+    """A user of that Slurm, who leaves it empty."""
+    user.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
+    user.recipe(**LONG)
+    user.test()
+    yield user
+    slurm.mend()
+    slurm.run("scancel", "--user=root")
+    deadline = time.monotonic() + 60
+    while slurm.run("squeue", "--noheader") and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def jobs_of(slurm: OwnSlurm, session: Path) -> list[str]:
+    """Ids of the session's jobs."""
+    lines = slurm.run("squeue", "--noheader", "--format=%i %k")
+    return [line.split()[0] for line in lines if f"llmbench:{session.name}" in line]
+
+
+class Forgetful:
+    """A controller that was killed before it had saved what came after a moment."""
+
+    def __init__(self, slurm: OwnSlurm) -> None:
+        self._slurm = slurm
+        self._state, self._saved = slurm.base / "state", slurm.base / "saved"
+        shutil.rmtree(self._saved, ignore_errors=True)
+        # Files come and go while it saves; what counts is that the jobs to come are not among them.
+        subprocess.run(["cp", "-a", str(self._state), str(self._saved)], check=False)
+
+    def forget(self) -> None:
+        """Kill it, and start it with what it had saved then."""
+        self._slurm.kill_controller()
+        shutil.rmtree(self._state)
+        shutil.copytree(self._saved, self._state)
+        self._slurm.mend()
+
+    def submit(self, job_id: str) -> None:
+        """Be somebody else, who submits jobs until one has this id."""
+        for _ in range(50):
+            if self._slurm.run("sbatch", "--nodes=1", "--comment=somebody else's", *SLEEP) == [job_id]:
+                return
+        pytest.fail(f"{job_id} is not given out again")
+
+
+def untouched(slurm: OwnSlurm, job_id: str) -> None:
+    """The job was neither cancelled nor used."""
+    (line,) = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%k")
+    assert line in {"RUNNING|somebody else's", "PENDING|somebody else's"}
+    steps = slurm.run("squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%j")
+    assert not [step for step in steps if "llmbench" in step]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("moment", ["pending", "running", "interrupted"])
+def test_an_id_that_was_given_out_again_is_not_ours(
+    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str, moment: str
+) -> None:
+    """The controller forgot our job; the one that has its id now is never used and never cancelled."""
+    mine.recipe(**ENDLESS)
+    controller = Forgetful(slurm)
+    if moment == "pending":
+        slurm.run("sbatch", "--nodes=2", *SLEEP)
+    process = mine.start(*SLURM, *MODES[mode])
+    ready = (lambda session: jobs_of(slurm, session)) if moment == "pending" else watch.steps
+    session = mine.wait_for(lambda session: ready(session) and session)
+    (ours,) = jobs_of(slurm, session)
+    controller.forget()
+    controller.submit(ours)
+    if moment == "interrupted":
+        process.send_signal(signal.SIGINT)
+        mine.finish(process)
+        untouched(slurm, ours)
+        return
+    result = mine.finish(process)
+    assert result.case.outcome == "error", result.text
+    assert "its id belongs to another job now" in result.case.message
+    untouched(slurm, ours)
+    expected = "allocation" if (mode, moment) == ("session", "pending") else "job_lost"
+    assert result.record()["problem"]["kind"] == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_is_done_needs_no_controller(
+    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str
+) -> None:
+    """Its ranks have all said so: it is judged while the controller is away."""
+    mine.recipe(**LONG, **SLOW)
+    process = mine.start(*SLURM, *MODES[mode])
+    session = mine.wait_for(lambda session: watch.steps(session) > 3 and session)
+    slurm.kill_controller()
+    mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
+    slurm.mend()
+    result = mine.finish(process)
+    assert result.returncode == 0, result.text
+    assert result.record()["problem"] is None
+    deadline = time.monotonic() + 60
+    while jobs_of(slurm, session) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert jobs_of(slurm, session) == []
+
+
+def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> None:
+    """Slurm closes the job only after it, and the ranks have long ended."""
+    conf, busy, epilog = slurm.base / "etc" / "slurm.conf", slurm.base / "busy", slurm.base / "epilog"
+    epilog.write_text(f"#!/bin/sh\nwhile [ -e {busy} ]; do sleep 0.2; done\n")
+    epilog.chmod(0o755)
+    before = conf.read_text()
+    busy.touch()
+    try:
+        conf.write_text(f"{before}\nEpilog={epilog}\n")
+        slurm.run("scontrol", "reconfigure")
+        mine.recipe(**SLOW)
+        result = mine.run(*SLURM, timeout_s=120)
+        assert result.returncode == 0, result.text
+        assert slurm.run("squeue", "--noheader", "--format=%T") == ["COMPLETING"]
+    finally:
+        busy.unlink()
+        conf.write_text(before)
+        slurm.run("scontrol", "reconfigure")
+
+
+def test_a_preemption_with_a_grace_time_is_said_so(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
+    """Its ranks are ended at the beginning of it: they did not die by themselves, and no other run begins in it."""
+    mine.recipe("tiny2")
+    process = mine.start("--cluster", "slurm", "-k", "tiny", "--nodes", "1", "--partition", "low")
+    mine.wait_for(lambda session: watch.steps(session) > 3)
+    slurm.run("sbatch", "--partition=high", "--nodes=2", *SLEEP)
+    result = mine.finish(process)
+    assert result.record("tiny")["problem"]["kind"] == "job_preempted", result.text
+    second = result.record("tiny2")
+    assert second["problem"]["kind"] == "allocation"
+    assert "PREEMPTED" in second["problem"]["message"]
+    assert second["timings"]["submitted"] is None

@@ -1,0 +1,292 @@
+"""A Slurm that is ill: commands that time out, hang or print garbage, launches that fail, jobs that are suspended.
+
+Where a real Slurm cannot be made to, a program in front of the real command plays the fault, and else calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.slurm_commands import clean_environment
+from tests.conftest import UserFolder, Watch
+from tests.slurm.conftest import Queue
+
+SLURM = ("--cluster", "slurm", "-k", "tiny")
+MODES = {"session": ("--nodes", "1"), "run": ()}
+# Until sbatch is cut off, until a job is searched for in vain, and between launches: no test waits as long as people.
+IMPATIENT = """
+from pytest_llmbench.cluster import executors, launches, slurm
+slurm.TIMEOUT_S, executors._SEARCH_S, executors._SEARCH_PERIOD_S, launches.PAUSES_S = 6.0, 3.0, 0.5, (0.5, 1.0)
+"""
+LONG: dict[str, Any] = {"steps": 300, "time_limit": "00:10:00"}
+
+
+def wrap(user: UserFolder, name: str, *lines: str) -> None:
+    """Put a program in front of a Slurm command, which is $real in its lines, and which it calls after them."""
+    folder = user.path / "bin"
+    folder.mkdir(exist_ok=True)
+    script = folder / name
+    script.write_text("\n".join(["#!/bin/bash", f"real={shutil.which(name)}", *lines, 'exec $real "$@"', ""]))
+    script.chmod(0o755)
+    user.env["PATH"] = f"{folder}:{user.environment['PATH'].removeprefix(f'{folder}:')}"
+
+
+TEST_ONLY = 'case " $* " in *" --test-only "*) exec $real "$@";; esac'
+ONCE = 'mkdir once || exec $real "$@"'
+
+
+@pytest.fixture
+def tiny(user: UserFolder) -> UserFolder:
+    """A tiny run, and a session that does not wait long."""
+    user.recipe()
+    user.test()
+    (user.path / "conftest.py").write_text(IMPATIENT)
+    return user
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "$real \"$@\" > /dev/null; echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1",
+        '$real "$@" > /dev/null; sleep 300',
+        '$real "$@" > /dev/null; printf "\\351\\0garbage\\n"; exit 0',
+    ],
+    ids=["timed-out", "hangs", "garbage"],
+)
+def test_a_job_that_was_taken_is_found(tiny: UserFolder, queue: type[Queue], mode: str, fault: str) -> None:
+    """By its token, when sbatch did not tell its id; it is used, and gone at the end like any other."""
+    wrap(tiny, "sbatch", TEST_ONLY, fault)
+    result = tiny.run(*SLURM, *MODES[mode])
+    assert result.returncode == 0, result.text
+    assert "found by its token" in result.text
+    assert result.record()["job_id"].isdigit()
+    queue.wait_until_empty(result.session, 30)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_unknown_outcome_is_no_refusal(tiny: UserFolder, queue: type[Queue], mode: str) -> None:
+    """Where no job shows itself, that is said, in the words of sbatch, and soon."""
+    wrap(tiny, "sbatch", TEST_ONLY, "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
+    result = tiny.run(*SLURM, *MODES[mode], timeout_s=120)
+    assert result.case.outcome == "error", result.text
+    assert "nobody knows whether Slurm took it" in result.case.message
+    assert "Socket timed out" in result.case.message
+    assert "refuses" not in result.case.message
+    assert queue.jobs_of(result.session) == []
+
+
+def test_a_job_that_comes_late_is_cancelled(tiny: UserFolder, queue: type[Queue]) -> None:
+    """The controller took it after we had given up: it does nothing, and is gone when the session is."""
+    late = 'cp "${@: -1}" late.sh; (sleep 5; exec $real late.sh) > /dev/null 2>&1 & disown'
+    wrap(tiny, "sbatch", TEST_ONLY, ONCE, late, "echo 'sbatch: error: Socket timed out' >&2; exit 1")
+    tiny.recipe(**LONG)
+    result = tiny.run(*SLURM)
+    assert result.returncode == 0, result.text
+    (why,) = result.record()["failed_launches"]
+    assert "Socket timed out" in why
+    queue.wait_until_empty(result.session, 10)
+    assert "had not owned up to" in result.text
+
+
+def test_an_id_of_somebody_elses_job_is_not_ours(tiny: UserFolder, queue: type[Queue]) -> None:
+    """Though sbatch itself says so: the stranger's job is left alone, and ours found by its token."""
+    stranger = queue.run("sbatch", "--parsable", "--nodes=1", "--exclusive", "--output=/dev/null", "--wrap=sleep 300")
+    stranger = stranger.strip()
+    try:
+        wrap(tiny, "sbatch", TEST_ONLY, '$real "$@" > /dev/null', f"echo {stranger}; exit 0")
+        result = tiny.run(*SLURM, "--nodes", "1")
+        assert result.returncode == 0, result.text
+        assert result.record()["job_id"] != stranger
+        queue.wait_until_empty(result.session, 30)
+        assert queue.run("squeue", "--noheader", f"--jobs={stranger}", "--format=%T").strip() in {"RUNNING", "PENDING"}
+        assert "tiny" not in queue.run("squeue", "--noheader", "--steps", f"--jobs={stranger}", "--format=%j")
+    finally:
+        queue.run("scancel", stranger)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_launch_that_fails_once_costs_nothing(tiny: UserFolder, queue: type[Queue], mode: str) -> None:
+    """Of which no rank has started: it is tried again, and the record says so."""
+    if mode == "session":
+        fault = "echo 'srun: error: Unable to create step for job 1: Memory required by task is not available' >&2"
+        wrap(tiny, "srun", ONCE, f"{fault}; exit 1")
+    else:
+        wrap(tiny, "sbatch", TEST_ONLY, ONCE, "echo 'sbatch: error: Zero Bytes were transmitted' >&2; exit 1")
+    result = tiny.run(*SLURM, *MODES[mode])
+    assert result.returncode == 0, result.text
+    (why,) = result.record()["failed_launches"]
+    assert ("Memory required" if mode == "session" else "Zero Bytes") in why
+    assert "run tiny could not be launched" in result.text
+    queue.wait_until_empty(result.session, 30)
+
+
+def test_a_run_that_has_begun_is_not_repeated(tiny: UserFolder, watch: type[Watch]) -> None:
+    """However its launcher ends: what was measured once is not measured again."""
+    tiny.recipe(**LONG)
+    count = tiny.path / "count"
+    wrap(tiny, "srun", f"echo x >> {count}")
+    process = tiny.start(*SLURM, "--nodes", "1")
+    session = tiny.wait_for(lambda session: watch.steps(session) > 1 and session)
+    (tiny.path / "bin" / "srun").unlink()
+    os.kill(watch.pid(session, "tiny", 0), signal.SIGKILL)
+    result = tiny.finish(process)
+    assert result.record()["problem"]["kind"] == "rank_died"
+    assert result.record()["failed_launches"] == []
+    assert count.read_text() == "x\n"
+
+
+def test_launches_that_all_fail_end_the_session(tiny: UserFolder, queue: type[Queue]) -> None:
+    """After three runs in a row, in place of burning all that remain."""
+    wrap(tiny, "srun", f"echo x >> {tiny.path}/count; echo 'srun: error: Unable to confirm allocation' >&2; exit 1")
+    for name in ("tiny1", "tiny2", "tiny3", "tiny4", "tiny5"):
+        tiny.recipe(name)
+    result = tiny.run("--cluster", "slurm", "-k", "tiny1 or tiny2 or tiny3 or tiny4 or tiny5", "--nodes", "1")
+    problems = [result.record(f"tiny{number}")["problem"] for number in range(1, 6)]
+    assert {problem["kind"] for problem in problems} == {"launch_failed"}
+    assert [problem["message"].startswith("not launched: 3 runs in a row") for problem in problems] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
+    assert (tiny.path / "count").read_text().count("x") == 9
+    assert "no more runs are launched: 3 in a row" in result.text
+    queue.wait_until_empty(result.session, 30)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_was_suspended_is_not_judged(
+    tiny: UserFolder, watch: type[Watch], queue: type[Queue], mode: str
+) -> None:
+    """Though it was resumed, and came to its end before anybody had looked."""
+    tiny.recipe(**LONG)
+    process = tiny.start(*SLURM, *MODES[mode])
+    session = tiny.wait_for(lambda session: watch.steps(session) > 3 and session)
+    (job_id,) = queue.jobs_of(session)
+    queue.run("scontrol", "suspend", job_id)
+    time.sleep(1)
+    queue.run("scontrol", "resume", job_id)
+    result = tiny.finish(process)
+    assert result.case.outcome == "error", result.text
+    assert result.record()["problem"]["kind"] == "job_suspended"
+    assert result.record()["metrics"] == {}
+    assert f"Slurm job {job_id} was SUSPENDED" in result.case.message
+    queue.wait_until_empty(session, 30)
+
+
+def test_a_step_cancelled_from_outside_is_said_so(tiny: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
+    """And is not taken for ranks that died."""
+    tiny.recipe(**LONG)
+    process = tiny.start(*SLURM, "--nodes", "1")
+    session = tiny.wait_for(lambda session: watch.steps(session) > 3 and session)
+    (job_id,) = queue.jobs_of(session)
+    steps = queue.run("squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j").splitlines()
+    (step,) = [line.split()[0] for line in steps if "llmbench-tiny" in line]
+    queue.run("scancel", step)
+    result = tiny.finish(process)
+    assert result.record()["problem"]["kind"] == "job_cancelled", result.text
+    assert "cancelled from outside" in result.case.message
+
+
+FAULTY = {
+    "squeue": "sleep 300",
+    "scancel": "sleep 300",
+    "sbatch": "sleep 300",
+    "srun": "trap '' TERM INT; while true; do sleep 1; done",
+}
+
+
+@pytest.mark.parametrize("command", FAULTY)
+def test_ctrl_c_does_not_wait_for_an_ill_slurm(
+    tiny: UserFolder, watch: type[Watch], queue: type[Queue], command: str
+) -> None:
+    """It says what it waits for, has ended soon, and nothing stays behind."""
+    (tiny.path / "conftest.py").unlink()
+    tiny.recipe(**LONG)
+    asked, ill = tiny.path / "asked", tiny.path / "ill"
+    wrap(tiny, command, TEST_ONLY, f'[ -e {ill} ] || exec $real "$@"', f"touch {asked}; {FAULTY[command]}")
+    at_once = command in {"sbatch", "srun"}
+    if at_once:
+        ill.touch()
+    process = tiny.start(*SLURM, *(() if command in {"sbatch", "scancel"} else ("--nodes", "1")))
+    session = tiny.wait_for(lambda session: (asked.exists() if at_once else watch.steps(session) > 1) and session)
+    ill.touch()
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    result = tiny.finish(process, timeout_s=120)
+    took = time.monotonic() - began
+    assert took < 25, result.text  # 10 s for Slurm, and what pytest takes on a busy machine
+    if command != "srun":
+        assert f"waiting for {command} to answer" in result.text
+    queue.wait_until_empty(session, 60)
+
+
+def test_odd_bytes_of_squeue_break_nothing(tiny: UserFolder, queue: type[Queue]) -> None:
+    """Neither before nor behind what it has to say."""
+    wrap(
+        tiny, "squeue", "printf 'slurm_load_jobs: \\377\\376\\n'; $real \"$@\"; code=$?; printf '\\351|\\n'; exit $code"
+    )
+    result = tiny.run(*SLURM, "--nodes", "1")
+    assert result.returncode == 0, result.text
+    queue.wait_until_empty(result.session, 30)
+
+
+def test_the_environment_does_not_win_over_the_options(tiny: UserFolder, queue: type[Queue]) -> None:
+    """SBATCH_* are the user's, but an option on the command line is later; that they are ignored is said."""
+    tiny.env |= {"SBATCH_PARTITION": "low", "SBATCH_TIMELIMIT": "2", "SBATCH_ARRAY_INX": "0-2", "SQUEUE_STATES": "PD"}
+    tiny.recipe(**LONG)
+    process = tiny.start(*SLURM, "--partition", "test", "--time", "7")
+    session = tiny.wait_for(lambda session: queue.jobs_of(session) and session)
+    (job_id,) = queue.jobs_of(session)
+    assert queue.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%P %l").split() == ["test", "7:00"]
+    process.send_signal(signal.SIGINT)
+    result = tiny.finish(process)
+    assert (
+        "SBATCH_ARRAY_INX, SBATCH_PARTITION, SBATCH_TIMELIMIT, SQUEUE_STATES of the environment: ignored" in result.text
+    )
+    queue.wait_until_empty(session, 60)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["proj%2Ffeature", "m%C3%A4rz%2Fx"])
+def test_percent_signs_in_the_folder(tiny: UserFolder, queue: type[Queue], mode: str, name: str) -> None:
+    """Jenkins names folders after branches, `/` as %2F: neither Slurm nor submitit replaces anything there."""
+    result = tiny.run(*SLURM, *MODES[mode], "--run-dir", f"reports/{name}")
+    assert result.returncode == 0, result.text
+    (session,) = (tiny.path / "reports" / name).iterdir()
+    logs = [path.name for path in (session / "runs" / "tiny" / "logs").iterdir()]
+    assert any(log.endswith(("rank-0.log", "_0_log.out")) for log in logs)
+    assert [path.name for path in (tiny.path / "reports").iterdir()] == [name]
+    queue.wait_until_empty(session, 30)
+
+
+@pytest.mark.breaks_nodes
+@pytest.mark.parametrize("options", [("--partition", "nowhere"), ()], ids=["refused", "waiting"])
+def test_a_drain_reason_in_any_encoding(tiny: UserFolder, queue: type[Queue], options: tuple[str, ...]) -> None:
+    """Of two lines, in Latin-1: whoever waits or is refused is told, and nothing breaks."""
+    reason = os.fsdecode(b"reason=L\xfcfter\nbroken")
+    nodes = sorted(set(queue.run("sinfo", "--noheader", "--Node", "--format=%N").split()))
+    drain = ["scontrol", "update", f"nodename={nodes[-1]}", "state=drain", reason]
+    subprocess.run(drain, check=True, env=clean_environment())
+    others = f"--nodes={len(nodes) - 1}"
+    blocker = queue.run("sbatch", "--parsable", others, "--exclusive", "--output=/dev/null", "--wrap=sleep 300")
+    try:
+        process = tiny.start(*SLURM, "--nodes", "2", *options)
+        if not options:
+            tiny.wait_for(queue.jobs_of)
+            time.sleep(4)  # for two looks while it waits
+    finally:
+        queue.run("scancel", blocker.strip())
+    result = tiny.finish(process)
+    if options:
+        assert "nvalid partition" in result.case.message
+        assert f"{nodes[-1]} drain" in result.case.message
+        assert "fter broken)" in result.case.message
+    else:
+        assert result.returncode == 0, result.text

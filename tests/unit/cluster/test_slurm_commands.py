@@ -1,0 +1,120 @@
+"""Running Slurm's commands: their bytes, their silence, and the environment that must not steer them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cluster.slurm_commands import (
+    NoAnswerError,
+    ask,
+    clean_environment,
+    ignored_options,
+    is_silence,
+    run,
+    slurm_words,
+)
+from pytest_llmbench.core.errors import ClusterError
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A command to be written."""
+    path = tmp_path / "squeue"
+    path.touch(mode=0o755)
+    return path
+
+
+def test_a_missing_command_says_where_to_run() -> None:
+    """Off the cluster, the error says so."""
+    with pytest.raises(ClusterError, match="run this on a login node"):
+        run(["no-such-slurm-command"])
+
+
+def test_slurm_speaks_without_its_prefixes() -> None:
+    """The words of `sbatch: error:` lines, each once, and nothing for a terminal to obey."""
+    stderr = "sbatch: error: Batch job submission failed: Invalid qos\nsbatch: error: Memory\nsbatch: error: Memory\n"
+    assert slurm_words(stderr) == "Batch job submission failed: Invalid qos; Memory"
+    assert slurm_words("sbatch: error: a\x1b[2J\x07b") == "a [2J b"
+
+
+def test_any_bytes_are_read(script: Path) -> None:
+    """Of either stream."""
+    script.write_bytes(b"#!/bin/sh\nprintf 'a\\351\\n'\nprintf 'squeue: error: \\377' >&2\nexit 1\n")
+    answer = ask([str(script)])
+    assert (answer.code, answer.stdout, answer.stderr) == (1, "a\ufffd\n", "squeue: error: \ufffd")
+    with pytest.raises(ClusterError, match="\ufffd"):
+        run([str(script)])
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tmp_path: Path) -> None:
+    """In the time that there is, which may become less; a grandchild that keeps the pipes open changes nothing."""
+    script.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/pid\nsleep 300\n")
+    began = time.monotonic()
+    with pytest.raises(NoAnswerError, match="did not answer"):
+        ask([str(script)], lambda: 60.0 if time.monotonic() - began < 0.5 else 1.0)
+    assert time.monotonic() - began < 20
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    deadline = time.monotonic() + 10
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "Unable to contact slurm controller (connect failure)",
+        "Batch job submission failed: Zero Bytes were transmitted or received",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "Slurm backup controller in standby mode",
+        "slurm_load_jobs error: Unexpected message received",
+    ],
+)
+def test_silence_is_no_refusal(words: str) -> None:
+    """What the commands say when the controller did not answer."""
+    assert is_silence(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Batch job submission failed: Invalid partition name specified",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, time limits)",
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Requested node configuration is not available",
+        "Batch job submission failed: Access/permission denied",
+        "Unable to create step for job 7: More processors requested than permitted",
+    ],
+)
+def test_a_refusal_is_no_silence(words: str) -> None:
+    """What it says when it did."""
+    assert not is_silence(words)
+
+
+def test_no_variable_steers_our_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what Slurm has set for the job we are in, nor the user's; the cluster stays, as all else."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    gone = ("SLURM_NTASKS", "SBATCH_PARTITION", "SBATCH_ARRAY_INX", "SQUEUE_STATES", "SACCT_FORMAT", "SINFO_FORMAT")
+    for name in (*gone, "SLURM_CONF", "SBATCHES", "SLURM_ROOT"):
+        monkeypatch.setenv(name, "x")
+    environment = clean_environment({"EXTRA": "1"})
+    assert not set(gone) & set(environment)
+    assert {"SLURM_CONF", "SBATCHES", "EXTRA"} <= set(environment)
+    assert set(gone) <= set(ignored_options())
+    assert not {"SLURM_CONF", "SLURM_ROOT", "SBATCHES"} & set(ignored_options())
+
+
+def test_what_slurm_has_set_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a job, dozens of variables are Slurm's; the user's own are still said to be ignored."""
+    for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_QOS"):
+        monkeypatch.setenv(name, "7")
+    assert "SBATCH_QOS" in ignored_options()
+    assert not any(name.startswith("SLURM_") for name in ignored_options())
+    assert not set(ignored_options()) & set(clean_environment())
+    assert os.environ["SLURM_NTASKS"] == "7"
