@@ -42,6 +42,10 @@ _REASONS = (
         why="an event file alone says each number once, and its check sums find all damage but one with new sums",
     ),
     Reason(
+        logs="gnu_time: .*", kinds=".*", statistics="elapsed",
+        why="the dates around a command have whole seconds, and other work lies between them, too",
+    ),
+    Reason(
         logs="telemetry: .*", kinds=".*", statistics="power_capped|throttled|clock_m.*|temperature_max|memory_used_max",
         why="a sample of a GPU follows from no other",
     ),

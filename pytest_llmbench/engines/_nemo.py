@@ -20,9 +20,10 @@ from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
-from pytest_llmbench.readers import gnu_time, nemo, nemo_claims, tensorboard
+from pytest_llmbench.readers import gnu_time, nemo, nemo_claims, tensorboard, witness
 from pytest_llmbench.readers.items import Item, Needles, Said
 from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.witness import Digits
 
 # What an override of NeMo's configuration may be; None takes it away.
 Value = str | int | float | bool | tuple[str | float, ...] | None
@@ -36,6 +37,14 @@ _AZURE_STEPS = (149, 169, 189)
 _NVIDIA_FIRST = 5
 _MAX_STEPS = re.compile(r"max_steps=(\d+)")
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
+# The log has three or four digits.
+_DIGITS = (
+    *(Digits(name=name, what=what, share=6e-3, of_one=False)
+      for name, what in (("seconds", "time in seconds"), ("loss", "loss"), ("grad_norm", "gradient norm"))),
+    Digits(name="samples", what="batch", of_one=False),
+)  # fmt: skip
+# What scripts do between a date and the training: images are loaded, jobs started.
+_AROUND_S = 60.0
 # Event files hold 32-bit floats: above this a count of samples is rounded.
 _EXACT_BELOW = 2**24
 
@@ -86,7 +95,7 @@ class Nemo(External):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the steps from the event files, which have every digit; from the log where they have no step.
 
-        That the run was completed is in the log alone.
+        Where the log has them too, both have to say the same. That the run was completed is in the log alone.
         """
         said = super().read(folder, recipe)
         files = () if folder.is_file() else folder.rglob(tensorboard.PATTERN)
@@ -101,6 +110,7 @@ class Nemo(External):
                 "unread": events.unread,
                 "unread_after": events.unread_after,
                 "restarted": said.restarted or events.restarted,
+                "contradictions": tuple(witness.disagreements(said.steps, events.steps, _DIGITS))[:1],
             }
         )
 
@@ -110,13 +120,26 @@ class Nemo(External):
         return max((each for each in found if each is not None), key=lambda each: each.step, default=None)
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
-        """Yield what its last line says against the recipe."""
+        """Yield where last line and recipe, log and event files, or GNU time and dates contradict each other."""
+        yield from series.contradictions
+        yield from _untimely(series.totals)
         words = series.completed or ""
         stop = _MAX_STEPS.search(words)
         if words and (stop is None or int(stop[1]) != recipe.steps):
             yield f"it ended with {words!r}; the recipe says {recipe.steps} steps"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no step has a loss"
+
+
+def _untimely(totals: Mapping[str, float]) -> Iterator[str]:
+    """Yield where the wall clock of the training is not what lies between the dates around it, in whole seconds."""
+    said = [totals.get(name) for name in ("elapsed_s", "begin_training", "end_training")]
+    elapsed, begin, end = said
+    if elapsed is None or begin is None or end is None:
+        return
+    between = end - begin
+    if not between / 2 - _AROUND_S <= elapsed <= between + 1.0:
+        yield f"GNU time says that it took {elapsed:g} s; the dates around it are {between:g} s apart"
 
 
 def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[str]:

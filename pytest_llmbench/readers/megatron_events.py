@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_llmbench.core.series import Step, StepSeries
+from pytest_llmbench.readers import witness
 from pytest_llmbench.readers.tensorboard import Collected, collect, whole
+from pytest_llmbench.readers.witness import Digits
 
 _SECONDS, _LOSS, _NORM, _BATCH = "iteration-time", "lm loss", "grad-norm", "batch-size"
 # By the words that the log has for the same.
@@ -23,8 +25,14 @@ _REPORTED = {
     "samples vs steps": "consumed_samples",
 }
 _TAGS = (_SECONDS, _LOSS, _NORM, _BATCH, *_REPORTED)
-# The log has 0.1 ms, or 0.0001 s, and three decimals of a norm; a file has 32-bit floats, and a loss seven digits.
-_SECONDS_SLACK, _NORM_SLACK, _SLACK = 0.51e-4, 0.51e-3, 1e-6
+# The log has 0.1 ms, or 0.0001 s, three decimals of a norm, and a loss that over several iterations is the mean of
+# those that were not skipped.
+_DIGITS = (
+    Digits(name="seconds", what="time in seconds", least=0.51e-4),
+    Digits(name="loss", what="loss", of_one=False),
+    Digits(name="grad_norm", what="gradient norm", least=0.51e-3),
+    Digits(name="samples", what="batch"),
+)
 
 
 def series(source: Path | Iterable[Path]) -> StepSeries:
@@ -42,17 +50,17 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
 
 def disagreements(log: StepSeries, events: StepSeries) -> Iterator[str]:
     """Yield where a log and the event files of the same run do not say the same of an iteration."""
-    logged = {step.step: step for step in log.steps}
-    for step in events.steps:
-        if step.seconds is not None and step.step not in logged:
-            yield f"its event file has a time of iteration {step.step}, and its log has no such line"
-        elif step.step in logged:
-            yield from _of_a_step(logged[step.step], step)
+    logged = {step.step for step in log.steps}
+    lost = [step.step for step in events.steps if step.seconds is not None and step.step not in logged]
+    if lost:
+        yield f"its event file has a time of iteration {lost[0]}, and its log has no such line"
+    yield from witness.disagreements(log.steps, events.steps, _DIGITS)
 
 
 def _first_is_apart(timed: Sequence[int]) -> bool:
-    """Whether iteration 1 has a line of its own besides those of the interval, as from core 0.16 on."""
-    return len(timed) > 1 and timed[0] == 1 and (len(timed) == 2 or timed[1] == timed[2] - timed[1]) and timed[1] > 2
+    """Whether iteration 1 has a time of its own that the next one's mean includes, as from core 0.16 on."""
+    regular = len(timed) < 3 or timed[1] == 2 or timed[1] == timed[2] - timed[1]
+    return len(timed) > 1 and timed[0] == 1 and regular
 
 
 def _made(found: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[Step]:
@@ -75,16 +83,3 @@ def _loss(steps: Mapping[int, Mapping[str, float]], numbers: range) -> float | N
     """The mean of what is said of these iterations, as in the log."""
     losses = [steps[number][_LOSS] for number in numbers if _LOSS in steps.get(number, {})]
     return stats.fmean(losses) if losses else None
-
-
-def _of_a_step(log: Step, event: Step) -> Iterator[str]:
-    pairs: list[tuple[str, float | None, float | None, float]] = [
-        ("time in seconds", log.seconds, event.seconds, _SECONDS_SLACK),
-        ("gradient norm", log.grad_norm, event.grad_norm, _NORM_SLACK),
-        ("batch", log.samples, event.samples, 0.0),
-        # Over several iterations, the log's mean leaves out those that were skipped.
-        ("loss", log.loss if log.interval == 1 else None, event.loss, 0.0),
-    ]
-    for what, one, other, slack in pairs:
-        if one is not None and other is not None and not abs(one - other) <= slack + _SLACK * abs(other):
-            yield f"the {what} of iteration {log.step} is {one:g} in its log and {other:g} in its event file"

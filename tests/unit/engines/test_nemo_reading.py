@@ -271,3 +271,51 @@ def test_both_engines_read_alike() -> None:
     """They share all but how NeMo is started."""
     assert nemo_launcher.ENGINE.statistics is nemo_torchrun.ENGINE.statistics
     assert nemo_launcher.ENGINE.proof == nemo_torchrun.ENGINE.proof
+
+
+def with_line(folder: Path, step: int, old: str, new: str) -> None:
+    """Change the line of a step in the log, counted from 0."""
+    log = folder / "logs" / "output.log"
+    lines = log.read_text().splitlines(keepends=True)
+    (place,) = [index for index, line in enumerate(lines) if f"| global_step: {step} |" in line]
+    assert old in lines[place]
+    lines[place] = lines[place].replace(old, new)
+    log.write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (
+            "train_step_timing in s: 0.1085",
+            "train_step_timing in s: 0.0985",
+            "the time in seconds of step 39 is 0.0985",
+        ),
+        ("reduced_train_loss: 4.072", "reduced_train_loss: 3.072", "the loss of step 39 is 3.072 in its log and 4.07"),
+        (
+            "global_batch_size: 8",
+            "global_batch_size: 9",
+            "the batch of step 39 is 9 in its log and 8 in its event file",
+        ),
+    ],
+)
+def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, new: str, why: str) -> None:
+    """They are of the same run, and the files' digits are more than the log's."""
+    assert problem(run) is None
+    with_line(run, 38, old, new)
+    found = problem(run)
+    assert found is not None
+    assert (found[0], found[1][: len(why)]) == ("implausible", why)
+
+
+@pytest.mark.parametrize(("elapsed", "doubted"), [("1:01.52", False), ("2:01.52", True), ("0:01.52", False)])
+def test_the_time_of_a_command_fits_between_its_dates(run: Path, elapsed: str, doubted: bool) -> None:
+    """It took no longer, and not much less where they are minutes apart."""
+    log = run / "logs" / "output.log"
+    spent = f"96.41user 13.30system {elapsed}elapsed 178%CPU (0avgtext+0avgdata 927828maxresident)k\n"
+    log.write_text(log.read_text().replace("END_TRAINING", f"{spent}END_TRAINING"))
+    assert (problem(run) is not None) == doubted
+    log.write_text(log.read_text().replace("09:09:05 UTC", "10:09:05 UTC"))
+    found = problem(run)
+    assert found is not None
+    assert found[1].endswith("the dates around it are 3663 s apart")

@@ -1,0 +1,49 @@
+"""Two witnesses of one run, its log and its event files: what they say differently of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core.series import Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Digits:
+    """How far a number in the log may be from the one in the files, which have seven digits of each.
+
+    Attributes:
+        name: attribute of `Step`.
+        what: the same in words.
+        least: what the log's decimals leave open, in the number's unit.
+        share: what its digits leave open, as a part of the number.
+        of_one: whether the log has it of the last step alone, also where its other numbers are means of several.
+    """
+
+    name: str
+    what: str
+    least: float = 0.0
+    share: float = 1e-6
+    of_one: bool = True
+
+    def differ(self, log: Step, event: Step) -> str | None:
+        """Say how they differ of a step; None where they do not, or where one says nothing of it."""
+        one, other = getattr(log, self.name), getattr(event, self.name)
+        if one is None or other is None or (log.interval > 1 and not self.of_one) or _same(one, other):
+            return None
+        if abs(one - other) <= self.least + self.share * abs(other):
+            return None
+        return f"the {self.what} of step {log.step} is {one:g} in its log and {other:g} in its event file"
+
+
+def disagreements(log: Sequence[Step], events: Sequence[Step], digits: Sequence[Digits]) -> Iterator[str]:
+    """Yield where the two do not say the same of a step that both have."""
+    logged = {step.step: step for step in log}
+    for step in events:
+        if step.step in logged:
+            yield from (why for each in digits if (why := each.differ(logged[step.step], step)))
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
