@@ -58,6 +58,8 @@ $(VENV)/.bench: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) -e ".[torch]"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+# Plugins that would change every other test have a folder of their own, for the tests that want them.
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt Makefile
 	$(PIP) -e ".[dev]"
+	$(PIP) --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay
 	@touch $@ $(VENV)/.bench

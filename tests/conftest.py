@@ -124,6 +124,10 @@ def read_junit(path: Path) -> dict[str, Case]:
     return cases
 
 
+# Plugins of others that would be in the way of every other test: see the Makefile.
+GUESTS = Path(sys.prefix) / "guests"
+
+
 @dataclass
 class UserFolder:
     """A user's folder with an ini file, recipes and tests."""
@@ -132,8 +136,6 @@ class UserFolder:
     path: Path
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    # Those of no interest to the user; pytest-replay would have `--replay` for its own.
-    blocked: tuple[str, ...] = ("cacheprovider", "hypothesispytest", "replay")
 
     def recipe(self, name: str = "tiny", **changes: Any) -> None:
         """Write a recipe of its own file: the tiny one with changes."""
@@ -148,7 +150,7 @@ class UserFolder:
 
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
-        return [sys.executable, "-m", "pytest", *(f"-pno:{name}" for name in self.blocked), *args]
+        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest and return at once."""
@@ -167,6 +169,12 @@ class UserFolder:
         """Wait for a started pytest."""
         text, _ = process.communicate(timeout=timeout_s)
         return Result(process.returncode, text, self.session)
+
+    def invite(self, module: str) -> None:
+        """Have a plugin of others beside ours, for real."""
+        if not (GUESTS / module).is_dir():
+            pytest.skip(f"no {module} in {GUESTS}: make {GUESTS.parent.name}/.dev")
+        self.env["PYTHONPATH"] = str(GUESTS)
 
     @property
     def environment(self) -> dict[str, str]:

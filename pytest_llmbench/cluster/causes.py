@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.allocation import ended
 from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.logs import log_to_read
 from pytest_llmbench.cluster.slurm import JobState, JobStatus
 from pytest_llmbench.core.driver import REPORT_FILE, DriverReport
 from pytest_llmbench.core.durations import format_minutes
@@ -98,8 +99,9 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
     """
     driver, output = outcome.driver, outcome.folder / "logs" / "output.log"
     if driver is None:
-        log = rank_log(outcome.folder / "logs", 0)
-        words = [*outcome.job.last_words().splitlines()[-3:], last_words(log) if log else "", "nothing was printed"]
+        log = log_to_read(outcome.folder / "logs")
+        printed = last_words(log) if log.is_file() else ""
+        words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
         how = outcome.status.reason or outcome.status.word or outcome.status.state
         message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
         return Problem(kind="launch_failed", message=message, log=str(outcome.folder / "logs"))
@@ -155,6 +157,9 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     causes = [info for info in failed if not _is_aftershock(info.failure or "")]
     if causes:
         return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
+    if outcome.series.failure is not None:  # the others waited for it in vain
+        log = outcome.folder / "logs"
+        return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
     if silent:
         words = outcome.job.last_words()
         first = _first_to_end(silent, words)
@@ -170,7 +175,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
             kind="launch_failed",
             message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
             f"({outcome.status.reason or outcome.status.word}): {told[0]}",
-            log=str(rank_log(outcome.folder / "logs", 0) or outcome.folder / "logs"),
+            log=str(log_to_read(outcome.folder / "logs")),
         )
     return None
 
@@ -191,17 +196,8 @@ def _rank(info: RankInfo) -> str:
 
 def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
     step = max((step.step for step in outcome.series.steps), default=0)
-    log = rank_log(outcome.folder / "logs", info.rank)
     return Problem(
         kind="rank_died",
         message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
-        log=str(log or outcome.folder / "logs"),
+        log=str(log_to_read(outcome.folder / "logs", info.rank)),
     )
-
-
-def rank_log(logs: Path, rank: int) -> Path | None:
-    """The file with what one rank printed, as srun steps or submitit name it."""
-    for pattern in (f"rank-{rank}.log", f"*_{rank}_log.err"):
-        for path in sorted(logs.glob(pattern)):
-            return path
-    return None

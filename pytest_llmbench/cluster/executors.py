@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.cluster.slurm import Identity, JobState, Slurm
 from pytest_llmbench.cluster.slurm_commands import NoAnswerError, is_silence, plain, slurm_words
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import make_folder, make_private
 
 if TYPE_CHECKING:
     import submitit
@@ -186,13 +187,14 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415
 
     folder = request.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     script, pickle = folder / "submission.sh", folder / "submitted.pkl"
     script.write_text(sbatch_script(request), encoding="utf-8")
     slurm.run(["sbatch", "--test-only", str(script)])
     work = DelayedSubmission(function, *args)
     work.set_timeout(request.time_min, max_num_timeout=0)
     work.dump(pickle)
+    make_private(folder)
     job_id, note = _accepted(slurm, request, script)
     # submitit on the node waits for its pickle under this name: a job whose id we do not know never begins.
     pickle.rename(folder / f"{job_id}_submitted.pkl")
@@ -251,6 +253,7 @@ def submit_local(request: JobRequest, function: Callable[..., Any], *args: objec
     """Start a function on this machine, once per task."""
     import submitit  # noqa: PLC0415
 
+    make_folder(request.folder)
     executor = submitit.LocalExecutor(_local_folder(request.folder), max_num_timeout=0, python=request.interpreter)
     executor.update_parameters(
         nodes=1,
@@ -261,6 +264,7 @@ def submit_local(request: JobRequest, function: Callable[..., Any], *args: objec
         setup=list(request.setup),
     )
     job = _submitted(executor, function, *args)
+    make_private(request.folder)
     return Submitted(job_id=job.job_id, job=job)
 
 
@@ -268,7 +272,6 @@ def _local_folder(folder: Path) -> Path:
     """The folder, by a name without tags of submitit's, which it would replace."""
     if not _has_tags(folder):
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
     return Path(f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}")  # open as long as this process
 
 

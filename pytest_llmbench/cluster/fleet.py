@@ -12,6 +12,7 @@ from typing import Any
 from pytest_llmbench.checks.base import Answer, Probe, Site
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import make_folder
 
 _LOOK_S = 0.05
 # Files of ranks that have ended may reach this machine a moment later.
@@ -89,7 +90,7 @@ class HeldFleet:
         self._count += 1
         folder = self.folder / "steps" / f"{self._count:03d}-{probe.name}"
         hosts = tuple(host for host in self.hosts if probe.hosts is None or host in probe.hosts)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         try:
             job = self._start(probe, folder, hosts)
         except ClusterError as error:

@@ -14,6 +14,7 @@ from typing import Protocol
 from pytest_llmbench.cluster.executors import Accepted, Submitted
 from pytest_llmbench.cluster.slurm import JobState, JobStatus, Slurm
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.readers.srun import cancelled, failed_node
 
 # The driver of a command gives what it started twice 10 s to end.
@@ -67,7 +68,7 @@ class StepJob:
         self._slurm = slurm
         self._log = log
         self._failed_at: float | None = None
-        log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(log.parent)
         # Right before, and again right after: see `status`.
         slurm.confirm(job_id)
         self._launched = time.monotonic()

@@ -10,6 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from pytest_llmbench.cluster.active import RunView
+from pytest_llmbench.cluster.border import Border
+from pytest_llmbench.cluster.logs import with_log_to_read
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.health import HealthRecord
 from pytest_llmbench.core.records import Judgement, RunRecord, write_model
 from pytest_llmbench.judging.telemetry import first_of, gaps
@@ -27,7 +30,8 @@ class Keeper:
         left_over: nodes that the session had and that are in no group, because they are too few for one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, system: System) -> None:
+        self._border = Border(system)
         self.records: dict[str, RunRecord] = {}
         self.checks: dict[str, HealthRecord] = {}
         self.unfit: dict[str, str] = {}
@@ -78,6 +82,7 @@ class Keeper:
 
     def keep_check(self, record: HealthRecord) -> None:
         """Make a check's record final, and tell whoever waits for it."""
+        record = self._border.check(record)
         self.write(record.path, record)
         with self._changed:
             self.checks[record.check] = record
@@ -85,6 +90,7 @@ class Keeper:
 
     def keep(self, record: RunRecord) -> None:
         """Make a record final, and tell whoever waits for it."""
+        record = self._border.run(with_log_to_read(record))
         self.write(record.path, record)
         if record.problem is None and record.unreadable:
             unread = first_of(record.unreadable)

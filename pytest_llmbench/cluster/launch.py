@@ -19,7 +19,7 @@ from pytest_llmbench.cluster.slurm_commands import clean_environment
 from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.driver import SCRIPT_FILE, TASK_FILE, CommandTask
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.records import write_model
 from pytest_llmbench.engines.base import Script, get_engine
 from pytest_llmbench.workloads.command import run_command
@@ -98,7 +98,7 @@ class Launcher:
             machine_lock=ranks_lock(self._settings),
         )
         write_model(place.folder / TASK_FILE, task)
-        write_text(place.folder / SCRIPT_FILE, run_script(run, self._settings, self._session) or "")
+        write_text(place.folder / SCRIPT_FILE, run_script(run, self._settings, self._session) or "", mode=PRIVATE)
 
     def _local(self, run: RunSpec) -> Job:
         function, folder = _function_of(run), str(self._session.run_folder(run.key))
@@ -122,7 +122,7 @@ class Launcher:
     def _step(self, run: RunSpec, lease: Lease, job_id: str) -> Job:
         request = run_request(run, self._settings, self._session)
         command = step_command(run, self._settings, self._session, job_id=job_id, hosts=lease.hosts)
-        request.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(request.folder)
         env = clean_environment(self._settings.system.env)
         log = request.folder / "srun.log"
         return StepJob(command, job_id=job_id, hosts=lease.hosts, slurm=self._slurm, env=env, log=log)

@@ -12,10 +12,12 @@ from pytest_llmbench.cluster.requests import holder_request, run_request, run_sc
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.scripts import write_script
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
+from pytest_llmbench.cluster.system import gpus_here
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine, statistics_of
 from pytest_llmbench.judging.feasibility import Demand, Peak, demand
 from pytest_llmbench.judging.references import Machine, why_not_applicable
@@ -30,6 +32,9 @@ def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
         engine = get_engine(recipe.engine)
     except ConfigError as error:
         return Problem(kind="unknown_engine", message=f"recipe {recipe.name}: {error}")
+    no_gpu = _no_gpu(settings, topology)
+    if no_gpu is not None:
+        return no_gpu
     missing = engine.missing() if settings.system.python is None else None
     if missing is not None:
         return Problem(kind="engine_missing", message=missing)
@@ -37,6 +42,18 @@ def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
     if problems:
         return Problem(kind="impossible", message="; ".join(problems))
     return _homeless(recipe, settings) if engine.kind == "command" else None
+
+
+def _no_gpu(settings: Settings, topology: Topology) -> Problem | None:
+    """Say that this machine lacks GPUs, where runs are its processes; what other nodes have, their ranks find out."""
+    here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
+    if here is None or here >= topology.gpus_per_node:
+        return None
+    message = (
+        f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: give "
+        f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
+    )
+    return Problem(kind="no_gpu", message=message)
 
 
 def _homeless(recipe: Recipe, settings: Settings) -> Problem | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
 from pytest_llmbench.cluster.containers import inside, srun_options
 from pytest_llmbench.core.driver import VARIABLES
 from pytest_llmbench.core.environments import Container, Environment, fill_in
+from pytest_llmbench.core.foreign import mapped
 from pytest_llmbench.core.recipes import Preparation, Recipe
 from pytest_llmbench.engines.base import Place
+
+_MODULE = re.compile(r"\bpytest_llmbench(?:\.\w+)+")
 
 
 def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
     """What has to be there before a run, with every name of the environment filled in."""
-    where = f"recipe {recipe.name}: prepare"
+    where, wanted = f"recipe {recipe.name}: prepare", (*_own_modules(recipe), *recipe.prepare)
     names = {**place.environment.names, "run": str(place.folder)}
     return tuple(
         item.model_copy(
@@ -24,7 +28,27 @@ def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
                 if (text := getattr(item, key)) is not None
             }
         )
-        for item in recipe.prepare
+        for item in wanted
+    )
+
+
+def _own_modules(recipe: Recipe) -> tuple[Preparation, ...]:
+    """What a recipe needs of this package in the framework's own environment: modules that its options name."""
+    found: dict[str, None] = {}
+
+    def note(text: str) -> str:
+        found.update(dict.fromkeys(_MODULE.findall(text)))
+        return text
+
+    mapped(recipe.options, note)
+    return tuple(
+        Preparation(
+            name=f"own-module-{number}",
+            check=f"{{python}} -c 'from importlib.util import find_spec as find; assert find(\"{module}\")'",
+            make="{python} -m pip install --no-deps pytest-llmbench, or PYTHONPATH of a checkout in its `env`",
+            why=f"the recipe runs {module}, a module of pytest-llmbench, by the framework's own interpreter",
+        )
+        for number, module in enumerate(found, 1)
     )
 
 

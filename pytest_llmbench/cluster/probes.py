@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Slurm
 from pytest_llmbench.cluster.slurm_commands import clean_environment
 from pytest_llmbench.cluster.this_host import owner_of
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.records import write_model
 from pytest_llmbench.workloads.context import Task
 from pytest_llmbench.workloads.probe import run_probe
@@ -49,7 +50,7 @@ class ProbeLauncher:
     def _step(self, request: JobRequest, folder: Path, hosts: tuple[str, ...], job_id: str) -> Job:
         # A node that fails must not take the answers of the others with it.
         command = srun_command(request, "probe", folder, job_id=job_id, hosts=hosts, end_together=False)
-        request.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(request.folder)
         env = clean_environment(self._settings.system.env)
         log = request.folder / "srun.log"
         return StepJob(command, job_id=job_id, hosts=hosts, slurm=self._slurm, env=env, log=log)

@@ -9,6 +9,7 @@ from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.validation import health_record
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.records import Problem, RunRecord
 from pytest_llmbench.core.series import StepSeries
@@ -21,7 +22,7 @@ class Replayer(Keeper):
     """Concludes every run of a session from logs, at once and in the caller's thread."""
 
     def __init__(self, settings: Settings, session: Session) -> None:
-        super().__init__()
+        super().__init__(settings.system)
         self._settings = settings
         self._session = session
 
@@ -31,7 +32,7 @@ class Replayer(Keeper):
             report = Report(skip="logs are replayed: no node is there to be checked")
             record = health_record(get_check(name), self._settings, self._session, report=report, hosts=(), job_id=None)
             self.keep_check(record)
-        self._session.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._session.folder)
         heartbeat = Heartbeat(self._session.folder).start()  # logs may be long, and workers wait for a sign of life
         for run in plan.runs:
             if run.replayed is not None:

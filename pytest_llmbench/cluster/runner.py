@@ -42,6 +42,7 @@ from pytest_llmbench.cluster.validation import Validator, health_record
 from pytest_llmbench.cluster.watch import Watch
 from pytest_llmbench.core.driver import read_report
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.engines.base import get_engine
@@ -71,7 +72,7 @@ class Runner(Keeper):
     """Runs every run of a session, as many at a time as nodes and `--max-runs` allow."""
 
     def __init__(self, settings: Settings, session: Session) -> None:
-        super().__init__()
+        super().__init__(settings.system)
         self._settings = settings
         self._session = session
         self._state = _State()
@@ -86,7 +87,7 @@ class Runner(Keeper):
     def start(self, plan: Plan) -> None:
         """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
         executors.load()
-        self._session.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._session.folder)
         self._heartbeat.start()
         self._state.plan = plan
         for run in plan.runs:

@@ -154,6 +154,17 @@ def _shipped_gpus() -> tuple[Gpu, ...]:
     return tuple(system.gpu for system in _known([shipped("systems")]).values() if system.gpu is not None)
 
 
+def gpus_here() -> int | None:
+    """GPUs of this machine, by nvidia-smi or their device files; None where there may be some that are not NVIDIA's."""
+    return None if Path("/dev/kfd").exists() else _gpus_on(os.environ.get("PATH", ""))
+
+
+@cache
+def _gpus_on(_path: str) -> int:
+    """Asked once for each PATH, as nvidia-smi takes seconds to start."""
+    return max(len(_nvidia_smi()), sum(1 for _ in Path("/dev").glob("nvidia[0-9]*")))
+
+
 def _known(folders: Iterable[Path]) -> dict[str, System]:
     systems: dict[str, System] = {}
     for folder in folders:

@@ -11,6 +11,7 @@ from pytest_llmbench.cluster.fleet import HeldFleet, Start
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.health import HealthRecord, Report
 from pytest_llmbench.core.records import Timings, Verdict
 
@@ -107,7 +108,7 @@ class Validator:
             return Report(skip=f"gated: {who}. --nccl runs it all the same")
         if gone and (check.scope == "cluster" or not fleet.hosts):
             return Report(problem="; ".join(f"{host} cannot be reached: {why}" for host, why in gone.items()))
-        fleet.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(fleet.folder)
         try:
             report = check.run(fleet, settings)
         except ClusterError:

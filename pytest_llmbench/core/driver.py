@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import PositiveInt, ValidationError
 
+from pytest_llmbench.core.foreign import Mark
 from pytest_llmbench.core.recipes import Preparation
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.schema import Strict
@@ -85,6 +86,7 @@ class DriverReport(Strict):
         exit_code: of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
         problem: why the script was not started, or what the nodes lack.
         provenance: what ran: versions, commits, digests.
+        secrets: what tells the secrets of its environment in a text, without holding them.
     """
 
     hosts: tuple[str, ...]
@@ -94,6 +96,7 @@ class DriverReport(Strict):
     exit_code: int | None = None
     problem: Problem | None = None
     provenance: Mapping[str, str] = {}
+    secrets: tuple[Mark, ...] = ()
 
 
 def read_report(folder: Path) -> DriverReport | None:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
@@ -180,7 +180,7 @@ class RunRecord(Strict):
 
 def write_model(path: Path, model: BaseModel) -> None:
     """Write a model as JSON so that a reader sees the whole of it or nothing."""
-    write_text(path, model.model_dump_json(indent=1) + "\n")
+    write_text(path, model.model_dump_json(indent=1) + "\n", mode=PRIVATE)
 
 
 def read_record(path: Path) -> RunRecord:

@@ -135,7 +135,8 @@ class StepSeries(Strict):
         totals: what the framework says of the whole run, by name.
         world_size: how many ranks the framework says it has.
         completed: the line with which the framework says that it did all its work.
-        failure: the line with which it says that it failed: the first of those that are nearest to the cause.
+        failure: the line with which it says that it failed: the first of those that are nearest to the cause. Of ranks
+            of our own, how the first failed that had not introduced itself.
         cut_off: the line with which Slurm says that it ended the run at its time limit.
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.

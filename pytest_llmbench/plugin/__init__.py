@@ -72,13 +72,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
     if parametrize.is_ours(metafunc, "health"):
         try:
+            parametrize.refuse_forked(metafunc)
             checking.parametrize(metafunc, bench.bench_of(metafunc.config).nodes_to_check)
         except ConfigError as error:
             raise pytest.Collector.CollectError(str(error)) from error
     if parametrize.is_ours(metafunc, "run") or parametrize.is_ours(metafunc, "reference"):
         try:
+            parametrize.refuse_forked(metafunc)
             state = bench.bench_of(metafunc.config)
-            parametrize.parametrize(metafunc, state.choices, state.recipes)
+            parametrize.parametrize(metafunc, state.choices, state.recipes, state.recipes_of_unmarked)
         except ConfigError as error:
             raise pytest.Collector.CollectError(str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -149,6 +149,15 @@ class Bench:
         for recipe in merged.values():
             _check(recipe)
         return merged
+
+    @cached_property
+    def recipes_of_unmarked(self) -> Collection[str]:
+        """The recipes of a test that names none: the user's own where there are any, and all whose logs are replayed.
+
+        A forgotten marker must not plan every published benchmark.
+        """
+        own = load_recipes(options.folders(self._config, "recipes")[1:])
+        return own if own and self.settings.replay is None else self.recipes
 
     def check(self) -> None:
         """Resolve everything the user named, and see that reports can be written.

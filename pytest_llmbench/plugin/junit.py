@@ -13,6 +13,8 @@ from typing import Any, Literal
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
+from pytest_llmbench.core.files import make_folder
+
 
 class _OwnReport(LogXML):
     """pytest's writer for a file of ours, which a session without runs leaves unwritten.
@@ -91,7 +93,7 @@ class JUnit:
     def copy(self) -> None:
         """Copy the report the user asked for beside the run records."""
         if self._asked and self._wanted:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             shutil.copyfile(self._config.stash[xml_key].logfile, self._path)
 
 

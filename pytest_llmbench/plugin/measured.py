@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.cluster.causes import rank_log
+from pytest_llmbench.cluster.logs import log_to_read
 from pytest_llmbench.core.errors import RunError, unknown
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.records import Metric, RunRecord
@@ -138,7 +138,7 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     percent = measured.difference_percent(threshold)
     distance = f"{abs(percent):.3g} % " if percent is not None else ""
     record = measured.record
-    log = rank_log(record.logs, 0) or record.logs
+    log = log_to_read(record.logs)
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
     job = f" (job {record.job_id})" if record.job_id else ""
     # An engine's own rule says itself which lines it is about.

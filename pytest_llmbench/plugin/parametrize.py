@@ -11,9 +11,13 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.plugin import fixtures
 
 MARKER = (
-    "recipe(*names): run this test for these recipes only; without it, for every recipe there is. "
+    "recipe(*names): run this test for these recipes only, with '*' for every one there is; without it, for your own "
+    "recipes, or for every one where you have none. "
     "Provided by pytest-llmbench."
 )
+
+
+EVERY = "*"
 
 
 class RunKey(str):
@@ -22,13 +26,16 @@ class RunKey(str):
     __slots__ = ()
 
 
-def parametrize(metafunc: pytest.Metafunc, choices: Mapping[str, RunSpec], recipes: Collection[str]) -> None:
+def parametrize(
+    metafunc: pytest.Metafunc, choices: Mapping[str, RunSpec], recipes: Collection[str], unmarked: Collection[str]
+) -> None:
     """Give a test that asks for `run` one case per run there could be, and with `reference` one per reference of it.
 
     Args:
         metafunc: the test.
         choices: every run there could be, by key.
         recipes: the names of all recipes, also of those without a run, as of a recipe without logs to replay.
+        unmarked: those of a test without the marker.
 
     Raises:
         ConfigError: the marker names an unknown recipe, or `reference` is asked for where `run` is another fixture.
@@ -38,7 +45,8 @@ def parametrize(metafunc: pytest.Metafunc, choices: Mapping[str, RunSpec], recip
             f"{metafunc.function.__name__}: the fixture `reference` of pytest-llmbench needs its `run`, and here "
             "another fixture has that name: rename that one"
         )
-    names = _names(metafunc, dict.fromkeys(spec.recipe.name for spec in choices.values()), recipes)
+    at_hand = dict.fromkeys(spec.recipe.name for spec in choices.values())
+    names = _marked(metafunc, at_hand, recipes) or [name for name in at_hand if name in unmarked]
     chosen = [spec for name in names for spec in choices.values() if spec.recipe.name == name]
     if is_ours(metafunc, "reference"):
         pairs = [(spec.key, reference) for spec in chosen for reference in spec.recipe.references]
@@ -51,6 +59,21 @@ def parametrize(metafunc: pytest.Metafunc, choices: Mapping[str, RunSpec], recip
     else:
         keys = [spec.key for spec in chosen]
         metafunc.parametrize("run", [RunKey(key) for key in keys], indirect=True, ids=keys)
+
+
+def refuse_forked(metafunc: pytest.Metafunc) -> None:
+    """See that a test of ours stays in the process of pytest.
+
+    Raises:
+        ConfigError: pytest-forked would run it in a child, which waits for ever: no thread of the parent's is in it.
+    """
+    option = metafunc.config.getoption("forked", False)
+    if option or metafunc.definition.get_closest_marker("forked") is not None:
+        raise ConfigError(
+            f"{metafunc.function.__name__}: pytest-forked would run this test in a child process, where it waits for "
+            f"its run for ever: leave out {'--forked' if option else 'the marker `forked`'}; runs have processes of "
+            "their own anyway"
+        )
 
 
 def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
@@ -69,14 +92,16 @@ def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
     return False
 
 
-def _names(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collection[str]) -> list[str]:
+def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collection[str]) -> list[str]:
     marked = [name for marker in metafunc.definition.iter_markers("recipe") for name in marker.args]
+    if EVERY in marked:
+        return list(at_hand)
     for name in marked:
         if name not in recipes:
             raise ConfigError(f"{metafunc.function.__name__}: {unknown('recipe', name, recipes)}")
         if name not in at_hand:
             raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")
-    return list(dict.fromkeys(marked)) or list(at_hand)
+    return list(dict.fromkeys(marked))
 
 
 def run_key_of(item: pytest.Item) -> str | None:

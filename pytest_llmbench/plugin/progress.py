@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pytest_llmbench.cluster.active import RunView
+from pytest_llmbench.core.foreign import harmless
 
 _REDRAW_S = 0.5
 _PLAIN_LINE_S = 30.0
@@ -48,7 +49,7 @@ class Progress:
             if reporter is not None:
                 self._erase(reporter)
                 reporter.ensure_newline()
-                reporter.write_line(line)
+                reporter.write_line(harmless(line))
 
     def take(self, notes: deque[str]) -> None:
         """Write the notes there are, and take them away."""
@@ -69,7 +70,7 @@ class Progress:
             if not self._drawn:
                 reporter.ensure_newline()
             width = max(20, reporter._tw.fullwidth - 1)  # noqa: SLF001 - pytest offers no other way to the width
-            reporter.rewrite(text[:width], erase=True)
+            reporter.rewrite(harmless(text).replace("\n", " ")[:width], erase=True)
             self._drawn = True
 
     def _erase(self, reporter: pytest.TerminalReporter) -> None:

@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.replayer import Replayer
 from pytest_llmbench.cluster.runner import Runner
 from pytest_llmbench.cluster.runs import SESSION_FILE
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.records import Judgement, Verdict, write_model
 from pytest_llmbench.plugin import options, outcome, terminal
 from pytest_llmbench.plugin.bench import Bench
@@ -221,7 +222,7 @@ class Supervisor:
         try:
             self._batches = batches(self._bench.planned.runs, runner.records)
             for batch in self._batches:
-                folder.mkdir(exist_ok=True)
+                make_folder(folder)
                 (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
         except (OSError, ConfigError) as error:
             runner.unwritten.append(folder)

@@ -56,6 +56,7 @@ def read_steps(folder: Path) -> StepSeries:
         steps=tuple(_steps([sums[number] for number in sorted(sums)])),
         unlike_norms=next((why for number in sorted(sums) if (why := sums[number].unlike_norms())), None),
         unreadable=tuple(line for log in logs for line in log.reported()),
+        failure=next((words for log in logs if (words := log.failed_at_start())), None),
         restarted=strange[0] if strange else None,
         claims=tuple(claim for info in ranks for claim in _claims(info)),
     )
@@ -136,6 +137,12 @@ class _RankLog:
             steps=self._own_steps,
             training=self._training,
         )
+
+    def failed_at_start(self) -> str | None:
+        """Return how a rank failed that had not introduced itself yet."""
+        if self._failure is None or self._start is not None:
+            return None
+        return f"rank {self.rank} failed before it could introduce itself: {self._failure.error}"
 
     def reported(self) -> Iterator[str]:
         """Yield what could not be read."""

@@ -13,13 +13,16 @@ from pathlib import Path
 from types import FrameType
 
 from pytest_llmbench.core.driver import REPORT_FILE, SCRIPT_FILE, TASK_FILE, CommandTask, DriverReport
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.core.foreign import mark_of
 from pytest_llmbench.core.records import Problem, write_model
 from pytest_llmbench.workloads import deadman, machine_lock
+from pytest_llmbench.workloads.disclosure import secret_values
+from pytest_llmbench.workloads.framework import environment
 from pytest_llmbench.workloads.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.prepared import first_missing
 from pytest_llmbench.workloads.processes import end_marked, leave, started
-from pytest_llmbench.workloads.provenance import provenance
+from pytest_llmbench.workloads.provenance import Gathered, gather
 
 OWNER_GONE = 75
 
@@ -59,10 +62,14 @@ class _Driver:
         hosts = task.hosts or hosts_of_this_job()
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)
+        known = (
+            gather(task, env) if problem is None else Gathered({}, secret_values(environment(task, env), task.secrets))
+        )
         report = DriverReport(
             hosts=hosts,
             device=device,
-            provenance={} if problem else provenance(task, env),
+            provenance=known.facts,
+            secrets=tuple(mark_of(value) for value in known.secrets),
             problem=problem,
             started=time.time(),
         )
@@ -94,7 +101,7 @@ class _Driver:
         """What the script finds in its environment beside what it sets itself."""
         hostfile = self._folder / "hostfile"
         write_text(hostfile, "".join(f"{host} slots={self._task.ranks_per_node}\n" for host in hosts))
-        (self._folder / "logs").mkdir(exist_ok=True)
+        make_folder(self._folder / "logs")
         return environment_of(os.environ, hosts, self._task.ranks_per_node, self._folder) | {
             "LLMBENCH_HOSTS": ",".join(hosts),
             "LLMBENCH_HOSTFILE": str(hostfile),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pytest_llmbench.core.foreign import harmless
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
 # A shorter value under a name that only looks like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding
@@ -20,13 +23,31 @@ def is_secret(name: str, declared: Collection[str]) -> bool:
 
 
 def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> frozenset[str]:
-    """The values to keep: those of every declared secret, and long ones under the name of a secret."""
+    """The values to keep: those of every declared secret, and long ones under the name of a secret.
+
+    Of one of several lines, such as a key file, each long line is a value.
+    """
     kept = set()
     for name, value in environ.items():
         text = value.strip()
         if text and is_secret(name, declared) and (name in declared or len(text) >= _SHORTEST):
-            kept |= {text, printable(text)}
+            lines = {line.strip() for line in text.splitlines() if len(line.strip()) >= _SHORTEST}
+            kept |= {text, printable(text), harmless(text)} | lines
     return frozenset(kept)
+
+
+def read_secrets(files: Mapping[str, str]) -> dict[str, str]:
+    """The values of declared secrets, by variable; one without a readable file has none."""
+    found = {}
+    for name, path in files.items():
+        try:
+            if Path(path).is_file():  # a pipe would be waited for
+                # As a shell's "$(<file)" has it.
+                text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+                found[name] = text.rstrip("\n").replace("\0", "")
+        except OSError:
+            continue
+    return found
 
 
 def tells(text: str, values: Collection[str]) -> bool:

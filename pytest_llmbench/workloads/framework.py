@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 
 from pytest_llmbench.core.driver import CommandTask
+from pytest_llmbench.workloads.disclosure import read_secrets
 from pytest_llmbench.workloads.processes import Answer, ask
 
 
@@ -22,16 +22,7 @@ def in_python(task: CommandTask, env: Mapping[str, str], program: str, timeout_s
 
 def environment(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that the framework's setup starts from; a secret without a readable file is not."""
-    found = {**env, **task.env}
-    for name, path in task.secrets.items():
-        try:
-            # As a shell's "$(<file)" has it.
-            found[name] = (
-                Path(path).read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").replace("\0", "")
-            )
-        except OSError:
-            continue
-    return found
+    return {**env, **task.env, **read_secrets(task.secrets)}
 
 
 def _there(task: CommandTask, env: Mapping[str, str], command: str, timeout_s: float) -> Answer:

@@ -35,10 +35,15 @@ def gpu_index(local_rank: int) -> int:
         raise RunError(
             "no_gpu",
             f"rank {local_rank} of this node needs GPU {local_rank}, but its process sees {visible} of them "
-            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): ask Slurm for one GPU per "
-            "rank, and bind each rank to its own or to none",
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): {_advice()}",
         )
     return local_rank
+
+
+def _advice() -> str:
+    if "SLURM_JOB_ID" in os.environ:
+        return "ask Slurm for one GPU per rank, and bind each rank to its own or to none"
+    return "give --gpus-per-node as many as there are, or 0 to train on the CPU"
 
 
 def device_name(context: RankContext) -> str:

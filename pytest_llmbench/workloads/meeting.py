@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.files import make_folder
 
 _LOOK_S = 0.02
 _LEFT = "left"
@@ -64,7 +65,7 @@ class Meeting:
             time.sleep(_LOOK_S)
 
     def _sign(self, place: Path) -> None:
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         (place / f"rank-{self._rank:05d}").touch()
 
 

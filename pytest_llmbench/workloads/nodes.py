@@ -80,10 +80,9 @@ def _with_srun(folder: Path, env: dict[str, str]) -> dict[str, str]:
     if srun is None:
         return env
     wrapper = folder / "bin" / "srun"
-    wrapper.parent.mkdir(exist_ok=True)
     text = f'#!/bin/sh\nexec {shlex.quote(srun)} --overlap --mem=0 --nodelist="$LLMBENCH_HOSTS" "$@"\n'
     write_text(wrapper, text)
-    wrapper.chmod(0o755)
+    wrapper.chmod(0o700)
     return env | {"PATH": f"{wrapper.parent}{os.pathsep}{env['PATH']}"}
 
 

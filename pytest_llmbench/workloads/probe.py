@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.workloads import deadman, machine_lock
 from pytest_llmbench.workloads.context import RankContext, Task, place, read_task
 
@@ -34,7 +34,7 @@ class ProbeLog:
 
     def __init__(self, context: RankContext) -> None:
         path = context.folder / "phase" / f"rank-{context.rank:05d}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.phase("start")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_llmbench.core.driver import CommandTask
 from pytest_llmbench.workloads import installed
@@ -31,7 +31,19 @@ _VARIABLES = (
 _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
+class Gathered(NamedTuple):
+    """What is known of a command's run before it starts: facts by name, and the values that none of them has in it."""
+
+    facts: dict[str, str]
+    secrets: frozenset[str]
+
+
 def provenance(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
+    """The facts of `gather`."""
+    return gather(task, env).facts
+
+
+def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
     """Gather what is known of a command's run before it starts.
 
     Args:
@@ -39,7 +51,8 @@ def provenance(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
         env: the environment variables that its script starts with.
 
     Returns:
-        Facts by name, each of one line. What is not there, or does not answer, is left out; where the framework's
+        Facts, each of one line, and the secrets of its environment. What is not there, or does not answer, is left
+        out; where the framework's
         interpreter does not answer, `versions` says why. A variable `NAME` is the fact `env.NAME`. No fact has the
         value of a secret in it.
     """
@@ -55,7 +68,7 @@ def provenance(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
         **{f"env.{name}": environ[name] for name in sorted(environ) if _matters(name, task)},
     }
     values = secret_values(outside, task.secrets) | secret_values(inside, task.secrets)
-    return disclosed(facts, values)
+    return Gathered(disclosed(facts, values), values)
 
 
 def _asked(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.foreign import harmless, redacted
 from pytest_llmbench.core.step_events import (
     EndEvent,
     Event,
@@ -35,6 +37,7 @@ from pytest_llmbench.core.step_events import (
     json_number,
 )
 from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.disclosure import secret_values
 
 _PHASE_BYTES = 64
 _LONGEST_ERROR = 2000
@@ -54,9 +57,9 @@ class StepLog:
         log = context.folder / "steps" / f"{name}.jsonl"
         phase = context.folder / "phase" / name
         for path in (log, phase):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         self._log = _create(log)
-        self._phase = os.open(phase, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._phase = os.open(phase, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.phase(0, "start")
 
     def __enter__(self) -> Self:
@@ -142,11 +145,9 @@ class StepLog:
         self._write(EndEvent(steps=self._steps, time=time.time()))
 
     def failure(self, error: str) -> None:
-        """Say what ended this rank; whitespace is folded, so that it stays one readable line."""
-        folded = " ".join(error.split())[:_LONGEST_ERROR]
-        # A file name that is not UTF-8 is in Python a text that no JSON can hold.
-        sayable = folded.encode(errors="backslashreplace").decode()
-        self._write(FailureEvent(error=sayable, time=time.time()))
+        """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""
+        folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
+        self._write(FailureEvent(error=folded, time=time.time()))
 
     def phase(self, step: int, name: Phase, micro_batch: int = 0) -> None:
         """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
@@ -164,7 +165,7 @@ class StepLog:
 
 def _create(log: Path) -> int:
     try:
-        return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
         raise RunError(
             "ran_before",

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.shared_files import exists_now
 
@@ -33,7 +33,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     if context.rank == 0:
         host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
         store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
-        write_text(path, json.dumps({"host": host, "port": store.port}))
+        write_text(path, json.dumps({"host": host, "port": store.port}), mode=PRIVATE)
         return store
     _wait_for(path, timeout_s)
     address = json.loads(path.read_bytes())

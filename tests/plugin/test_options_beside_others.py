@@ -20,8 +20,7 @@ BOTH = pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 @pytest.fixture
 def beside_replay(user: UserFolder) -> UserFolder:
     """A user's folder where pytest-replay is installed as well."""
-    pytest.importorskip("pytest_replay")
-    user.blocked = ("cacheprovider", "hypothesispytest")
+    user.invite("pytest_replay")
     user.recipe()
     return user
 

@@ -42,10 +42,9 @@ TEXTS = {
 
 
 @pytest.fixture(autouse=True)
-def outside_slurm(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs these tests, the options mean the same; pytest-replay would have `--replay` for its own."""
+def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs these tests, the options mean the same."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:replay")
 
 
 def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:

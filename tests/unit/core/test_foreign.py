@@ -1,0 +1,81 @@
+"""Foreign text: escapes and control characters are made harmless, and secrets are taken out by value or by mark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.foreign import REDACTED, harmless, mapped, mark_of, redacted
+
+HARMFUL: Mapping[str, str] = {
+    "\x1b[31mred\x1b[0m": "red",
+    "\x1b[2J\x1b[Hcleared": "cleared",
+    "\x9b2Jcleared by one byte": "cleared by one byte",
+    "\x1b]0;a title\x07behind": "behind",
+    "\x1b]8;;http://there\x1b\\a link\x1b]8;;\x1b\\": "a link",
+    "\x1b]0;a title that never ends": "",
+    "\x1bPdevice\x1b\\behind": "behind",
+    "\x1bcreset": "reset",
+    "cut \x1b[3": "cut ",
+    "bell\x07, NUL\x00, DEL\x7f": r"bell\x07, NUL\x00, DEL\x7f",
+    "over\rwritten": r"over\rwritten",
+    "line\r\nline": "line\nline",
+    "backwards \u202e\u2066": r"backwards \u202e\u2066",
+    "half \udc80 a character": r"half \udc80 a character",
+    "a line\u2028of its own": r"a line\u2028of its own",
+}
+
+
+@pytest.mark.parametrize("text", HARMFUL, ids=repr)
+def test_what_a_terminal_would_obey_is_gone(text: str) -> None:
+    """Sequences are taken away; single characters are spelled out."""
+    assert harmless(text) == HARMFUL[text]
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=0xFFFF, exclude_categories=()), max_size=60))
+def test_nothing_that_is_obeyed_is_left(text: str) -> None:
+    """Whatever comes in, what comes out can be printed and written as UTF-8, and coming back changes nothing."""
+    out = harmless(text)
+    assert all(character in "\t\n" or not (ord(character) < 32 or 127 <= ord(character) < 160) for character in out)
+    assert json.loads(json.dumps(out).encode()) == out
+    out.encode()
+    assert harmless(out) == out
+
+
+@pytest.mark.parametrize("text", ["plain", "tab\tand\nline", "größer 日本 ✔ µs", "C:\\x07", ""])
+def test_other_text_stays(text: str) -> None:
+    """Letters of any language, tabs and line feeds are harmless."""
+    assert harmless(text) == text
+
+
+@pytest.mark.parametrize("by", ["value", "mark"])
+def test_a_secret_is_taken_out(by: str) -> None:
+    """Wherever it stands and however often, the longest first where one begins another."""
+    secrets = ["hf_abcdefgh", "hf_abcdefghijkl", "größer als 8"]
+
+    def out(text: str) -> str:
+        marks = [mark_of(secret) for secret in sorted(secrets, key=len, reverse=True)]
+        return redacted(text, secrets) if by == "value" else redacted(text, (), marks)
+
+    assert out("token=hf_abcdefgh.") == f"token={REDACTED}."
+    assert out("hf_abcdefghijklhf_abcdefgh") == REDACTED * 2
+    assert out("größer als 8") == REDACTED
+    assert out("hf_abcdefg is another text") == "hf_abcdefg is another text"
+
+
+def test_a_mark_does_not_hold_its_value() -> None:
+    """Two marks of one value have nothing in common but its length."""
+    one, other = mark_of("a-long-secret"), mark_of("a-long-secret")
+    assert "secret" not in one.model_dump_json()
+    assert (one.length, one.digest != other.digest) == (13, True)
+
+
+def test_plain_data_is_gone_through() -> None:
+    """Every text at every depth; numbers, names of keys and kinds of sequences stay."""
+    data: Mapping[str, Any] = {"a": ["x", ("x", 1.5)], "x": {"b": None, "c": "x"}}
+    assert mapped(data, lambda text: text + "!") == {"a": ["x!", ("x!", 1.5)], "x": {"b": None, "c": "x!"}}
