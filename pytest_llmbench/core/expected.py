@@ -16,6 +16,7 @@ class Expected:
         least_loss: below which no model can be on this data, in the mean of a step; None where it is not known.
         spread: how far the mean losses of two ranks may be apart in one step for the difference of their data alone,
             nat; None where the engine does not know.
+        one_model: whether all ranks train one model, so that each knows the norm of the whole gradient.
         own_losses: whether each rank says the loss of its own sequences; else all say the mean.
     """
 
@@ -24,9 +25,5 @@ class Expected:
     first_loss: tuple[float, float] | None = None
     least_loss: float | None = None
     spread: float | None = None
+    one_model: bool = False
     own_losses: bool = True
-
-    @property
-    def counts(self) -> bool:
-        """Whether every rank has to say what it counted of its training."""
-        return self.parameters is not None

@@ -9,6 +9,13 @@ from pydantic import PositiveFloat
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.torch_options import Attention, Collectives
 
+_MULTIPLE = 128  # rows of an embedding, for aligned products
+
+
+def padded_vocabulary(size: int, ranks: int) -> int:
+    """Rows of an embedding of `size` tokens that splits evenly over `ranks`, aligned on each."""
+    return -(-size // (_MULTIPLE * ranks)) * _MULTIPLE * ranks
+
 
 class Options(Strict):
     """What only engine megatron_core knows of a recipe.

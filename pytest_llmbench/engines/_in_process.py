@@ -78,7 +78,7 @@ class InProcess:
         yield from ()
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002 - an engine knows more
-        """Say what is expected of every training, whatever is trained."""
+        """Expect nothing in particular."""
         return Expected()
 
     def progress(self, folder: Path) -> Progress | None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_llmbench.core.deepspeed_options import Options
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import Parallelism, Recipe
+from pytest_llmbench.core.expected import Expected
+from pytest_llmbench.core.recipes import ModelShape, Parallelism, Recipe
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._in_process import InProcess
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import options_of
+from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.judging.language_losses import expected_of
+
+# What rounding makes of ln 2.
+_GUESS_NAT = 0.02
 
 
 class DeepSpeedEngine(InProcess):
@@ -31,6 +39,23 @@ class DeepSpeedEngine(InProcess):
         how = f"options.step {options.step}" if options.step != "sft" else f"options.lora_dim {options.lora_dim}"
         return f"with {how} a step does not train all weights on every token"
 
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected:
+        """Say what its ranks are to show of this training.
+
+        Scorers start from zero: each of two answers is as good as the other, and the loss is ln 2. What a critic is
+        off by at first depends on the scores.
+        """
+        options = options_of(recipe, Options)
+        language = _weights(recipe.model, recipe)
+        if options.step == "sft":
+            return expected_of(recipe, topology, parameters=language, initial_std=0.02)
+        plain = Expected(layers=recipe.model.layers, least_loss=0.0, one_model=True)
+        if options.step == "reward":
+            number, guess = language + recipe.model.hidden_size + 1, math.log(2)
+            return replace(plain, parameters=number, first_loss=(guess - _GUESS_NAT, guess + _GUESS_NAT))
+        critic = options.critic or recipe.model
+        return replace(plain, parameters=language + _weights(critic, recipe) + critic.hidden_size + 1)
+
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""
         yield from batch_problem(recipe, topology)
@@ -43,6 +68,11 @@ class DeepSpeedEngine(InProcess):
             yield from str(error).splitlines()
             return
         yield from (f"{where}: {problem}" for problem in _contradictions(recipe, options))
+
+
+def _weights(model: ModelShape, recipe: Recipe) -> int:
+    """Of OPT's body with its tied output: transformers keeps two positions that no token has."""
+    return parameters(model, recipe.sequence_length) + 2 * model.hidden_size
 
 
 def _unsupported(recipe: Recipe) -> Iterator[str]:

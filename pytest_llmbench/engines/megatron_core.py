@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.megatron_options import Options
+from pytest_llmbench.core.expected import Expected
+from pytest_llmbench.core.megatron_options import Options, padded_vocabulary
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._in_process import InProcess
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import options_of
+from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.judging.language_losses import expected_of
 
 
 class MegatronCoreEngine(InProcess):
@@ -31,6 +34,14 @@ class MegatronCoreEngine(InProcess):
         """
         by_nccl = recipe.parallelism.tensor > 1 and recipe.options.get("collectives") != "copies"
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if by_nccl else {}
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected:
+        """Say what its ranks are to show of this training; all of them say the mean loss of all copies."""
+        model = recipe.model
+        padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
+        rows = padding if options_of(recipe, Options).pad_vocabulary else 0
+        number = parameters(model, recipe.sequence_length) + rows * model.hidden_size
+        return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""

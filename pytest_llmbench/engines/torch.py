@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.recipes import Parallelism, Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.core.torch_options import Options
 from pytest_llmbench.engines._in_process import InProcess
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
+from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.judging.language_losses import expected_of
 
 
 class TorchEngine(InProcess):
@@ -20,6 +23,11 @@ class TorchEngine(InProcess):
     packages = {"torch": "PyTorch"}  # noqa: RUF012 - nobody writes to it
     extra = "torch"
     options: type[Strict] = Options
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected:
+        """Say what its ranks are to show of this training."""
+        number = parameters(recipe.model, recipe.sequence_length)
+        return expected_of(recipe, topology, parameters=number, initial_std=0.006)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""

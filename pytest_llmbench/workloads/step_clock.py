@@ -9,6 +9,7 @@ from typing import Protocol, Self
 import torch
 import torch.distributed as dist
 
+from pytest_llmbench.workloads.fed import Fed
 from pytest_llmbench.workloads.machine import peak_memory_bytes
 from pytest_llmbench.workloads.steplog import StepLog
 
@@ -29,10 +30,13 @@ class _Asked:
 
     Attributes:
         numbers: loss and norm, [2] in the host's memory, there when `end` is passed.
+        samples, tokens: that this rank counts in it.
     """
 
     numbers: torch.Tensor
     end: _Mark
+    samples: int
+    tokens: int
 
 
 class StepClock:
@@ -46,13 +50,16 @@ class StepClock:
     Args:
         log: of this rank.
         device: where it trains.
-        samples: sequences that this rank counts in a step.
+        samples: sequences that this rank counts in each step.
         tokens: the same in tokens.
+        fed: what counts them, in place of both.
     """
 
-    def __init__(self, log: StepLog, device: torch.device, *, samples: int, tokens: int) -> None:
+    def __init__(
+        self, log: StepLog, device: torch.device, *, samples: int = 0, tokens: int = 0, fed: Fed | None = None
+    ) -> None:
         self._log, self._device = log, device
-        self._samples, self._tokens = samples, tokens
+        self._count = fed.of_step if fed is not None else lambda: (samples, tokens)
         self._asked: _Asked | None = None
 
     def start(self) -> None:
@@ -69,7 +76,7 @@ class StepClock:
             loss: a scalar on the device, as `StepLog.step` has it.
             grad_norm: the same.
         """
-        before, self._asked = self._asked, _asked(loss, grad_norm)
+        before, self._asked = self._asked, _asked(loss, grad_norm, *self._count())
         self._write(before)
         if self._device.type == "cpu":
             self.finish()
@@ -89,22 +96,22 @@ class StepClock:
         self._log.step(
             seconds=seconds,
             ended=self._ended_at,
-            tokens=self._tokens,
-            samples=self._samples,
+            tokens=step.tokens,
+            samples=step.samples,
             loss=loss,
             grad_norm=grad_norm,
             peak_memory_bytes=peak_memory_bytes(self._device),
         )
 
 
-def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float) -> _Asked:
+def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float, samples: int, tokens: int) -> _Asked:
     if not isinstance(grad_norm, torch.Tensor):
         grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
     numbers = torch.stack([loss.float(), grad_norm.float()])
     if loss.device.type == "cuda":
         host = torch.empty(2, pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)
-    return _Asked(numbers=numbers, end=_mark(loss.device))
+    return _Asked(numbers=numbers, end=_mark(loss.device), samples=samples, tokens=tokens)
 
 
 def _mark(device: torch.device) -> _Mark:

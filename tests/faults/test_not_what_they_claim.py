@@ -127,6 +127,7 @@ def test_a_true_run_is_judged(logs: Logs, trained: Path) -> None:
     record = logs.judge(trained / "recipes")
     assert record.problem is None
     assert record.metrics["loss_drop"].value > 0
+    assert record.findings == ()
     assert {info.token for info in record.rank_info} == {record.run_token}
     logs.record(run_token=None, hosts=[])
     assert logs.judge(trained / "recipes").problem is None
@@ -185,6 +186,20 @@ def rank_too_many(logs: Logs) -> None:
     """A third rank has a log."""
     start, *rest = logs.events(1)
     logs.write(2, [start | {"rank": 2, "local_rank": 2, "pid": 3}, *rest])
+
+
+def idle(logs: Logs) -> None:
+    """The ranks take as long again, and longer, after their last step."""
+    logs.change("end", lambda e: {"time": e["time"] + 20})
+
+
+def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
+    """It is kept for every run, and a finding where it is much."""
+    idle(logs)
+    record = logs.judge(trained / "recipes")
+    assert record.problem is None
+    assert record.outside_steps["around_s"] > 20
+    assert "was no step" in record.findings[0]
 
 
 def forget_task(logs: Logs) -> None:
@@ -259,6 +274,54 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "two runs spliced": (splice, "implausible"),
     "resumed in a second file": (resume, "restarted"),
     "resumed in one file": (resume_in_one, "unreadable_log"),
+    # work
+    "nothing is said of the training": (
+        lambda x: x.write(1, [e for e in x.events(1) if e["event"] != "training"]), "wrong_work"
+    ),
+    "two layers in place of one": (lambda x: x.change("training", lambda _: {"layers": 2}), "wrong_work"),
+    "a smaller model": (
+        lambda x: x.change("training", lambda e: {"parameters": e["parameters"] - 32}), "wrong_work"
+    ),
+    "a larger model on one rank": (
+        lambda x: x.change("training", lambda e: {"parameters": e["parameters"] + 32}, (1,)), "wrong_work"
+    ),
+    "half sequences": (lambda x: x.change("training", lambda _: {"sequence_length": 16}), "wrong_work"),
+    "sequences of several lengths": (
+        lambda x: x.change("training", lambda _: {"sequence_length": None}, (1,)), "wrong_work"
+    ),
+    "another micro batch": (lambda x: x.change("training", lambda _: {"micro_batch_size": 4}), "wrong_work"),
+    "another precision": (lambda x: x.change("training", lambda _: {"precision": "bf16"}), "wrong_work"),
+    "each rank in a group of its own": (lambda x: x.change("training", lambda _: {"world_size": 1}), "wrong_work"),
+    "tensor parallel": (
+        lambda x: x.change("training", lambda e: {"tensor": 2, "tensor_rank": e["copy_rank"], "copy_rank": 0}),
+        "wrong_work",
+    ),
+    "one copy twice": (lambda x: x.change("training", lambda _: {"copy_rank": 0}), "wrong_work"),
+    "half of the tokens": (lambda x: x.change("step", lambda e: {"tokens": e["tokens"] // 2}), "wrong_work"),
+    "half of the sequences on one rank": (
+        lambda x: x.change("step", lambda e: {"samples": e["samples"] // 2}, (1,)), "wrong_work"
+    ),
+    # losses
+    "loss that stands still": (lambda x: x.change("step", lambda _: {"loss": 4.7}), "same_rank"),
+    "loss of one rank that stands still": (lambda x: x.change("step", lambda _: {"loss": 4.7}, (1,)), "no_training"),
+    "loss that stands still from the third step on": (
+        lambda x: x.change("step", lambda e: {"loss": 4.7 if e["step"] > 2 else e["loss"]}, (0,)), "no_training"
+    ),
+    "gradient norm of nothing": (lambda x: x.change("step", lambda _: {"grad_norm": 0.0}), "no_training"),
+    "gradient norm of nothing but for the first": (
+        lambda x: x.change("step", lambda e: {"grad_norm": e["grad_norm"] if e["step"] == 1 else 0.0}), "no_training"
+    ),
+    "loss that falls to nothing": (
+        lambda x: x.change("step", lambda e: {"loss": e["loss"] / e["step"] ** 2}), "implausible"
+    ),
+    "loss of a model that knows": (lambda x: x.change("step", lambda e: {"loss": e["loss"] - 1}), "implausible"),
+    "loss of another vocabulary": (lambda x: x.change("step", lambda e: {"loss": e["loss"] + 1}), "implausible"),
+    "a rank whose losses are others": (
+        lambda x: x.change("step", lambda e: {"loss": e["loss"] + 3 * (e["step"] > 6)}, (1,)), "ranks_differ"
+    ),
+    "each rank with a gradient of its own": (
+        lambda x: x.change("step", lambda e: {"grad_norm": 1.1 * e["grad_norm"]}, (1,)), "ranks_differ"
+    ),
     "a file too many": (
         lambda x: (x.run / "steps" / "rank-00001.jsonl.1").write_text(x.path(1).read_text()), "restarted"
     ),
@@ -324,11 +387,14 @@ def test_processes_of_two_containers_may_have_the_same_number(logs: Logs, traine
 def test_step_logs_of_before_are_judged(logs: Logs, trained: Path) -> None:
     """Logs of schema version 1, without a record, are judged by what they have."""
     for rank in (0, 1):
-        old = [{k: v for k, v in event.items() if k not in NEW[event["event"]]} for event in logs.events(rank)]
+        events = [event for event in logs.events(rank) if event["event"] != "training"]
+        old = [{k: v for k, v in event.items() if k not in NEW[event["event"]]} for event in events]
         logs.write(rank, [event | {"schema": 1} if event["event"] == "start" else event for event in old])
     forget_task(logs)
     logs.record(run_token=None)
-    assert logs.judge(trained / "recipes").problem is None
+    record = logs.judge(trained / "recipes")
+    assert record.problem is None
+    assert "schema version 1" in record.findings[-1]
     logs.start(pid=7)
     problem = logs.judge(trained / "recipes").problem
     assert problem is not None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.completion import completed, ended_whole, one_run
+from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.findings import findings
 from pytest_llmbench.judging.sanity.identity import different, origin
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
-from pytest_llmbench.judging.sanity.losses import falling, finite
+from pytest_llmbench.judging.sanity.losses import alike, falling, finite, moving, moving_in_log, possible
 from pytest_llmbench.judging.sanity.outside import outside
 from pytest_llmbench.judging.sanity.ranks import hardware, hosts, ranks, world_size
 from pytest_llmbench.judging.sanity.rates import implausible, products
@@ -19,10 +20,23 @@ __all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "ou
 
 # The most telling ones first.
 _OF_RANKS = (
-    unreadable, one_run, ranks, origin, hosts, hardware, different, claims,
-    steps, ended_whole, work, finite, falling, stamps, clock, products,
+    unreadable, one_run, ranks, origin, hosts, hardware, different, claims, counted,
+    steps, ended_whole, work, finite, moving, possible, alike, falling, stamps, clock, products,
 )  # fmt: skip
-_OF_A_COMMAND = (one_run, completed, hardware, world_size, claims, lines, work, finite, falling, clock, doubts)
+_OF_A_COMMAND = (
+    one_run,
+    completed,
+    hardware,
+    world_size,
+    claims,
+    lines,
+    work,
+    finite,
+    moving_in_log,
+    falling,
+    clock,
+    doubts,
+)
 
 
 def first_problem(evidence: Evidence) -> Problem | None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import statistics as stats
 from collections.abc import Iterator
 
+from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
+# Two steps on different data may have one loss by chance, to the last digit that is kept.
+_STILL_STEPS = 3
+# What all ranks are told is the same, but for rounding.
+_SAME_LOSS = 1e-3
 # Losses of a few noisy steps may wander; a training that ends this far above its start went wrong.
 _LOSS_RISE_NAT = 0.05
 
@@ -18,6 +24,83 @@ def finite(e: Evidence) -> Iterator[Problem]:
         for name, value in (("loss", step.loss), ("grad norm", step.grad_norm)):
             if value is not None and not math.isfinite(value):
                 yield Problem(kind="not_finite", message=f"{name} is {value} at step {step.step}")
+
+
+def moving(e: Evidence) -> Iterator[Problem]:
+    """Refuse a loss that stands still, and gradients of nothing."""
+    for info in e.series.ranks:
+        who = f"rank {info.rank} on {info.host}"
+        if info.steps is not None and info.steps.still >= _STILL_STEPS:
+            yield _idle(f"{who} has the very same loss in {info.steps.still} steps one after the other")
+        if info.steps is not None and info.steps.flat:
+            yield _idle(f"{who} has a gradient norm of 0 in {info.steps.flat} of {info.steps.count} steps")
+
+
+def moving_in_log(e: Evidence) -> Iterator[Problem]:
+    """Refuse the same in a framework's log, whose numbers have few digits."""
+    losses = [step.loss for step in e.series.steps if step.loss is not None]
+    if len(losses) >= _STILL_STEPS and len(set(losses)) == 1:
+        yield _idle(f"its loss is {losses[0]:.6g} in all {len(losses)} steps")
+    norms = [step.grad_norm for step in e.series.steps if step.grad_norm is not None]
+    if norms.count(0.0) > len(norms) / 2:
+        yield _idle(f"its gradient norm is 0 in {norms.count(0.0)} of {len(norms)} steps")
+
+
+def _idle(why: str) -> Problem:
+    return Problem(kind="no_training", message=f"{why}: nothing was learned, or not on new data")
+
+
+def possible(e: Evidence) -> Iterator[Problem]:
+    """Refuse losses that no training from the beginning has on this data."""
+    known = [step for step in e.series.steps if step.loss is not None]
+    if e.expected is None or not known:
+        return
+    bounds, least, first = e.expected.first_loss, e.expected.least_loss, known[0].loss or 0.0
+    if bounds is not None and known[0].step == 1 and not bounds[0] <= first <= bounds[1]:
+        yield Problem(
+            kind="implausible",
+            message=f"the loss of step 1 is {first:.4g}; before anything is learned it is between {bounds[0]:.4g} and "
+            f"{bounds[1]:.4g}",
+        )
+    low = [step for step in known if least is not None and not (step.loss or 0.0) > least]
+    if low:
+        yield Problem(
+            kind="implausible",
+            message=f"the loss of step {low[0].step} is {low[0].loss:.4g}; on this data no model is at {least:.4g} or "
+            f"below",
+        )
+
+
+def alike(e: Evidence) -> Iterator[Problem]:
+    """Refuse ranks that did not train one model."""
+    if e.expected is None or not e.expected.one_model:
+        return
+    if e.series.unlike_norms is not None:
+        yield _apart(e.series.unlike_norms)
+    of_ranks = [(info, info.steps.quarters) for info in e.series.ranks if info.steps is not None]
+    number = min((len(quarters) for _, quarters in of_ranks), default=0)
+    for part in range(number):
+        usual = stats.median(quarters[part] for _, quarters in of_ranks)
+        allowed = _allowed(e, e.expected, usual, max(1, e.recipe.steps // number))
+        for info, quarters in of_ranks:
+            if abs(quarters[part] - usual) > allowed:
+                yield _apart(
+                    f"rank {info.rank} on {info.host} has a mean loss of {quarters[part]:.4g} in part {part + 1} of "
+                    f"{number} of the steps, and the ranks' median is {usual:.4g}"
+                )
+
+
+def _allowed(e: Evidence, due: Expected, usual: float, steps: int) -> float:
+    """How far a rank's mean loss over so many steps may be from the others'."""
+    if not due.own_losses:
+        return _SAME_LOSS * usual
+    if due.spread is None:
+        return math.inf
+    return due.spread / (math.sqrt(steps) if e.recipe.data.kind == "synthetic" else 1.0)
+
+
+def _apart(why: str) -> Problem:
+    return Problem(kind="ranks_differ", message=f"{why}: the ranks did not train one model")
 
 
 def falling(e: Evidence) -> Iterator[Problem]:

@@ -18,7 +18,8 @@ class Outside:
         steps_s: in steps, seconds.
         before_s: from launch to the first step, which starts ranks, builds the model and measures rates; None where
             nobody knows.
-        around_s: all the rest: between steps and after the last, and before the first where that is not known apart.
+        around_s: all the rest up to the end of the ranks: between steps and after the last; where their end is not
+            known, up to that of the run, and before the first step where that is not known apart.
     """
 
     steps_s: float
@@ -39,13 +40,17 @@ class Outside:
 
 def outside(e: Evidence) -> Outside | None:
     """Tell the time outside of steps; None where no clock but the steps' own is known."""
-    if e.wall_s is None:
-        return None
-    seconds = seconds_of(e.series.steps)
-    began = min((info.steps.began for info in e.series.ranks if info.steps is not None), default=None)
+    seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
+    began = min((info.steps.began for info in ranks if info.steps), default=None)
+    finished = max((info.finished for info in ranks if info.finished is not None), default=None)
     launched = e.origin.launched
     before = None if began is None or launched is None else max(0.0, began - launched)
-    around = e.wall_s - seconds - (before or 0.0)
+    if began is not None and finished is not None:  # what comes after the ranks' end is the launcher's
+        around = finished - began - seconds
+    elif e.wall_s is not None:
+        around = e.wall_s - seconds - (before or 0.0)
+    else:
+        return None
     return Outside(steps_s=seconds, before_s=before, around_s=max(0.0, around)) if math.isfinite(around) else None
 
 

@@ -82,8 +82,7 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
 
 
 def _loop(setup: Setup, training: Training, log: StepLog) -> None:
-    samples = setup.rank_batch
-    clock = StepClock(log, setup.device, samples=samples, tokens=samples * setup.recipe.sequence_length)
+    clock = StepClock(log, setup.device, fed=setup.fed)
     clock.start()
     for step in range(1, setup.recipe.steps + 1):
         loss = _step(setup, training, log, step)
@@ -93,6 +92,14 @@ def _loop(setup: Setup, training: Training, log: StepLog) -> None:
         if remark and setup.rank == 0:
             print(f"step {step}: {remark}", flush=True)
     clock.finish()
+    weights = [weight for model in training.models for weight in model.weights]
+    event = setup.fed.trained(
+        layers=training.models[0].layers,
+        parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
+        dtypes={weight.dtype for weight in weights},
+        copy=setup.rank,
+    )
+    log.training(event)
 
 
 def _step(setup: Setup, training: Training, log: StepLog, step: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ class Reward:
         rejected = chosen.clone()
         rejected[:, answer] = recipe.model.vocab_size - 1 - chosen[:, answer]
         enter("forward")
-        better, worse = self._model.engine(torch.cat((chosen, rejected)))[:, -1].chunk(2)
+        better, worse = self._model.engine(self._setup.fed.take(torch.cat((chosen, rejected))))[:, -1].chunk(2)
         loss = -functional.logsigmoid(better - worse).mean()
         enter("backward")
         self._model.backward(loss)

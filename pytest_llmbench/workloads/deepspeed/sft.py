@@ -27,7 +27,7 @@ class Sft:
         enter("data")
         inputs, targets = batch(self._data, first, self._setup.recipe.micro_batch_size, self._setup.device)
         enter("forward")
-        logits = self._model.engine(inputs).logits
+        logits = self._model.engine(self._setup.fed.take(inputs)).logits
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         enter("backward")
         self._model.backward(loss)

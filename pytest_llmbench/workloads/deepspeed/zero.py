@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import deepspeed
 import torch
 from torch import nn
+from transformers.models.opt.modeling_opt import OPTDecoderLayer
 
 from pytest_llmbench.core.deepspeed_options import Options
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.workloads.deepspeed import flat_adamw
+from pytest_llmbench.workloads.fed import Fed
 from pytest_llmbench.workloads.learning_rate import learning_rate
 
 _STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
@@ -27,6 +29,7 @@ class Setup:
     Attributes:
         rank_batch: sequences per step of this rank.
         seed: of all initial values.
+        fed: counts what is trained on.
     """
 
     recipe: Recipe
@@ -35,6 +38,7 @@ class Setup:
     rank: int
     rank_batch: int
     seed: int
+    fed: Fed = field(default_factory=Fed)
 
     @property
     def stage(self) -> int:
@@ -105,6 +109,16 @@ class ZeroModel:
         for state in self._optimizer.state.values():  # nor must that step count as the first one
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """All of the model's, trained or frozen, but for updates of low rank; sharded ones may be empty here."""
+        return [weight for name, weight in self.engine.module.named_parameters() if ".lora_" not in name]
+
+    @property
+    def layers(self) -> int:
+        """How many it has."""
+        return sum(isinstance(module, OPTDecoderLayer) for module in self.engine.module.modules())
 
     def generating(self) -> AbstractContextManager[Any]:
         """Hold a sharded model whole for a `with` block, as far as the recipe wants that: a pass per token is many."""

@@ -19,7 +19,7 @@ from pytest_llmbench.workloads import attention, matmul
 from pytest_llmbench.workloads.learning_rate import learning_rate
 from pytest_llmbench.workloads.megatron_core.model import DTYPE
 from pytest_llmbench.workloads.megatron_core.optimizer import fused_step
-from pytest_llmbench.workloads.megatron_core.training import Training, prepare
+from pytest_llmbench.workloads.megatron_core.training import Training, prepare, trained
 from pytest_llmbench.workloads.step_clock import StepClock
 from pytest_llmbench.workloads.steplog import StepLog
 from pytest_llmbench.workloads.tokens import batch
@@ -39,8 +39,7 @@ def run(recipe: Recipe, options: Options, device: torch.device, log: StepLog) ->
 
 
 def _loop(training: Training, log: StepLog) -> None:
-    work = training.copy_batch if training.speaks else 0
-    clock = StepClock(log, training.device, samples=work, tokens=work * training.recipe.sequence_length)
+    clock = StepClock(log, training.device, fed=training.fed)
     clock.start()
     for step in range(1, training.recipe.steps + 1):
         loss = _forward_backward(training, log, step)
@@ -48,6 +47,7 @@ def _loop(training: Training, log: StepLog) -> None:
         norm = _update(training, step)
         clock.step(_mean_over_copies(training, loss), norm)
     clock.finish()
+    log.training(trained(training))
 
 
 def _forward_backward(training: Training, log: StepLog, step: int) -> torch.Tensor:
@@ -85,7 +85,7 @@ def _forward(
     if _sees_tokens(chunk):
         enter("data", micro_batch)
         inputs, targets = batch(training.tokens, first, training.recipe.micro_batch_size, training.device)
-        positions = training.positions
+        inputs, positions = training.fed.take(inputs), training.positions
     enter("forward", micro_batch)
     output = chunk(inputs, positions, None, labels=targets)
     output.register_hook(lambda _: enter("backward", micro_batch))

@@ -17,12 +17,6 @@ from pytest_llmbench.workloads.megatron_core.sending import Split, gather
 # Of logits at a time: 32 bits index so many of 51200 columns, and where nothing is compiled no more are copied to fp32.
 _ROWS = 4096
 # What Megatron-LM pads to, per tensor-parallel rank.
-_MULTIPLE = 128
-
-
-def padded_vocabulary(size: int, ranks: int) -> int:
-    """Rows of an embedding of `size` tokens that splits evenly over `ranks`, aligned on each."""
-    return -(-size // (_MULTIPLE * ranks)) * _MULTIPLE * ranks
 
 
 class Model(GPTModel):  # type: ignore[misc]

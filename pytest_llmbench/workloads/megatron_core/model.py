@@ -12,10 +12,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
-from pytest_llmbench.core.megatron_options import Options
+from pytest_llmbench.core.megatron_options import Options, padded_vocabulary
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.workloads.megatron_core import layer
-from pytest_llmbench.workloads.megatron_core.loss import Model, padded_vocabulary
+from pytest_llmbench.workloads.megatron_core.loss import Model
 from pytest_llmbench.workloads.megatron_core.sending import split
 from pytest_llmbench.workloads.megatron_core.weights import initialise
 

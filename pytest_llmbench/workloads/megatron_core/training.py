@@ -12,10 +12,13 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.megatron_options import Options
 from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.step_events import TrainingEvent
+from pytest_llmbench.workloads.fed import Fed
 from pytest_llmbench.workloads.megatron_core.model import DTYPE, build, transformer_config
 from pytest_llmbench.workloads.megatron_core.optimizer import fuse
 from pytest_llmbench.workloads.tokens import Tokens, open_tokens, stable_seed
@@ -36,6 +39,7 @@ class Training:
             step.
         copy_batch: sequences per step of one copy.
         speaks: whether this rank is the one of its copy that knows the loss and counts the tokens.
+        fed: counts what the model is fed.
     """
 
     recipe: Recipe
@@ -49,6 +53,7 @@ class Training:
     copy: int
     copy_batch: int
     speaks: bool
+    fed: Fed
 
 
 def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
@@ -77,6 +82,8 @@ def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
     model_parallel_cuda_manual_seed(seed)
     config = transformer_config(recipe, device)
     chunks = _spread(build(recipe, options, config, device, _SEED), recipe, options, config)
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    speaks = last and parallel_state.get_tensor_model_parallel_rank() == 0
     return Training(
         recipe=recipe,
         device=device,
@@ -88,8 +95,35 @@ def prepare(recipe: Recipe, options: Options, device: torch.device) -> Training:
         copies=copies,
         copy=copy,
         copy_batch=recipe.samples_per_step // copies,
-        speaks=parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        and parallel_state.get_tensor_model_parallel_rank() == 0,
+        speaks=speaks,
+        fed=Fed(speaks=speaks),
+    )
+
+
+def trained(training: Training) -> TrainingEvent:
+    """Say what this rank trained: its part of the model."""
+    tensor = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
+    pipeline = (
+        parallel_state.get_pipeline_model_parallel_rank(),
+        parallel_state.get_pipeline_model_parallel_world_size(),
+    )
+    parameters = [
+        (name, parameter)
+        for chunk in training.chunks
+        for name, parameter in chunk.named_parameters()
+        # Tensor-parallel ranks hold alike what is not split; the last of several stages has a copy of the embedding.
+        if (tensor[0] == 0 or getattr(parameter, "tensor_model_parallel", False))
+        and not (pipeline[1] > 1 and name.endswith("output_layer.weight"))
+    ]
+    return training.fed.trained(
+        layers=sum(isinstance(module, TransformerLayer) for chunk in training.chunks for module in chunk.modules()),
+        parameters=sum(parameter.numel() for _, parameter in parameters),
+        dtypes={
+            parameter.dtype for chunk in training.chunks for parameter in chunk.parameters() if parameter.dim() > 1
+        },
+        tensor=tensor,
+        pipeline=pipeline,
+        copy=training.copy,
     )
 
 

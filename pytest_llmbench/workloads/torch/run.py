@@ -13,11 +13,13 @@ from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.torch_options import Options
 from pytest_llmbench.workloads import attention, matmul
 from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.fed import Fed
 from pytest_llmbench.workloads.learning_rate import learning_rate
 from pytest_llmbench.workloads.rendezvous import limit_threads, process_group
 from pytest_llmbench.workloads.step_clock import StepClock
 from pytest_llmbench.workloads.steplog import StepLog
 from pytest_llmbench.workloads.tokens import Tokens, batch, open_tokens, stable_seed
+from pytest_llmbench.workloads.torch.decoder import Block
 from pytest_llmbench.workloads.torch.parallel import build_model, clip_gradients, gradient_sync
 
 # Of parameters and dropout, as in the OPT baselines; the data has its own.
@@ -65,6 +67,7 @@ class _Training:
     tokens: Tokens
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    fed: Fed
 
     def firsts(self, step: int) -> range:
         """The first sequence of each micro batch of this rank in a 1-based step."""
@@ -95,18 +98,26 @@ def _prepare(recipe: Recipe, options: Options, context: RankContext, device: tor
             weight_decay=recipe.optimizer.weight_decay,
             fused=True,
         ),
+        fed=Fed(),
     )
 
 
 def _loop(training: _Training, log: StepLog) -> None:
-    samples = training.rank_batch
-    clock = StepClock(log, training.device, samples=samples, tokens=samples * training.recipe.sequence_length)
+    clock = StepClock(log, training.device, fed=training.fed)
     clock.start()
     for step in range(1, training.recipe.steps + 1):
         loss = _forward_backward(training, log, step)
         log.phase(step, "optimizer")
         clock.step(loss, _update(training, step))
     clock.finish()
+    trained = list(training.optimizer.state)  # what never had a gradient has none
+    event = training.fed.trained(
+        layers=sum(isinstance(module, Block) for module in training.model.modules()),
+        parameters=sum(parameter.numel() for parameter in trained),
+        dtypes={parameter.dtype for parameter in trained},
+        copy=training.rank,
+    )
+    log.training(event)
 
 
 def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
@@ -119,7 +130,7 @@ def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Ten
         with gradient_sync(training.model, enabled=first == firsts[-1], keep=keep):
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-                loss = training.model(inputs, targets) / len(firsts)
+                loss = training.model(training.fed.take(inputs), targets) / len(firsts)
             log.phase(step, "backward", micro_batch)
             loss.backward()
         total += loss.detach()

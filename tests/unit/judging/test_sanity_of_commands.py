@@ -163,3 +163,21 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
     assert took <= 5.0 or problem is not None
     if problem is not None:
         assert f"the steps add up to {took:.4g} s" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"loss": 5.0}, "its loss is 5 in all 12 steps"),
+        ({"grad_norm": 0.0}, "its gradient norm is 0 in 12 of 12 steps"),
+    ],
+)
+def test_a_log_in_which_nothing_moves_is_no_training(changes: dict[str, float], told: str) -> None:
+    """The very same loss in all steps, or gradients of nothing, are of no training, however fast."""
+    lines = tuple(step.model_copy(update=changes) for step in steps())
+    problem = first_problem(evidence(lines))
+    assert problem is not None
+    assert (problem.kind, told in problem.message) == ("no_training", True)
+    few = tuple(step.model_copy(update=changes) if step.step < 3 else step for step in lines)
+    moved = tuple(s.model_copy(update={"loss": 5.0 - s.step / 100}) if s.step > 2 else s for s in few)
+    assert first_problem(evidence(tuple(s.model_copy(update={"grad_norm": 1.0}) for s in moved))) is None

@@ -1,0 +1,76 @@
+"""Between which bounds the losses of a language model that starts from random values can be."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from pytest_llmbench.core.expected import Expected
+from pytest_llmbench.core.recipes import ModelShape, Recipe, SyntheticTokens
+from pytest_llmbench.core.topology import Topology
+
+# How far chance, in initial values and in one step's data, moves a first loss.
+_CHANCE_NAT = 0.5
+# Deviations from the mean that no step of any run shows.
+_DEVIATIONS = 8.0
+# Losses of bf16 and fp16 are rounded on their way.
+_ROUNDING = 0.02
+# Spread of a model's losses over tokens, where the data are not known; of text it is 2 to 3.
+_OF_TEXT_NAT = 3.0
+# By so much of the largest loss may ranks differ whose documents differ.
+_OF_DOCUMENTS = 0.25
+
+
+def expected_of(
+    recipe: Recipe, topology: Topology, *, parameters: int, initial_std: float, own_losses: bool = True
+) -> Expected:
+    """Say what a whole decoder shows that is trained on the mean cross entropy of all tokens, from random values.
+
+    Args:
+        recipe: what is trained.
+        topology: on which ranks.
+        parameters: of one copy, as its ranks count them.
+        initial_std: of its matrices.
+        own_losses: whether each rank says the loss of its own sequences.
+    """
+    recipe = recipe.on(topology)
+    copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
+    of_copy = math.sqrt(recipe.tokens_per_step / copies)
+    if isinstance(recipe.data, SyntheticTokens):
+        entropy, deviation = zipf(recipe.model.vocab_size)
+        least = (1 - _ROUNDING) * entropy - _DEVIATIONS * deviation / math.sqrt(recipe.tokens_per_step)
+        spread = _DEVIATIONS * max(deviation, _OF_TEXT_NAT) / of_copy
+    else:
+        least = 0.0
+        spread = _DEVIATIONS * _OF_TEXT_NAT / of_copy + _OF_DOCUMENTS * math.log(recipe.model.vocab_size)
+    return Expected(
+        layers=recipe.model.layers,
+        parameters=parameters,
+        first_loss=first_loss(recipe.model, initial_std),
+        least_loss=max(0.0, least),
+        spread=spread,
+        own_losses=own_losses,
+        one_model=True,
+    )
+
+
+def first_loss(model: ModelShape, initial_std: float) -> tuple[float, float]:
+    """Least and most that the first loss can be, nat per token.
+
+    A model that knows nothing gives each of V tokens the same probability: ln V. Logits are products of a normed vector
+    (√h long) with rows of the embedding (√h s long, where s is their deviation): they scatter by √h s, which adds
+    h s² / 2. The row of the input token itself is part of that vector, as the embedding is tied: its logit is at most
+    h s, and where that is more than ln V it is what the loss comes to.
+    """
+    uniform, own = math.log(model.vocab_size), model.hidden_size * initial_std
+    return uniform - _CHANCE_NAT, max(uniform, own) + own * initial_std / 2 + _CHANCE_NAT
+
+
+@cache
+def zipf(vocab_size: int) -> tuple[float, float]:
+    """Entropy of the law of `workloads.tokens`, and the standard deviation of a token's surprise, nat."""
+    harmonic = math.fsum(1 / rank for rank in range(1, vocab_size + 1))
+    surprises = [(1 / (rank * harmonic), math.log(rank * harmonic)) for rank in range(1, vocab_size + 1)]
+    entropy = math.fsum(share * surprise for share, surprise in surprises)
+    square = math.fsum(share * surprise**2 for share, surprise in surprises)
+    return entropy, math.sqrt(max(0.0, square - entropy**2))

@@ -1,0 +1,69 @@
+"""Whether ranks counted, of their models, process group and tensors, what the recipe makes of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import product
+
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.step_events import TrainingEvent
+from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+
+
+def counted(e: Evidence) -> Iterator[Problem]:
+    """Ask every rank for what it counted, and compare what all of one copy hold with the recipe's model."""
+    if e.expected is None or e.expected.parameters is None:
+        return
+    # Ranks that wrote schema version 1 counted nothing: that is a finding.
+    silent = [info.rank for info in e.series.ranks if info.training is None and info.schema_version > 1]
+    if silent:
+        yield _wrong(f"ranks {listed(silent)} do not say what they trained")
+    known = {info.rank: info.training for info in e.series.ranks if info.training is not None}
+    if known and not silent:
+        yield from _layout(e, list(known.values()))
+        yield from _models(e, list(known.values()))
+        yield from _unfed(known)
+
+
+def _wrong(what: str) -> Problem:
+    return Problem(kind="wrong_work", message=f"{what}: another training was run than the one to be judged")
+
+
+def _layout(e: Evidence, ranks: list[TrainingEvent]) -> Iterator[Problem]:
+    """Ask for one rank on each place of each copy."""
+    layout = e.recipe.parallelism
+    copies = e.topology.world_size // layout.model_parallel_size
+    due = sorted(product(range(layout.tensor), range(layout.pipeline), range(copies)))
+    there = sorted((rank.tensor_rank, rank.pipeline_rank, rank.copy_rank) for rank in ranks)
+    if there != due:
+        yield _wrong(
+            f"the ranks have the places (tensor, pipeline, copy) {listed(there)}; the recipe has each once of tensor "
+            f"{layout.tensor} × pipeline {layout.pipeline} × {copies} copies"
+        )
+
+
+def _models(e: Evidence, ranks: list[TrainingEvent]) -> Iterator[Problem]:
+    """Compare layers and parameters of every copy with the recipe's model."""
+    layers: dict[tuple[int, int], int] = defaultdict(int)
+    parameters: dict[int, int] = defaultdict(int)
+    for rank in ranks:
+        layers[rank.copy_rank, rank.tensor_rank] += rank.layers
+        parameters[rank.copy_rank] += rank.parameters
+    due = e.expected
+    for (copy, _), number in sorted(layers.items()):
+        if due is not None and due.layers not in (None, number):
+            yield _wrong(f"copy {copy} of the model has {number} layers; recipe {e.recipe.name} says {due.layers}")
+    for copy, number in sorted(parameters.items()):
+        if due is not None and number != due.parameters:
+            yield _wrong(
+                f"copy {copy} of the model has {number} parameters; that of recipe {e.recipe.name} has {due.parameters}"
+            )
+
+
+def _unfed(ranks: dict[int, TrainingEvent]) -> Iterator[Problem]:
+    """Ask the first and the last stage, which see the tokens, for one length and one size of micro batches."""
+    ends = {rank: told for rank, told in ranks.items() if told.pipeline_rank in (0, told.pipeline - 1)}
+    odd = [rank for rank, told in ends.items() if None in (told.sequence_length, told.micro_batch_size)]
+    if odd:
+        yield _wrong(f"ranks {listed(odd)} were fed nothing, or micro batches of more than one shape")
