@@ -96,6 +96,8 @@ class Step(Strict):
     Attributes:
         step: 1-based number; the last one's, of several.
         interval: how many steps it is the mean of.
+        at: when its line was printed, in seconds by the log's own clock, which may be that of any zone.
+        paused: whether the log tells of an evaluation or a checkpoint between the line before and this one.
         seconds: duration of one step, from the last rank's end of the one before to the last rank's end of it.
         tokens: tokens of one step over all ranks (a word is a token).
         samples: sequences of one step over all ranks.
@@ -110,6 +112,8 @@ class Step(Strict):
 
     step: int
     interval: int = 1
+    at: float | None = None
+    paused: bool = False
     seconds: float | None = None
     tokens: int | None = None
     samples: int | None = None
@@ -138,6 +142,8 @@ class StepSeries(Strict):
         failure: the line with which it says that it failed: the first of those that are nearest to the cause. Of ranks
             of our own, how the first failed that had not introduced itself.
         cut_off: the line with which Slurm says that it ended the run at its time limit.
+        bad_ends: what launchers say of processes that ended with an error.
+        short: why fewer steps were made than there were to be, as the framework says itself.
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
@@ -158,6 +164,8 @@ class StepSeries(Strict):
     failure: str | None = None
     cut_off: str | None = None
     restarted: str | None = None
+    bad_ends: tuple[str, ...] = ()
+    short: str | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
     unlike_norms: str | None = None
     claims: tuple[Claim, ...] = ()

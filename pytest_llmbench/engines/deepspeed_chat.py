@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 from pytest_llmbench.core.claims import Asks, ClaimName
@@ -34,6 +35,7 @@ from pytest_llmbench.readers.items import Item, Needles, Parse, Said
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
+_SHORT = "its epochs ended before its steps; give more of them (num_train_epochs), or fewer steps"
 
 
 _OF_ONE_MODEL: tuple[ClaimName, ...] = (
@@ -124,6 +126,13 @@ class DeepSpeedChat(External):
         """Return a reader that numbers steps over all epochs."""
         return reader()
 
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read what was logged so far; that its epochs ended before its steps, it says itself."""
+        series, timed = super().read(folder, recipe), timed_steps(recipe)
+        steps = series.totals.get("execution_steps", timed)
+        short = None if steps >= timed else f"it timed {steps:g} steps where the recipe has {timed}: {_SHORT}"
+        return series.model_copy(update={"short": short})
+
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
         """Count `max_seq_len` tokens to a sample of step 1, padding included; of a pair or an episode nobody says."""
         return super().tokens_of(step, recipe) if options_of(recipe, Options).step == 1 else None
@@ -137,7 +146,7 @@ class DeepSpeedChat(External):
             return
         timed = timed_steps(recipe)
         if steps != timed:
-            yield f"it timed {steps:g} steps where the recipe has {timed}: did its epochs end before its steps?"
+            yield f"it timed {steps:g} steps where the recipe has {timed}"
         samples = recipe.micro_batch_size * topology.world_size * steps
         if abs(rate * seconds - samples) > _ROUNDING * (rate + seconds) + 1e-9 * samples:
             yield (

@@ -18,11 +18,18 @@ from pytest_llmbench.engines._megatron_arguments import asks, rules
 from pytest_llmbench.engines._overrides import unknown_arguments
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
 from pytest_llmbench.readers import megatron_claims, megatron_events, tensorboard
 from pytest_llmbench.readers.items import Item, Needles, Said
 from pytest_llmbench.readers.megatron_lm import NEEDLES, parse
 
+_RATES = {
+    "throughput_per_gpu": "TFLOP/s per GPU",
+    "tflops": "TFLOP/s per GPU",
+    "samples_per_second": "samples/s",
+    "tokens_per_gpu_per_second": "tokens/s per GPU",
+}
 _CHECKPOINTING: Mapping[str, list[str]] = {
     "none": [],
     "selective": ["--recompute-activations", "--recompute-granularity", "selective"],
@@ -133,6 +140,9 @@ class MegatronLM(External):
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no line has a loss: every iteration was skipped"
+        yield from agreement.same_work(series.steps, _RATES)
+        yield from agreement.counted(series.steps, "consumed_samples")
+        yield from agreement.against_times(series)
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:

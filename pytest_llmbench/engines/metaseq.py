@@ -10,13 +10,14 @@ from typing import Any
 from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.core.series import Progress, StepSeries
+from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._external import OUTPUT, External, fill, flags
 from pytest_llmbench.engines._metaseq_arguments import rules, size_problem
 from pytest_llmbench.engines._overrides import Rules, unknown_arguments
 from pytest_llmbench.engines._problems import precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import metaseq_claims
@@ -138,6 +139,7 @@ class Metaseq(External):
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"it was told to stop after {due:g} updates; the recipe says {recipe.steps}"
+        yield from agreement.product(series.steps, "wps", ("ups", "wpb"), _slack)
         skipped = series.totals.get("gradient_overflows")
         if skipped:
             yield (
@@ -197,6 +199,11 @@ def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
         "max-update": recipe.steps,
         "log-format": "json",
     }
+
+
+def _slack(step: Step) -> float:
+    """Its two rates are of clocks that are read one after the other, milliseconds apart."""
+    return 0.005 + 0.005 / max((step.seconds or 0.0) * step.interval, 0.005)
 
 
 def _median_wps(m: Measurement) -> float | None:

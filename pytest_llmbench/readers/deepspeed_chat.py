@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
+from pytest_llmbench.readers.items import BadEnd, Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
@@ -133,6 +133,7 @@ class _Log:
                 yield Completed(f"{self.exits} of {self.world_size} processes exit successfully")
         elif match := _RETURN_CODE.search(text):
             yield Failed(f"a process {match[1]}")
+            yield BadEnd(match[1])
         elif why := words.failure(text):
             yield Failed(why)
 

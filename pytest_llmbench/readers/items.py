@@ -21,6 +21,7 @@ class StepLine:
         interval: how many steps it is about; None for as many as there are since the line before it.
         first_apart: whether such a log has a line for step 1 alone, besides those of its interval, whose step is in the
             next line's mean, too.
+        at: when it was printed, in seconds by the log's own clock.
         revises: whether it may say more, or other numbers, of a step than a line before it did.
         seconds: duration of one step.
         tokens: tokens of one step over all ranks.
@@ -34,6 +35,7 @@ class StepLine:
     step: int
     interval: int | None = None
     first_apart: bool = False
+    at: float | None = None
     revises: bool = field(default=False, compare=False)
     seconds: float | None = None
     tokens: int | None = None
@@ -83,6 +85,18 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """The framework tells of an evaluation or a checkpoint, whose time is in no step."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadEnd:
+    """A launcher says that a process of the run ended with an error; it may have done all its work before."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The framework says that it did all its work."""
 
@@ -96,7 +110,7 @@ class Failed:
     words: str
 
 
-Item = StepLine | Total | Count | WorldSize | LogInterval | Completed | Failed
+Item = StepLine | Total | Count | WorldSize | LogInterval | Pause | BadEnd | Completed | Failed
 
 
 @dataclass(frozen=True, slots=True)

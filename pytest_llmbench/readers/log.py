@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytest_llmbench.core.claims import Claim
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.readers.items import (
     EVERY_LINE,
+    BadEnd,
     Claims,
     Completed,
     Count,
@@ -24,6 +26,7 @@ from pytest_llmbench.readers.items import (
     LogInterval,
     Needles,
     Parse,
+    Pause,
     Said,
     StepLine,
     Total,
@@ -103,6 +106,9 @@ class _Collected:
     _failure: str | None = None
     _restarted: str | None = None
     _log_interval: int | None = None
+    _pausing: bool = False
+    _paused: set[int] = field(default_factory=set)
+    _bad_ends: dict[str, None] = field(default_factory=dict)
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[Said, Claim] = field(default_factory=dict)
@@ -115,11 +121,6 @@ class _Collected:
     def take(self, item: Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
         match item:
-            case Completed(words=words):
-                self._completed = self._completed or words.strip()
-            case Failed(words=words):
-                if self._failure is None or remoteness(words) < remoteness(self._failure):
-                    self._failure = words.strip()
             case StepLine() if not line.whole:
                 self.refuse(line, f"step {item.step} is cut off")
             case StepLine() if not self._restarted:
@@ -132,6 +133,20 @@ class _Collected:
                 self._totals.setdefault(name, value)
             case Count(name=name) if line.whole:
                 self._counts.setdefault(line.source, Counter())[name] += 1
+            case _:
+                self._take_words(item)
+
+    def _take_words(self, item: Item) -> None:
+        match item:
+            case Completed(words=words):
+                self._completed = self._completed or words.strip()
+            case Failed(words=words):
+                if self._failure is None or remoteness(words) < remoteness(self._failure):
+                    self._failure = words.strip()
+            case Pause():
+                self._pausing = True
+            case BadEnd(words=words):
+                self._bad_ends[words] = None
 
     def claim(self, said: Said, line: Line) -> None:
         """Keep where a setting was printed first; a line that was cut off may have lost digits."""
@@ -153,7 +168,7 @@ class _Collected:
         for counted in self._counts.values():
             counts |= counted
         return StepSeries(
-            steps=tuple(_with_intervals(list(furthest.values()))),
+            steps=tuple(_with_intervals(list(furthest.values()), self._paused)),
             unreadable=tuple(self._unreadable),
             unread=self._unread_after.total(),
             unread_after=self._unread_after,
@@ -165,6 +180,7 @@ class _Collected:
             failure=self._failure,
             cut_off=self.cut_off,
             restarted=self._restarted,
+            bad_ends=tuple(self._bad_ends)[:_MOST_REPORTED],
             claims=tuple(self._claims.values()),
         )
 
@@ -173,6 +189,9 @@ class _Collected:
         last = next(reversed(steps), 0)
         if step.step > last or (step.step == last and step.revises):
             steps[step.step] = step
+            if self._pausing:
+                self._paused.add(step.step)
+                self._pausing = False
         elif repr(steps.get(step.step)) != repr(step):  # else a copy; repr, as NaN is not equal to itself
             after = f"after step {last}" if step.step < last else "again, with other numbers"
             self._restart(line, f"step {step.step} {after}")
@@ -188,7 +207,7 @@ class _Collected:
         self._restarted = self._restarted or f"{line.file}:{line.number}: {why}: a second run in the same log"
 
 
-def _with_intervals(lines: Sequence[StepLine]) -> Iterator[Step]:
+def _with_intervals(lines: Sequence[StepLine], paused: AbstractSet[int]) -> Iterator[Step]:
     """Tell of how many steps each line is the mean.
 
     The first line of a log that starts in the middle is about no more steps than the second; of a single line
@@ -199,6 +218,8 @@ def _with_intervals(lines: Sequence[StepLine]) -> Iterator[Step]:
         yield Step(
             step=line.step,
             interval=line.interval or max(1, line.step - before),
+            at=line.at,
+            paused=line.step in paused,
             seconds=line.seconds,
             tokens=line.tokens,
             samples=line.samples,

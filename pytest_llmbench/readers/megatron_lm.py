@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, Pause, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 
 _ITERATION = re.compile(
-    r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?P<micro>\.\d+)?\] )?\biteration +(?P<step>\d+)/ *(?P<last>\d+) +\|",
+    r"(?:\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?P<micro>\.\d{6})?)\] )?"
+    r"\biteration +(?P<step>\d+)/ *(?P<last>\d+) +\|",
     re.ASCII,
 )
 # The rest of a line that lost its beginning. A line of source that is quoted has no digit here.
@@ -54,7 +56,7 @@ _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine
 
 # A line that holds none of these says nothing.
 NEEDLES = (
-    b"iteration", b"using world size", b"log_interval", b"[after training", b"[exiting program",
+    b"iteration", b"using world size", b"log_interval", b"[after training", b"save-checkpoint", b"[exiting program",
     b"rerun_state_machine:", *words.NEEDLES,
 )  # fmt: skip
 
@@ -69,12 +71,19 @@ def parse(text: str) -> Iterable[Item]:
 def _other(text: str) -> Iterator[Item]:
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1]))
+    if _pauses(text):
+        yield Pause()
     if match := _LOG_INTERVAL.fullmatch(text):
         yield LogInterval(int(match[1]))
     if _COMPLETED.search(text):
         yield Completed(text)
     if _FAILED.search(text) or words.failure(text):
         yield Failed(text)
+
+
+def _pauses(text: str) -> bool:
+    """Whether a line is about an evaluation, or about a checkpoint, of which rank 0 and the last rank speak."""
+    return "save-checkpoint" in text or ("iteration" in text and ("validation" in text or "checkpoint" in text))
 
 
 def _step(text: str) -> StepLine:
@@ -90,6 +99,7 @@ def _step(text: str) -> StepLine:
     length = count(_LENGTH, fields[_LENGTH]) if _LENGTH in fields else None
     return StepLine(
         step=step,
+        at=_time(head["at"]),
         first_apart=head["micro"] is not None,  # from core 0.16 on
         seconds=_seconds(fields),
         tokens=samples * length if samples is not None and length is not None else None,
@@ -99,6 +109,13 @@ def _step(text: str) -> StepLine:
         reported={_name(key): value for key, text in fields.items()
                   if key not in _OWN_PLACE and (value := as_number(text)) is not None},
     )  # fmt: skip
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise Unreadable(f"its time is {text}") from None
 
 
 def _head(text: str) -> re.Match[str]:

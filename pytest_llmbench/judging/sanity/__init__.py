@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
-from pytest_llmbench.judging.sanity.completion import completed, ended_whole, one_run
+from pytest_llmbench.judging.sanity.completion import completed, ended_whole, long_enough, one_run
 from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.findings import findings
@@ -29,6 +29,7 @@ _OF_A_COMMAND = (
     hardware,
     world_size,
     claims,
+    long_enough,
     lines,
     work,
     finite,

@@ -39,6 +39,12 @@ def ended_whole(e: Evidence) -> Iterator[Problem]:
             )
 
 
+def long_enough(e: Evidence) -> Iterator[Problem]:
+    """Refuse a run that says itself that it made fewer steps."""
+    if e.series.short is not None:
+        yield Problem(kind="steps_missing", message=e.series.short)
+
+
 def one_run(e: Evidence) -> Iterator[Problem]:
     """Refuse a log that holds more than one run."""
     if e.series.restarted is not None:

@@ -20,7 +20,15 @@ _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
 
 def findings(e: Evidence) -> tuple[str, ...]:
     """Say all of it, a sentence each."""
-    return (*_throttled(e), *_slow_clocks(e), *_unlike_rates(e), *_far_from_peak(e), *_time_outside(e), *_old_logs(e))
+    return (
+        *_throttled(e),
+        *_slow_clocks(e),
+        *_unlike_rates(e),
+        *_far_from_peak(e),
+        *_time_outside(e),
+        *_old_logs(e),
+        *_bad_ends(e),
+    )
 
 
 def _throttled(e: Evidence) -> Iterator[str]:
@@ -90,6 +98,14 @@ def _told(found: Outside) -> str:
     whole = found.steps_s + found.seconds
     before = "" if found.before_s is None else f", {found.before_s:.4g} s of it before the first"
     return f"{100 * found.seconds / whole:.3g} % of the run ({found.seconds:.4g} of {whole:.4g} s) was no step{before}"
+
+
+def _bad_ends(e: Evidence) -> Iterator[str]:
+    if e.series.bad_ends and e.series.completed is not None:
+        yield (
+            f"processes of the run ended with an error, although the work was done: {listed(list(e.series.bad_ends))}: "
+            "look at what its ranks do as they end"
+        )
 
 
 def _old_logs(e: Evidence) -> Iterator[str]:

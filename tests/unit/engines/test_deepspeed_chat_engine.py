@@ -265,6 +265,16 @@ def test_a_pair_or_an_episode_has_no_tokens_and_no_recipe_flops(tmp_path: Path) 
     assert not any(ENGINE.counts_flops(recipe) for recipe in RECIPES.values())
 
 
+@pytest.mark.parametrize(("steps", "short"), [(90, True), (100, False), (110, False)])
+def test_epochs_that_end_before_the_steps_are_named(tmp_path: Path, steps: int, *, short: bool) -> None:
+    """On many nodes an epoch has few steps; no line is missing then."""
+    log = tmp_path / "job.log"
+    log.write_text(f"Execution time: 18.6705 seconds for {steps} steps\nThroughput: 59233.4026 samples/sec\n")
+    said = ENGINE.read(log, RECIPES["chat_350m_bs24_zero0"]).short
+    told = "it timed 90 steps where the recipe has 100: its epochs ended before its steps"
+    assert (said is not None and said.startswith(told)) is short
+
+
 def test_progress_counts_over_epochs(tmp_path: Path) -> None:
     """The fork numbers steps anew in every epoch; its log may also say none, and then nothing is known."""
     (tmp_path / "logs").mkdir()

@@ -25,7 +25,7 @@ SIZES = ("125m", "350m", "760m", "1.3b", "2.7b", "6.7b", "13b", "30b", "66b", "1
 RATES = ("190000", "231072.4", "240000", "220000", "1.23457e+06")
 LINE = (
     '2023-03-20 10:00:0{index} | INFO | train_inner | {{"epoch": 1, "update": 0.1, "loss": "{loss}", "wps": "{wps}", '
-    '"ups": "0.44", "wpb": "524288", "bsz": "256", "num_updates": "{step}", "gnorm": "1.5", "loss_scale": "4"}}'
+    '"ups": "{ups}", "wpb": "524288", "bsz": "256", "num_updates": "{step}", "gnorm": "1.5", "loss_scale": "4"}}'
 )
 DONE = "2023-03-20 10:01:00 | INFO | metaseq_cli.train | done training in 123.4 seconds"
 
@@ -60,7 +60,8 @@ def log(folder: Path, *lines: str, name: str = "logs/output.log") -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = [
-        LINE.format(index=index, loss=10 - index, wps=wps, step=5 * index) for index, wps in enumerate(RATES, start=1)
+        LINE.format(index=index, loss=10 - index, wps=wps, ups=round(float(wps) / 524288, 2), step=5 * index)
+        for index, wps in enumerate(RATES, start=1)
     ]
     path.write_text("".join(f"{line}\n" for line in [*steps, *lines]))
     return path
@@ -218,8 +219,8 @@ def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: 
 @pytest.mark.parametrize(
     "line",
     [
-        LINE.format(index=9, loss=3, wps="0", step=30),
-        LINE.format(index=9, loss=3, wps="1", step=30).replace("wps", "x"),
+        LINE.format(index=9, loss=3, wps="0", ups=0, step=30),
+        LINE.format(index=9, loss=3, wps="1", ups=0, step=30).replace("wps", "x"),
     ],
 )
 def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> None:
@@ -230,7 +231,7 @@ def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> No
 
 def test_a_single_line_leaves_no_number(tmp_path: Path) -> None:
     """The first does not count, and there is no other."""
-    (tmp_path / "train.log").write_text(LINE.format(index=1, loss=9, wps="200000", step=5) + "\n")
+    (tmp_path / "train.log").write_text(LINE.format(index=1, loss=9, wps="200000", ups=0.38, step=5) + "\n")
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.sanity import Evidence, findings, first_problem
 
 from .conftest import GPU, small
 
@@ -126,6 +126,7 @@ def test_a_good_run_passes(good: Evidence) -> None:
         (evidence(steps(6)), "steps_missing", "6 steps, every 1 of them, up to step 6 of 12; 6"),
         (evidence(steps(5, 5), log_interval=5), "steps_missing", "1 steps, every 5 of them, up to step 5 of 12; 1"),
         (evidence(steps()[4:]), "steps_missing", "; 4 lines are missing, first that of step 1"),
+        (evidence(steps(6), short="it made 6 steps of 12"), "steps_missing", "it made 6 steps of 12"),
         (evidence(steps(15)), "wrong_work", "its log goes on to step 15; the recipe ends at step 12"),
         (evidence(steps(tokens=255)), "wrong_work", "step 12 counted 255 tokens in 8 sequences"),
         (evidence(steps(samples=4, tokens=None)), "wrong_work", "step 12 counted None tokens in 4 sequences"),
@@ -143,6 +144,22 @@ def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
     assert problem is not None
     assert problem.kind == kind
     assert said in problem.message
+
+
+def test_processes_that_end_badly_after_the_work_are_told_of() -> None:
+    """The number is whole; before the work is done they are an error, which quotes them."""
+    ends = ("exits with return code = -6", "exits with return code = -11")
+    good = evidence(bad_ends=ends)
+    assert first_problem(good) is None
+    assert any(
+        "ended with an error, although the work was done: exits with return code = -6" in f for f in findings(good)
+    )
+    half = evidence(bad_ends=ends, completed=None, failure=ends[0])
+    problem = first_problem(half)
+    assert problem is not None
+    assert problem.kind == "no_evidence_of_completion"
+    assert "it said: exits with return code = -6" in problem.message
+    assert not any("ended with an error" in finding for finding in findings(half))
 
 
 @given(st.integers(1, 5), st.integers(2, 20), st.floats(0.1, 100))

@@ -162,6 +162,7 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
     assert series.completed == "Throughput: 72.9201 samples/sec"
     assert series.failure is not None
     assert "exits with return code = -11" in series.failure
+    assert series.bad_ends == ("exits with return code = -11",)
 
 
 @pytest.mark.parametrize(

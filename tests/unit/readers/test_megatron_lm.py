@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, Parse, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import (
+    Completed,
+    Failed,
+    Item,
+    LogInterval,
+    Parse,
+    Pause,
+    StepLine,
+    Unreadable,
+    WorldSize,
+)
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.megatron_lm import parse
 
@@ -178,7 +188,6 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     "text",
     [
         "",
-        " validation loss at iteration 10 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
         "(after 10 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |",
         "    log_string += ' elapsed time per iteration (ms): {:.1f} |'.format(",
         " iteration ............................................ 0",
@@ -311,3 +320,28 @@ def test_how_often_it_logs() -> None:
     """It is among the arguments that it prints; others have names that end in the same words."""
     assert list(parse("  log_interval .................................... 5")) == [LogInterval(5)]
     assert list(parse("  tensorboard_log_interval ........................ 1")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " validation loss at iteration 10 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
+        "saving checkpoint at iteration      10 to /tmp/x in torch_dist format",
+        "    save-checkpoint ................................: (1200.11, 1200.12)",
+    ],
+)
+def test_what_takes_time_between_steps(read: Read, text: str) -> None:
+    """Evaluations and checkpoints; the next line is known to come after one, and no other."""
+    assert list(parse(text)) == [Pause()]
+    numbered = [CORE_0_16.replace("iteration      100/", f"iteration {number:8}/") for number in (1, 2, 3, 4)]
+    series = read(parse, "\n".join([*numbered[:2], text, *numbered[2:], ""]))
+    assert [step.paused for step in series.steps] == [False, False, True, False]
+
+
+def test_when_a_line_was_printed(read: Read) -> None:
+    """By its own clock; versions before core 0.9 do not say."""
+    assert step(V2).at is None
+    assert step(CORE_0_16).at == datetime.fromisoformat("2024-10-01T12:00:01.000250+00:00").timestamp()
+    assert read(parse, CORE_0_16 + "\n").steps[0].at == step(CORE_0_16).at
+    with pytest.raises(Unreadable, match="its time is 2024-13-01 12:00:01"):
+        parse(CORE_0_9.replace("2024-10", "2024-13"))

@@ -1,0 +1,138 @@
+"""What lines of a framework's log say of one another: numbers that follow from each other, to the digits printed.
+
+A number that was damaged says something else than those that it follows from; each sentence here names both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from pytest_llmbench.core.series import Step, StepSeries
+
+# A line's time is taken after its duration is, and ranks wait for each other in between: up to 0.06 s in our logs.
+_SHARE, _LATE_S = 0.02, 0.25
+# A night in which clocks change.
+_CLOCK_CHANGE_S = 3600.0
+
+# Between which values a number was before it was rounded.
+_Range = tuple[float, float]
+
+
+def same_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
+    """Yield where a rate times the step's duration, by the samples of the step, is not the same in all lines.
+
+    Args:
+        steps: the lines.
+        rates: names of what is reported that is so much work per second, and their units.
+    """
+    for name, unit in rates.items():
+        works = list(_works(steps, name))
+        if not works:
+            continue
+        most, (least_work, _) = max(works, key=lambda work: work[1][0])
+        least, (_, most_work) = min(works, key=lambda work: work[1][1])
+        if not _meet((least_work, math.inf), (0.0, most_work)):
+            yield (
+                f"{_at(most, name)} {unit}, but {_at(least, name)} {unit}: that is more work for each sample, where "
+                "all steps do the same"
+            )
+
+
+def _works(steps: Sequence[Step], name: str) -> Iterator[tuple[Step, _Range]]:
+    """Yield the lines that say a rate, and the work for each sample that follows from it."""
+    lines = [step for step in steps if step.seconds and step.samples and name in step.reported]
+    durations, rates = _rounded([step.seconds or 0.0 for step in lines]), _rounded([s.reported[name] for s in lines])
+    for step, duration, rate in zip(lines, durations, rates, strict=True):
+        yield step, _times(_times(duration, rate), (1 / (step.samples or 1),) * 2)
+
+
+def _at(step: Step, name: str) -> str:
+    return f"step {step.step} took {step.seconds:.6g} s at {step.reported[name]:g}"
+
+
+def counted(steps: Sequence[Step], name: str) -> Iterator[str]:
+    """Yield where the samples consumed so far do not grow by those of the steps."""
+    for before, step in pairwise(steps):
+        consumed, so_far = step.reported.get(name), before.reported.get(name)
+        if consumed is None or so_far is None or step.samples is None or step.samples != before.samples:
+            continue
+        due = step.samples * (step.step - before.step)
+        if consumed - so_far != due:
+            yield (
+                f"from step {before.step} to step {step.step} the samples consumed went from {so_far:.15g} to "
+                f"{consumed:.15g}, where {step.samples} in each step are {due}"
+            )
+
+
+def against_times(series: StepSeries) -> Iterator[str]:
+    """Yield where the time from one line to the next is not that of the steps between them.
+
+    Evaluations and checkpoints are not in the steps' time; they are told of, and nothing is compared across one.
+    """
+    stamps = [step.at for step in series.steps if step.at is not None]
+    resolution = 1.0 if all(stamp.is_integer() for stamp in stamps) else 0.0
+    for before, step in pairwise(series.steps):
+        if before.at is None or step.at is None or step.paused or series.unread_after.get(before.step):
+            continue
+        told, passed = _told(before, step), step.at - before.at
+        slack = resolution + _LATE_S + _SHARE * max(told, passed)
+        if abs(passed - told) > slack and abs(abs(passed - told) - _CLOCK_CHANGE_S) > slack:
+            yield (
+                f"up to step {step.step}, {step.step - before.step} steps took {told:.6g} s by the line about them, "
+                f"and {passed:.6g} s by its time and that of the line before"
+            )
+
+
+def _told(before: Step, step: Step) -> float:
+    """How long the steps between two lines took, by the second, whose mean may be about the first line's, too."""
+    twice = step.step - step.interval < before.step
+    return (step.seconds or 0.0) * step.interval - (before.seconds or 0.0) * before.interval * twice
+
+
+def product(
+    steps: Sequence[Step], rate: str, factors: tuple[str, str], slack: Callable[[Step], float]
+) -> Iterator[str]:
+    """Yield where a rate is not the product of two other numbers of its line.
+
+    Args:
+        steps: the lines.
+        rate: name of the rate.
+        factors: names of what it is the product of.
+        slack: what share they may differ by, besides what rounding makes.
+    """
+    lines = [step for step in steps if all(step.reported.get(name) for name in (rate, *factors))]
+    said, first, second = (_rounded([step.reported[name] for step in lines]) for name in (rate, *factors))
+    for step, *ranges in zip(lines, said, first, second, strict=True):
+        share = slack(step)
+        if not _meet(ranges[0], _times(_times(ranges[1], ranges[2]), (1 - share, 1 + share))):
+            told = " × ".join(f"{name} {step.reported[name]:g}" for name in factors)
+            yield (
+                f"step {step.step} says {rate} {step.reported[rate]:g}, where {told} are "
+                f"{math.prod(step.reported[name] for name in factors):.6g}"
+            )
+
+
+def _times(one: _Range, other: _Range) -> _Range:
+    return one[0] * other[0], one[1] * other[1]
+
+
+def _meet(one: _Range, other: _Range) -> bool:
+    """Whether both can be of the same number."""
+    return one[0] <= other[1] * (1 + 1e-9) and other[0] <= one[1] * (1 + 1e-9)
+
+
+def _rounded(values: Sequence[float]) -> list[_Range]:
+    """Between which values each was before it was printed: all have the decimals of the one that has most.
+
+    From a million on there may be six digits alone.
+    """
+    places = max((_decimals(value) for value in values), default=0)
+    halves = [max(0.5 * 10.0**-places, 0.5e-5 * abs(value) if abs(value) >= 1e6 else 0.0) for value in values]
+    return [(max(0.0, value - half), value + half) for value, half in zip(values, halves, strict=True)]
+
+
+def _decimals(value: float) -> int:
+    """How many decimals a number has, of at most nine: it may have been divided by a thousand since it was read."""
+    return len(f"{value:.9f}".rstrip("0").partition(".")[2]) if math.isfinite(value) else 0

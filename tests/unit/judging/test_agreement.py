@@ -1,0 +1,118 @@
+"""Lines of a log that contradict one another: each sentence has both numbers, and true logs have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.series import Step, StepSeries
+from pytest_llmbench.judging.agreement import against_times, counted, product, same_work
+
+RATES = {"throughput_per_gpu": "TFLOP/s per GPU"}
+FLOPS = 56.04e12
+
+
+def lines(times: Sequence[float], interval: int = 5, samples: int = 32) -> list[Step]:
+    """Lines as Megatron-LM prints them: milliseconds with one decimal, TFLOP/s with one, stamps with microseconds."""
+    at, steps = 1000.0, []
+    for number, seconds in enumerate(times, start=1):
+        at += interval * seconds
+        said = {
+            "throughput_per_gpu": round(FLOPS * samples / 32 / seconds / 1e12, 1),
+            "consumed_samples": float(samples * interval * number),
+        }
+        steps.append(
+            Step(
+                step=interval * number, interval=interval, seconds=round(seconds * 1000, 1) / 1000, at=round(at, 6),
+                samples=samples, reported=said,
+            )
+        )  # fmt: skip
+    return steps
+
+
+def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
+    """Replace values of one line; other names are of what is reported."""
+    old = steps[number]
+    own = {name: changes.pop(name) for name in list(changes) if name in Step.model_fields}
+    new = old.model_copy(update={**own, "reported": {**old.reported, **changes}})
+    return [*steps[:number], new, *steps[number + 1 :]]
+
+
+def doubts(steps: Sequence[Step]) -> list[str]:
+    """What contradicts what."""
+    series = StepSeries(steps=tuple(steps))
+    return [*same_work(steps, RATES), *counted(steps, "consumed_samples"), *against_times(series)]
+
+
+TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
+
+
+@given(st.lists(st.floats(0.001, 1000), max_size=20), st.integers(1, 100), st.sampled_from([1, 32, 2048]))
+def test_true_lines_agree(times: list[float], interval: int, samples: int) -> None:
+    """However long the steps are, and however many lie between two lines."""
+    assert doubts(lines(times, interval, samples)) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (changed(TRUE, 2, seconds=0.0302), "TFLOP/s per GPU, but step 15 took 0.0302 s at 88.9 TFLOP/s per GPU"),
+        (changed(TRUE, 2, seconds=0.6202), "step 15 took 0.6202 s at 88.9 TFLOP/s per GPU"),
+        (changed(TRUE, 4, throughput_per_gpu=8.5), "step 25 took 0.6333 s at 8.5 TFLOP/s per GPU"),
+        (changed(TRUE, 1, at=1000.0), "up to step 10, 5 steps took 3.1535 s by the line about them, and -3.1455 s by"),
+        (changed(TRUE, 3, at=1017.604), "up to step 20, 5 steps took 3.154 s by the line about them, and 8.154 s by"),
+        (changed(TRUE, 2, consumed_samples=440.0), "from step 10 to step 15 the samples consumed went from 320 to 440"),
+        (changed(TRUE, 2, step=16), "from step 10 to step 16"),
+    ],
+)  # fmt: skip
+def test_a_number_that_was_damaged_contradicts_others(wrong: Sequence[Step], said: str) -> None:
+    """Both are in the sentence."""
+    assert any(said in doubt for doubt in doubts(wrong)), doubts(wrong)
+
+
+def test_steps_without_a_rate_are_held_against_their_times() -> None:
+    """Most versions print no TFLOP/s unless they are told to."""
+    steps = [step.model_copy(update={"reported": {}}) for step in TRUE]
+    assert doubts(steps) == []
+    assert "0.151 s by the line about them, and 3.151 s" in doubts(changed(steps, 2, seconds=0.0302))[0]
+    whole = [step.model_copy(update={"at": float(int(step.at or 0))}) for step in steps]
+    assert doubts(whole) == []
+    assert "0.151 s by the line about them" in doubts(changed(whole, 2, seconds=0.0302))[0]
+
+
+def test_what_is_between_two_lines_and_in_no_step_is_told_of() -> None:
+    """An evaluation, a checkpoint, a line that could not be read, and the night in which clocks change."""
+    for late in (2.0, 3600.0):
+        steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + late}) for step in TRUE[2:])]
+        assert len(doubts(steps)) == (late == 2.0)
+    steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 60.0}) for step in TRUE[2:])]
+    assert doubts(changed(steps, 2, paused=True)) == []
+    assert list(against_times(StepSeries(steps=tuple(steps), unread_after={10: 1}))) == []
+
+
+def test_a_mean_that_has_the_line_before_in_it() -> None:
+    """Of core 0.16: line 1, and line 5 that is about steps 1 to 5."""
+    first = Step(step=1, seconds=2.5463, at=55.116282)
+    fifth = Step(step=5, interval=5, seconds=1.0155, at=57.647540)
+    assert doubts([first, fifth]) == []
+    assert doubts([first, fifth.model_copy(update={"seconds": 0.1155})])
+
+
+def words(wps: float, ups: float, wpb: float = 65536.0) -> Iterator[str]:
+    """What a line of metaseq contradicts."""
+    step = Step(step=10, interval=10, seconds=wpb / wps, reported={"wps": wps, "ups": ups, "wpb": wpb})
+    return product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
+
+
+def test_a_rate_is_the_product_of_two_others() -> None:
+    """To the digits printed, which may be few."""
+    assert list(words(34799.2, 0.53)) == []
+    assert list(words(3189.1, 0.02, 131072.0)) == []
+    assert list(words(1.23457e6, 18.84)) == []
+    (doubt,) = words(94799.2, 0.53)
+    assert doubt == "step 10 says wps 94799.2, where ups 0.53 × wpb 65536 are 34734.1"
+    assert len(list(words(34799.2, 0.35))) == 1
