@@ -18,6 +18,7 @@ from pytest_llmbench.engines._nemo_arguments import plain, rules
 from pytest_llmbench.engines._overrides import unknown_arguments
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Place
+from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
 from pytest_llmbench.readers import gnu_time, nemo, nemo_claims, tensorboard, witness
@@ -119,7 +120,7 @@ class Nemo(External):
         found = [last_step(path, self.parse) for path in log_files(folder, self.logs)]
         return max((each for each in found if each is not None), key=lambda each: each.step, default=None)
 
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield where last line and recipe, log and event files, or GNU time and dates contradict each other."""
         yield from series.contradictions
         yield from _untimely(series.totals)
@@ -129,6 +130,7 @@ class Nemo(External):
             yield f"it ended with {words!r}; the recipe says {recipe.steps} steps"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no step has a loss"
+        yield from agreement.steady(series.steps, topology)
 
 
 def _untimely(totals: Mapping[str, float]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from pytest_llmbench.engines._deepspeed_chat import (
 )
 from pytest_llmbench.engines._external import External, fill, flags
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
+from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import deepspeed_claims, eval_batch
 from pytest_llmbench.readers.deepspeed_chat import NEEDLES, parse, reader
@@ -153,6 +154,7 @@ class DeepSpeedChat(External):
                 f"{rate:g} samples/s over {seconds:g} s are {rate * seconds:.6g} samples, where {steps:g} steps of "
                 f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
             )
+        yield from agreement.steady(series.steps, topology)
         # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.
         logged = [step.seconds for step in series.steps if step.seconds is not None]
         due = median(logged) * steps if logged else seconds

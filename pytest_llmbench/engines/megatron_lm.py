@@ -140,6 +140,7 @@ class MegatronLM(External):
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no line has a loss: every iteration was skipped"
+        yield from agreement.steady(series.steps, topology)
         yield from agreement.same_work(series.steps, _RATES)
         yield from agreement.counted(series.steps, "consumed_samples")
         yield from agreement.against_times(series)

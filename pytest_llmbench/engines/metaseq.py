@@ -134,11 +134,12 @@ class Metaseq(External):
         words = last_words(path)
         return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
 
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield what its other lines say against it."""
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"it was told to stop after {due:g} updates; the recipe says {recipe.steps}"
+        yield from agreement.steady(series.steps, topology)
         yield from agreement.product(series.steps, "wps", ("ups", "wpb"), _slack)
         skipped = series.totals.get("gradient_overflows")
         if skipped:

@@ -6,13 +6,17 @@ A number that was damaged says something else than those that it follows from; e
 from __future__ import annotations
 
 import math
+import statistics as stats
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.series import Step, StepSeries
+from pytest_llmbench.core.topology import Topology
 
 # A line's time is taken after its duration is, and ranks wait for each other in between: up to 0.06 s in our logs.
 _SHARE, _LATE_S = 0.02, 0.25
+# Of 290 public logs of runs on GPUs the fastest step takes the median's time by 1.32, and on busy CPUs by 1.63.
+_FASTER, _FASTER_ON_CPUS, _FEWEST = 1.9, 4.0, 3
 # A night in which clocks change.
 _CLOCK_CHANGE_S = 3600.0
 
@@ -50,6 +54,21 @@ def _works(steps: Sequence[Step], name: str) -> Iterator[tuple[Step, _Range]]:
 
 def _at(step: Step, name: str) -> str:
     return f"step {step.step} took {step.seconds:.6g} s at {step.reported[name]:g}"
+
+
+def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
+    """Yield the step that is so much faster than the median that it cannot have done the same work.
+
+    All steps do. A step may be slow by what goes on beside it, but none is much faster than most are.
+    """
+    timed = [step for step in steps if step.seconds]
+    usual = stats.median(step.seconds or 0.0 for step in timed) if len(timed) >= _FEWEST else 0.0
+    fastest = min(timed, key=lambda step: step.seconds or 0.0, default=None)
+    if fastest is not None and usual > (fastest.seconds or 0.0) * (_FASTER if topology.gpus else _FASTER_ON_CPUS):
+        yield (
+            f"step {fastest.step} took {fastest.seconds:.4g} s, where the median of all steps is {usual:.4g} s: none "
+            "can be so much faster with the same work"
+        )
 
 
 def counted(steps: Sequence[Step], name: str) -> Iterator[str]:

@@ -213,6 +213,7 @@ def _with_intervals(lines: Sequence[StepLine], paused: AbstractSet[int]) -> Iter
     The first line of a log that starts in the middle is about no more steps than the second; of a single line
     nothing tells that it does not start at step 1.
     """
+    apart = any(line.first_apart for line in lines)
     before = max(0, 2 * lines[0].step - lines[1].step) if len(lines) > 1 else 0
     for line in lines:
         yield Step(
@@ -228,7 +229,7 @@ def _with_intervals(lines: Sequence[StepLine], paused: AbstractSet[int]) -> Iter
             peak_memory_bytes=line.peak_memory_bytes,
             reported=line.reported,
         )
-        if not (line.first_apart and line.step == 1):
+        if not (apart and line.step == 1):
             before = line.step
 
 

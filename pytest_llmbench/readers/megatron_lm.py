@@ -30,6 +30,8 @@ _ITERATION = re.compile(
 )
 # The rest of a line that lost its beginning. A line of source that is quoted has no digit here.
 _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
+# What stands in the place of the time, and is none.
+_OTHER_TIME = re.compile(r"\[[^\[\]]{0,40}:[^\[\]]{0,20}\] ?$")
 # The beginning of a line that lost its rest; `validation loss at iteration 10 |` is none.
 _BEGUN = re.compile(r"\biteration +\d+/", re.ASCII)
 _KEY = re.compile(r"[A-Za-z][\w /().,%-]*", re.ASCII)
@@ -123,6 +125,8 @@ def _head(text: str) -> re.Match[str]:
     head = _ITERATION.search(text)
     if head is None:
         raise Unreadable("a line without its iteration number")
+    if head["at"] is None and _OTHER_TIME.search(text[max(0, head.start() - 50) : head.start()]):
+        raise Unreadable("its time cannot be read")
     if len(_BEGUN.findall(text)) > 1 or len(_ELAPSED.findall(text)) > 1:
         raise Unreadable("two iterations in one line")
     return head

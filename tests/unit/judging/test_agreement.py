@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.judging.agreement import against_times, counted, product, same_work
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.judging.agreement import against_times, counted, product, same_work, steady
 
 RATES = {"throughput_per_gpu": "TFLOP/s per GPU"}
 FLOPS = 56.04e12
@@ -116,3 +117,16 @@ def test_a_rate_is_the_product_of_two_others() -> None:
     (doubt,) = words(94799.2, 0.53)
     assert doubt == "step 10 says wps 94799.2, where ups 0.53 × wpb 65536 are 34734.1"
     assert len(list(words(34799.2, 0.35))) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fastest", "said"), [(8, 0.4, True), (8, 0.6, False), (0, 0.4, False), (0, 0.2, True)]
+)
+def test_no_step_is_much_faster_than_most(gpus: int, fastest: float, *, said: bool) -> None:
+    """On CPUs, which others use as well, the median may be slow."""
+    steps = [Step(step=number, seconds=fastest if number == 3 else 1.0) for number in range(1, 9)]
+    doubts = list(steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
+    assert len(doubts) == said
+    assert all(f"step 3 took {fastest:g} s, where the median of all steps is 1 s" in doubt for doubt in doubts)
+    slow = [step.model_copy(update={"seconds": 30.0}) for step in steps[:1]]
+    assert list(steady([*slow, *steps[3:]], Topology(nodes=1, gpus_per_node=gpus))) == []

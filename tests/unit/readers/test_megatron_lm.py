@@ -162,6 +162,8 @@ def test_the_first_iteration_since_core_0_16(read: Read) -> None:
         (V2[: V2.index(" elapsed")], "cut off after consumed samples"),
         (V1[: V1.index(" elapsed")], "no elapsed time"),
         (V2 + V2[:30], "two iterations in one line"),
+        (CORE_0_16.replace("12:00:01", "12:0:01"), "its time cannot be read"),
+        (CORE_0_9.replace("2024-10", "2024-nan"), "its time cannot be read"),
         (V2[50:] + V2, "two iterations in one line"),
         (V2 + V2[V2.index(" learning") :], "learning rate twice"),
         (V2 + "[Rank 3] memory | lm loss: 1.0 |", "lm loss twice"),
