@@ -81,7 +81,7 @@ def main() -> None:
         (folder / "recipes").mkdir()
         (folder / "recipes" / "tiny.yaml").write_text(json.dumps({"family": "tiny", "recipes": {"tiny": RECIPE}}))
         (folder / "one.yaml").write_text("{name: one, cluster: local, gpus_per_node: 0, cpu_ranks_per_node: 1}")
-        (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\n")
+        (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\nllmbench_require_verdict = no\n")
         (folder / "test_tiny.py").write_text(TEST)
         taken: dict[str, list[float]] = {"bare": [], **{mode: [] for mode in modes}}
         for _ in range(rounds):

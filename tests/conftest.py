@@ -207,6 +207,7 @@ def user(pytester: pytest.Pytester) -> Iterator[UserFolder]:
     (pytester.path / "recipes").mkdir()
     (pytester.path / "pytest.ini").write_text(
         "[pytest]\nstrict = true\nfilterwarnings = error\nllmbench_recipes = recipes\nllmbench_gpus_per_node = 0\n"
+        "llmbench_require_verdict = no\n"
     )
     folder = UserFolder(pytester=pytester, path=pytester.path)
     yield folder

@@ -54,6 +54,7 @@ class Reference(Strict):
         at_least: lower bound, inclusive.
         at_most: upper bound, inclusive.
         per_node: whether the bounds, and `applies_to.gpus`, are for each node of a run; `on` multiplies them.
+        floor: whether what misses it is broken, and what meets it need not be fast: no verdict on speed.
         why: what the number means to whoever set it.
         source: where it is written down.
         date: when it was set.
@@ -66,6 +67,7 @@ class Reference(Strict):
     at_least: QuantityField | None = None
     at_most: QuantityField | None = None
     per_node: bool = False
+    floor: bool = False
     why: str
     source: str
     date: dt.date

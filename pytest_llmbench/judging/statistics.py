@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric
 from pytest_llmbench.core.series import Step
@@ -20,6 +21,15 @@ from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.telemetry import RULES, Watched
 
 TOKENS_OF_RECORD = 20_000_000
+
+_DIMENSIONS_OF_SPEED = {
+    "token rate",
+    "token rate per GPU",
+    "sample rate",
+    "time",
+    "compute rate",
+    "compute rate per GPU",
+}
 
 # What a number says about the speed of a run, over all ranks unless it says otherwise.
 Speed = Literal[
@@ -128,12 +138,19 @@ class Statistic:
         compute: the value, or None where it has no meaning.
         speed: what it says about the speed of the run, so that a bound on it can be held against the published
             peak of the GPUs; None where it says nothing, or counts more than the model's FLOPs.
+        of_speed: whether a bound on it asks how fast the training is; None as its unit says, a rate or a time.
     """
 
     unit: str
     rule: str
     compute: Callable[[Measurement], float | None]
     speed: Speed | None = None
+    of_speed: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.of_speed is None:
+            told = self.speed is not None or Quantity(0.0, self.unit).dimension in _DIMENSIONS_OF_SPEED
+            object.__setattr__(self, "of_speed", told)
 
 
 def _tflops_per_gpu(m: Measurement) -> float | None:
@@ -215,6 +232,7 @@ STATISTICS: Mapping[str, Statistic] = {
         unit="s",
         rule="wall clock of the steps before the judged ones, compilation included",
         compute=_warm_up_time,
+        of_speed=False,
     ),
     "tflops_per_gpu": Statistic(
         unit="TFLOP/s/gpu",
@@ -232,6 +250,7 @@ STATISTICS: Mapping[str, Statistic] = {
         unit="%",
         rule="model FLOPs (PaLM appendix B) per second / matrix-product rate the same ranks measured first",
         compute=_matmul_fraction,
+        of_speed=True,
     ),
     "loss_drop": Statistic(
         unit="nat",

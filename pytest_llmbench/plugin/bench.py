@@ -227,6 +227,12 @@ class Bench:
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
+    @property
+    def requires_verdict(self) -> bool:
+        """Whether a run whose speed nothing judged is no success: at scale full, green means fast enough."""
+        asked = options.value(self._config, "require-verdict")
+        return asked == "yes" if asked is not None else self.settings.scale == "full"
+
     def unmade(self, key: str) -> RunRecord:
         """What is known of a planned run before it is made."""
         run = next(run for run in self.planned.runs if run.key == key)

@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         pytest.fail(outcome.broken(record), pytrace=False)
     run = Run(record)
     yield run
-    outcome.note_measured(request.node, run)
+    outcome.note_measured(request.node, run, request.node.callspec.params.get("reference"))
 
 
 @pytest.fixture

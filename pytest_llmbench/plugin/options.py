@@ -212,6 +212,14 @@ OPTIONS = (
         help="Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well",
     ),
     Option(
+        name="require-verdict",
+        group=Group.WHAT,
+        parse=one_of("require-verdict", "yes", "no"),
+        metavar="yes|no",
+        bare="yes",
+        help="End with exit code 10 where no speed of a run was judged (default: yes at scale full)",
+    ),
+    Option(
         name="replay",
         group=Group.WHAT,
         parse=Path,

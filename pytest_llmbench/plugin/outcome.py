@@ -14,6 +14,7 @@ from pytest_llmbench.core.errors import LLMBenchError
 from pytest_llmbench.core.health import HealthRecord
 from pytest_llmbench.core.records import RunRecord, Verdict
 from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.plugin import speed
 from pytest_llmbench.plugin.measured import Run
 
 
@@ -72,8 +73,10 @@ def note(item: pytest.Item, **properties: Any) -> None:
     item.user_properties[:] = [*others, *properties.items()]
 
 
-def note_measured(item: pytest.Item, run: Run) -> None:
+def note_measured(item: pytest.Item, run: Run, reference: Reference | None = None) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
+    if speeds := speed.compared(run, reference):
+        note(item, speed_judged=",".join(speeds))
     compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
         note(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.runs import SESSION_FILE
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.records import Judgement, Verdict, write_model
-from pytest_llmbench.plugin import options, outcome, terminal
+from pytest_llmbench.plugin import options, outcome, speed, terminal
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.boards import RunnerBoard
 from pytest_llmbench.plugin.declared import all_declared, facts
@@ -43,6 +43,8 @@ class Supervisor:
         self._junit = JUnit(config, bench.session.folder / "junit.xml")
         self._rows: list[Mapping[str, Any]] = []
         self._batches: list[Batch] = []
+        self._in_earnest = False
+        self._unjudged: Mapping[str, Sequence[str]] = {}
         self._reports = reports
         self._interruption = reports.interruption
 
@@ -53,6 +55,7 @@ class Supervisor:
             ConfigError: nothing can be written where the reports should go, or no node is held for the checks.
         """
         self._bench.check_nodes_are_held()
+        _ = self._bench.requires_verdict  # whose ini key may be wrong
         folder = self._bench.session.folder
         runs_elsewhere = self._bench.settings.replay is not None
         runner = (Replayer if runs_elsewhere else Runner)(self._bench.settings, self._bench.session)
@@ -90,14 +93,14 @@ class Supervisor:
         Collection also ends where no test will run: `--fixtures`, `--collect-only`, errors in other files.
         """
         option = session.config.option
+        looked_at = option.collectonly or session.config.getoption("setupplan", False)
+        self._in_earnest = not (looked_at or options.plan_only(session.config))
         in_vain = session.testsfailed > 0 and not option.continue_on_collection_errors
         if options.plan_only(session.config):
             if in_vain:
                 raise session.Interrupted("errors during collection")
             return self._print_plan(session)
-        if not self._bench.planned.empty and not (
-            in_vain or option.collectonly or session.config.getoption("setupplan", False)
-        ):
+        if not (self._bench.planned.empty or in_vain or looked_at):
             self.take_signals(session)
             try:
                 with usage_errors():
@@ -137,10 +140,8 @@ class Supervisor:
 
     @property
     def _declares_tests(self) -> bool:
-        """Whether tests of ours were to end in verdicts: they were collected, and not just to be looked at."""
-        option = self._config.option
-        looked_at = option.collectonly or option.setupplan or options.plan_only(self._config)
-        return bool(self._bench.planned.tests) and not looked_at
+        """Whether tests of ours were to end in verdicts: they were collected, and not only to be looked at."""
+        return self._in_earnest and bool(self._bench.planned.tests)
 
     def _finish_tests(self, session: pytest.Session) -> None:
         """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
@@ -152,6 +153,10 @@ class Supervisor:
             add(test.test.test, properties)
         if tests and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.runner is not None:
+            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.runner.records)
+        if self._unjudged and self._bench.requires_verdict and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = speed.EXIT_CODE
 
     def _expect_reports(self) -> None:
         killed = {"verdict": str(Verdict.ERROR), "reason": "pytest was killed before it could report this test"}
@@ -167,6 +172,8 @@ class Supervisor:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:
             terminal.verdict_table(terminalreporter, trained, self._bench)
+        if self._unjudged:
+            terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
         if self._batches:
             terminal.batch_table(terminalreporter, self._batches, self._bench)
         if self.runner is not None and self._not_tested:
@@ -248,6 +255,7 @@ class Supervisor:
             "scale": settings.scale,
             "reports": str(session.folder),
             **({"nodes_unfit": "; ".join(f"{h}: {why}" for h, why in unfit.items())} if unfit else {}),
+            **({"speed_not_judged": _names(self._unjudged.values())} if self._unjudged else {}),
             **({"nodes_not_tested": self._not_tested} if self._not_tested else {}),
         }
 
@@ -270,6 +278,10 @@ class SafeReports:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return None
         return result
+
+
+def _names(groups: Iterable[Sequence[str]]) -> str:
+    return ", ".join(name for group in groups for name in group)
 
 
 def _judgements(rows: list[Mapping[str, Any]], about: Literal["run", "check"]) -> dict[str, list[Judgement]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
 from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.speed import EXIT_CODE
 from pytest_llmbench.reporting.batches import Batch
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
@@ -54,6 +55,17 @@ def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str,
     for verdict, line in render(rows):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
     reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
+
+
+def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
+    """Say of which runs no speed was judged, and what comes of it."""
+    for line in lines:
+        ends = (
+            f" (--require-verdict: not a success, exit code {EXIT_CODE} where nothing else is wrong)"
+            if required
+            else ""
+        )
+        reporter.write_line(f"{line}{ends}", yellow=True)
 
 
 def batch_table(reporter: pytest.TerminalReporter, batches: Sequence[Batch], bench: Bench) -> None:

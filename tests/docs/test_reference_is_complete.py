@@ -22,7 +22,7 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.driver import CommandTask
 from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, UNITS
+from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, UNITS, Quantity
 from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
 from pytest_llmbench.core.reference import Reference
@@ -33,6 +33,7 @@ from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin import options, outcome, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
 from pytest_llmbench.plugin.measured import Run
+from pytest_llmbench.plugin.speed import EXIT_CODE
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.workloads import installed
 from pytest_llmbench.workloads.provenance import provenance
@@ -262,7 +263,7 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     item: Any = SimpleNamespace(user_properties=[])
     made = record(tmp_path)
     run = Run(made)
-    run.measured("step_time")
+    assert run.measured("step_time") <= Quantity("1 min")
     outcome.note(item, **outcome.facts_of_run(made), **outcome.facts_of_reference(made.recipe.references[0]))
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
@@ -280,7 +281,7 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
     bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
     runner = SimpleNamespace(unfit={"n1": "limits: too low"})
-    supervisor = SimpleNamespace(_bench=bench, _not_tested="n9", runner=runner)
+    supervisor = SimpleNamespace(_bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, runner=runner)
     facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", supervisor))
     assert set(of_suite) == set(facts)
 
@@ -293,8 +294,8 @@ def test_the_guide_to_engines_names_every_method() -> None:
 
 
 def test_every_exit_code_is_there() -> None:
-    """Pytest has no other."""
-    assert {int(code) for code in only_table("Exit codes")} == {int(code) for code in pytest.ExitCode}
+    """Those of pytest, and ours."""
+    assert {int(code) for code in only_table("Exit codes")} == {*map(int, pytest.ExitCode), EXIT_CODE}
 
 
 def test_every_key_of_a_run_record_is_there() -> None:

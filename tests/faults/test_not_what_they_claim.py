@@ -103,7 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with the session of a real training of two CPU ranks, for all of these tests."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "recipes").mkdir()
-    (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\n")
+    (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\nllmbench_require_verdict = no\n")
     (folder / "recipes" / "tiny.yaml").write_text(json.dumps({"family": "tiny", "recipes": {"tiny": {**TINY}}}))
     (folder / "test_user.py").write_text(TEST_REFERENCES)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}

@@ -89,7 +89,7 @@ def replaying(user: UserFolder) -> UserFolder:
     return user
 
 
-REPLAY = ("--replay", "logs", "--junitxml=mine.xml")
+REPLAY = ("--llmbench-replay", "logs", "--junitxml=mine.xml")
 # How a session ends early, its exit code, and the reason of the tests that it left.
 ENDS = {
     "-x": ("assert False", ["-x"], 1, "stopping after 1 failures"),
