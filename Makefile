@@ -3,18 +3,21 @@ PYTHON ?= python3
 PIP_ARGS ?=
 # Further arguments for pytest, such as PYTEST_ARGS="-k opt350m".
 PYTEST_ARGS ?=
+# A folder with checkouts of Megatron-LM, metaseq, DeepSpeedExamples and NeMo-Megatron-Launcher, for make real.
+CHECKOUTS ?=
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
 TEST_WORKERS ?= 4
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt $(PIP_ARGS)
 
-.PHONY: help bench test lint fast slurm-up slurm-down clean
+.PHONY: help bench test lint fast real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
 	@echo "make test        lint and run the whole test suite; as root with apt also against a real Slurm"
 	@echo "make fast        lint and run the tests that need no Slurm"
 	@echo "make lint        formatting, lint, types and the floors of the house"
+	@echo "make real        build the frameworks whose checkouts are in the folder CHECKOUTS, and train with each of them"
 	@echo "make slurm-up    bring up a real Slurm of 8 emulated nodes on this machine (root, Debian)"
 	@echo "make slurm-down  take it down again"
 
@@ -39,6 +42,11 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
+
+# Without CHECKOUTS it builds nothing, and tests what is built. One test at a time: each has ranks on all cores.
+real: $(VENV)/.dev
+	@[ -z "$(CHECKOUTS)" ] || PIP_ARGS="$(PIP_ARGS)" tools/frameworks/build.sh all --checkouts "$(CHECKOUTS)"
+	$(VENV)/bin/pytest tests/real -n0 $(PYTEST_ARGS)
 
 slurm-up:
 	tools/slurm/up.sh

@@ -15,6 +15,7 @@ What is replaced, before the framework is imported:
 * CUDA has one device, number 0, and its random numbers are the CPU's;
 * streams do nothing, as an operation of the CPU is done when its call returns. Events read the host's clock:
   the times between them are true times of the CPU;
+* `DistributedDataParallel` takes no `device_ids`, as of any module on the CPU;
 * device memory in use is NaN, and its statistics are empty: there is none, and nothing was measured;
 * `torch.compile` is off: it cannot trace through all this.
 
@@ -66,6 +67,7 @@ def install(*, pretend_available: bool = False) -> None:
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
         _replace({_MARK: True, **_replacements()})
         _replace({"range_push": _nothing(), "range_pop": _nothing()}, torch.cuda.nvtx)
+        _ignore_device_ids()
         _redirect()
     if pretend_available:
         _pretend_available()
@@ -107,6 +109,19 @@ def _redirect() -> None:
             return run_backward(*args, **named)
 
     torch.autograd._engine_run_backward = redirected  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _ignore_device_ids() -> None:
+    parallel = torch.nn.parallel.DistributedDataParallel
+    wrap = parallel.__init__
+
+    def on_cpu(
+        self: Any, module: Any, device_ids: object = None, output_device: object = None, *args: Any, **named: Any
+    ) -> None:
+        del device_ids, output_device
+        wrap(self, module, None, None, *args, **named)
+
+    parallel.__init__ = on_cpu  # type: ignore[method-assign]
 
 
 def _device(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Lambda's fork of DeepSpeed-Chat itself, where LLMBENCH_DEEPSPEED_CHAT_SYSTEM names a system file for the CPU.
+"""Lambda's fork of DeepSpeed-Chat itself, on CPU ranks.
 
 The environment's path `on_cpu` is a script that runs the `main.py` named by the variable `MAIN` without a GPU, and its
 paths `opt_350m`, `actor` and `critic` are tiny models.
@@ -14,10 +14,8 @@ import pytest
 from pytest_llmbench.readers.eval_batch import evaluate
 from tests.conftest import UserFolder
 
-SYSTEM_FILE = os.environ.get("LLMBENCH_DEEPSPEED_CHAT_SYSTEM", "")
-pytestmark = pytest.mark.skipif(
-    not SYSTEM_FILE, reason="LLMBENCH_DEEPSPEED_CHAT_SYSTEM names no system file with DeepSpeed-Chat"
-)
+FRAMEWORK = "deepspeed_chat"
+SYSTEM = os.environ.get("LLMBENCH_DEEPSPEED_CHAT_SYSTEM")
 
 
 @pytest.mark.parametrize(
@@ -25,10 +23,10 @@ pytestmark = pytest.mark.skipif(
     [("chat_350m_bs24_zero0", 20), ("chat_350m_rm", 20), ("chat_13b_rlhf", 25)],
     ids=["step1", "step2", "step3"],
 )
-def test_a_step_runs_and_is_judged(user: UserFolder, recipe: str, timed: int) -> None:
+def test_a_step_runs_and_is_judged(user: UserFolder, system_file: str, recipe: str, timed: int) -> None:
     """The tiny variant of a recipe of each step, through a whole session, and Lambda's file of its log."""
     user.test()
-    result = user.run(f"--system={SYSTEM_FILE}", "--scale", "smoke", "-n0", "-k", f"{recipe}-", timeout_s=600.0)
+    result = user.run(f"--system={system_file}", "--scale", "smoke", "-n0", "-k", f"{recipe}-", timeout_s=600.0)
     verdicts = {case.properties["reference"]: case.properties["verdict"] for case in result.cases.values()}
     assert verdicts.pop("adds_up") == "PASS", result.text
     assert set(verdicts.values()) <= {"SKIP"}  # they are for GPUs

@@ -1,4 +1,4 @@
-"""Megatron-LM itself, where LLMBENCH_MEGATRON_LM_SYSTEM names a system file with one for the CPU."""
+"""Megatron-LM itself, on CPU ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import pytest
 
 from tests.conftest import UserFolder
 
-SYSTEM_FILE = os.environ.get("LLMBENCH_MEGATRON_LM_SYSTEM", "")
-pytestmark = pytest.mark.skipif(
-    not SYSTEM_FILE, reason="LLMBENCH_MEGATRON_LM_SYSTEM names no system file with Megatron-LM"
-)
+FRAMEWORK = "megatron_lm"
+SYSTEM = os.environ.get("LLMBENCH_MEGATRON_LM_SYSTEM")
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_small_model_learns(user: UserFolder, distribution: str) -> None:
+def test_a_small_model_learns(user: UserFolder, system_file: str, distribution: str) -> None:
     """`pretrain_gpt.py` under torchrun with two tensor-parallel ranks: its log is read, judged, and its loss falls."""
     user.test()
-    result = user.run(f"--system={SYSTEM_FILE}", "--scale", "smoke", distribution, "-k", "nlp13b")
+    result = user.run(f"--system={system_file}", "--scale", "smoke", distribution, "-k", "nlp13b")
     assert result.returncode == 0, result.text
     record = result.record("nlp13b")
     assert [step["step"] for step in record["steps"]] == [1, *range(2, 21, 2)]
@@ -27,7 +25,7 @@ def test_a_small_model_learns(user: UserFolder, distribution: str) -> None:
     assert "reported_tflops_per_gpu" not in record["metrics"]
 
 
-def test_what_it_refuses_is_told_in_its_own_words(user: UserFolder) -> None:
+def test_what_it_refuses_is_told_in_its_own_words(user: UserFolder, system_file: str) -> None:
     """A recipe with an argument that it does not know ends as an ERROR that quotes it."""
     user.test()
     user.recipe(
@@ -37,7 +35,7 @@ def test_what_it_refuses_is_told_in_its_own_words(user: UserFolder) -> None:
             "arguments": {"no-such-argument": True},
         },
     )  # fmt: skip
-    result = user.run(f"--system={SYSTEM_FILE}", "-n0", "-k", "wrong")
+    result = user.run(f"--system={system_file}", "-n0", "-k", "wrong")
     assert result.returncode == 1, result.text
     problem = result.record("wrong")["problem"]
     assert problem["kind"] == "command_failed"

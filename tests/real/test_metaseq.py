@@ -1,4 +1,4 @@
-"""metaseq itself, where the environment variable LLMBENCH_METASEQ_SYSTEM names a system file with one for the CPU.
+"""metaseq itself, on CPU ranks.
 
 The environment's path `train_python`, if it has one, stands for the python of the launcher's train command: a program
 that leaves out what no CPU can do, and trains sequences of 128 tokens, one on each copy of the model.
@@ -24,8 +24,8 @@ from pytest_llmbench.engines.base import Place, Script
 from pytest_llmbench.engines.metaseq import ENGINE
 from tests.conftest import UserFolder
 
-SYSTEM_FILE = os.environ.get("LLMBENCH_METASEQ_SYSTEM", "")
-pytestmark = pytest.mark.skipif(not SYSTEM_FILE, reason="LLMBENCH_METASEQ_SYSTEM names no system file with metaseq")
+FRAMEWORK = "metaseq"
+SYSTEM = os.environ.get("LLMBENCH_METASEQ_SYSTEM")
 RECIPES = {name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "metaseq"}
 # In the place of a program that the launcher starts: it writes down what it was asked to do.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
@@ -47,15 +47,15 @@ EIGHT_MILLION = {
 
 
 @pytest.fixture(scope="module")
-def system() -> System:
+def system(system_file: str) -> System:
     """The system with metaseq."""
-    return load_system(SYSTEM_FILE, [])
+    return load_system(system_file, [])
 
 
-def test_a_small_model_learns(user: UserFolder) -> None:
+def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
     """The smallest recipe at scale smoke, through a whole session: it is judged, and its loss falls."""
     user.test()
-    result = user.run(f"--system={SYSTEM_FILE}", "--scale", "smoke", "-n0", "-k", "metaseq125m")
+    result = user.run(f"--system={system_file}", "--scale", "smoke", "-n0", "-k", "metaseq125m")
     verdicts = {name: case.properties["verdict"] for name, case in result.cases.items()}
     assert verdicts == {
         "test_reference[metaseq125m-azure_200k]": "SKIP",  # it is for GPUs
@@ -69,24 +69,24 @@ def test_a_small_model_learns(user: UserFolder) -> None:
     assert record["device"] == "cpu"
 
 
-def test_the_launcher_itself_trains(user: UserFolder, system: System) -> None:
+def test_the_launcher_itself_trains(user: UserFolder, system: System, system_file: str) -> None:
     """`opt-baselines --benchmark --local` with its smallest model: all of the run but the python of its ranks."""
     if "train_python" not in system.environments["metaseq"].paths:
         pytest.skip("the environment has no train_python")
     user.recipe("eight", **EIGHT_MILLION)
     user.test()
-    result = user.run(f"--system={SYSTEM_FILE}", "-n0", "-k", "eight")
+    result = user.run(f"--system={system_file}", "-n0", "-k", "eight")
     assert result.case.properties["verdict"] == "PASS", result.text
     record = result.record("eight")
     assert [step["step"] for step in record["steps"]] == list(range(5, 51, 5))
     assert record["metrics"]["loss_drop"]["value"] > 0.5
 
 
-def test_a_training_that_fails_is_an_error_though_the_launcher_succeeds(user: UserFolder) -> None:
+def test_a_training_that_fails_is_an_error_though_the_launcher_succeeds(user: UserFolder, system_file: str) -> None:
     """`opt-baselines --local` drops the exit code of the training: nothing proves that it did its work."""
     user.recipe("eight", **{**EIGHT_MILLION, "options": {"model_size": "8m_mp1", "arguments": {"python": "false"}}})
     user.test()
-    result = user.run(f"--system={SYSTEM_FILE}", "-n0", "-k", "eight")
+    result = user.run(f"--system={system_file}", "-n0", "-k", "eight")
     assert result.case.properties["verdict"] == "ERROR", result.text
     record = result.record("eight")
     assert record["problem"]["kind"] == "no_evidence_of_completion"

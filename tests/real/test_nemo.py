@@ -1,8 +1,7 @@
-"""NeMo 2 itself, and the launcher of NeMo Megatron itself.
+"""NeMo 2 itself, on CPU ranks, and the launcher of NeMo Megatron itself.
 
-`LLMBENCH_NEMO_SYSTEM` names a system file with an environment of engine nemo_torchrun for the CPU.
-`LLMBENCH_NEMO_LAUNCHER_ROOT` names a folder with the launcher's checkouts `src_22.06` (dd62d99c) and `src_22.09`
-(6cac4824), and a `venv` that can run them.
+The launcher's folder has its checkouts `src_22.06` (dd62d99c) and `src_22.09` (6cac4824), and a `venv` that can run
+them.
 """
 
 from __future__ import annotations
@@ -27,13 +26,10 @@ from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Place, Script
 from pytest_llmbench.engines.nemo_launcher import ENGINE
 from tests.conftest import UserFolder, require_slurm
+from tests.real.conftest import built
 
-SYSTEM_FILE = os.environ.get("LLMBENCH_NEMO_SYSTEM", "")
-LAUNCHER = Path(os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT", "/nowhere"))
-needs_nemo = pytest.mark.skipif(not SYSTEM_FILE, reason="LLMBENCH_NEMO_SYSTEM names no system file with NeMo")
-needs_launcher = pytest.mark.skipif(
-    not LAUNCHER.is_dir(), reason="LLMBENCH_NEMO_LAUNCHER_ROOT names no folder with NVIDIA's launcher"
-)
+FRAMEWORK = "nemo"
+SYSTEM = os.environ.get("LLMBENCH_NEMO_SYSTEM")
 DATA = Path(__file__).parents[1] / "data" / "nemo"
 RECIPES = {
     name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "nemo_launcher"
@@ -83,11 +79,17 @@ mkdir -p "$results" && cp {data}/events.out.tfevents.* "$results" && cat {log}
 """
 
 
-@needs_nemo
-def test_a_small_model_learns(user: UserFolder) -> None:
+@pytest.fixture(scope="module")
+def launcher() -> Path:
+    """The folder of the launcher."""
+    named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
+    return Path(named) if named else built("nemo_launcher")
+
+
+def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
     """The 126m recipe at scale smoke, by NeMo 2 itself through a whole session; TensorBoard reads the same times."""
     user.test()
-    result = user.run("--system", SYSTEM_FILE, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
+    result = user.run("--system", system_file, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
     assert result.case.properties["verdict"] == "PASS", result.text
     record = result.record("aws_torchrun_gpt3_126m")
     assert [step["step"] for step in record["steps"]] == list(range(1, 41))
@@ -96,7 +98,7 @@ def test_a_small_model_learns(user: UserFolder) -> None:
     assert record["totals"]["end_training"] >= record["totals"]["begin_training"]
     assert record["provenance"]["nemo-toolkit"]
     (events,) = result.session.rglob("events.out.tfevents.*")
-    environment = load_system(SYSTEM_FILE, []).environments["nemo_torchrun"]
+    environment = load_system(system_file, []).environments["nemo_torchrun"]
     done = subprocess.run(
         [environment.python, "-c", TENSORBOARD, str(events)], capture_output=True, text=True, check=True
     )
@@ -105,17 +107,17 @@ def test_a_small_model_learns(user: UserFolder) -> None:
     assert record["metrics"]["step_time_after_5"]["value"] == pytest.approx(sum(timings[5:]) / 35)
 
 
-def written(recipe: Recipe, folder: Path) -> tuple[str, dict[str, Any], list[str]]:
+def written(recipe: Recipe, folder: Path, launcher: Path) -> tuple[str, dict[str, Any], list[str]]:
     """What the launcher makes of a recipe on its own nodes: its script, the configuration, and the srun in the script.
 
     The run's own script runs, with a recorder in the place of srun.
     """
     version = str(recipe.options["version"])
-    root = LAUNCHER / f"src_{version}"
+    root = launcher / f"src_{version}"
     environment = Environment(
         root=str(root),
         data="/data",
-        python=str(LAUNCHER / "venv" / "bin" / "python3"),
+        python=str(launcher / "venv" / "bin" / "python3"),
         paths={"bpe": "/data/bpe"},
         env={"NCCL_TOPO_FILE": "/opt/microsoft/ndv4-topo.xml", "NCCL_DEBUG": "INFO", "PYTHONWARNINGS": "ignore"},
         # 22.09 runs in its image, which is not here; bare, it knows one of its own.
@@ -155,12 +157,11 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-@needs_launcher
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_says_what_the_launcher_does(name: str, tmp_path: Path) -> None:
+def test_a_recipe_says_what_the_launcher_does(name: str, tmp_path: Path, launcher: Path) -> None:
     """Shape, batch, steps and optimizer of a recipe are those of the launcher's configuration."""
     recipe = RECIPES[name]
-    script, said, asked = written(recipe, tmp_path)
+    script, said, asked = written(recipe, tmp_path, launcher)
     model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
     expected = {
         "trainer.num_nodes": recipe.nodes,
@@ -201,16 +202,15 @@ def test_a_recipe_says_what_the_launcher_does(name: str, tmp_path: Path) -> None
         results = f"{tmp_path}/session/runs/{name}/results"
         assert mounts[1:] == ["/data:/data", f"{results}:{results}", "/opt/microsoft:/opt/microsoft"]
         assert said["env_vars.NCCL_TOPO_FILE"] == "/opt/microsoft/ndv4-topo.xml"
-        assert not list((LAUNCHER / "src_22.06/bignlp/train_scripts").glob("*.sh"))
+        assert not list((launcher / "src_22.06/bignlp/train_scripts").glob("*.sh"))
     else:
         assert "export NCCL_TOPO_FILE=/opt/microsoft/ndv4-topo.xml" in script
         assert "\n/usr/bin/time srun " in script
 
 
-@needs_launcher
 @pytest.mark.slurm
 @pytest.mark.parametrize("version", ["22.06", "22.09"])
-def test_the_script_that_it_writes_runs_on_our_nodes(version: str, user: UserFolder) -> None:
+def test_the_script_that_it_writes_runs_on_our_nodes(version: str, user: UserFolder, launcher: Path) -> None:
     """Two runs on two nodes each of four: its srun, which names no nodes or tasks, starts one task on each."""
     require_slurm()
     programs = user.path / "programs"
@@ -220,9 +220,9 @@ def test_the_script_that_it_writes_runs_on_our_nodes(version: str, user: UserFol
     for program in programs.iterdir():
         program.chmod(0o755)
     environment = {
-        "root": str(LAUNCHER / f"src_{version}"),
+        "root": str(launcher / f"src_{version}"),
         "data": str(user.path),
-        "python": str(LAUNCHER / "venv" / "bin" / "python3"),
+        "python": str(launcher / "venv" / "bin" / "python3"),
         "setup": [f"export PATH={programs}:$PATH"],
         "env": {"PYTHONWARNINGS": "ignore"},
     }

@@ -173,3 +173,21 @@ def test_it_needs_nothing_but_pytorch() -> None:
     """A framework's own environment has PyTorch, and none of what the rest of this package needs."""
     code = "import sys; sys.modules.update(dict.fromkeys(['pydantic', 'yaml', 'submitit', 'pytest'])); import " + MODULE
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
+
+
+WRAPPED = """
+import json, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{meeting}", rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[0], output_device=0)
+model(torch.ones(1, 2, device="cuda")).sum().backward()
+print(json.dumps(model.module.weight.grad.tolist()))
+"""
+
+
+def test_a_model_can_be_wrapped_for_a_device(tmp_path: Path) -> None:
+    """`DistributedDataParallel` is told CUDA devices by number, which PyTorch refuses of a module on the CPU."""
+    program = tmp_path / "wrapped.py"
+    program.write_text(WRAPPED.format(meeting=tmp_path / "meeting"))
+    done = subprocess.run([sys.executable, "-m", MODULE, str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[1.0, 1.0], [1.0, 1.0]]
