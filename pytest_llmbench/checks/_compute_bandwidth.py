@@ -12,6 +12,7 @@ from pytest_llmbench.checks._compute_rates import (
     answered,
     ask,
     judge,
+    no_bound,
     rated,
     subject,
     unjudged_rates,
@@ -67,6 +68,7 @@ def _report(check: Check, fleet: Fleet, settings: CheckSettings, *, part: str, a
         findings=tuple(judge(found, fleet.site, settings, tolerance=options.tolerance, action=action)),
         readings=tuple(each.reading for each in found),
         unjudged=silent(answers),
+        unbounded=no_bound(found, fleet.site, settings),
         notes=tuple(unjudged_rates(found, fleet.site, settings, options.tolerance)),
         evidence={f"{answer.host} {subject(fleet.site, answer)}": data[part] for answer, data in answered(answers)},
     )

@@ -15,6 +15,7 @@ from pytest_llmbench.checks._compute_rates import (
     answered,
     ask,
     judge,
+    no_bound,
     rated,
     subject,
     unjudged_rates,
@@ -73,6 +74,7 @@ class Gemm:
             ),
             readings=tuple(each.reading for each in found),
             unjudged={**undecided, **_implausible(found, site), **silent(answers)},
+            unbounded=no_bound(found, site, settings) and not any(_against_peak(each, site) for each in found),
             notes=(*notes, *_lacking(answers), *unjudged_rates(found, site, settings, options.tolerance)),
             evidence={f"{answer.host} {subject(site, answer)}": data["gemm"] for answer, data in answered(answers)},
         )
@@ -144,10 +146,15 @@ def _share(each: Rated, site: Site) -> float | None:
     return None if peak is None or site.device == "cpu" else each.reading.value / peak
 
 
+def _against_peak(each: Rated, site: Site) -> float | None:
+    """The share of the published peak where it counts: at a tiny size nothing reaches it."""
+    return _share(each, site) if site.scale == "full" else None
+
+
 def _below_peak(found: Sequence[Rated], site: Site, least: float) -> Iterator[Finding]:
     for each in found:
-        share = _share(each, site)
-        if share is not None and share < least and site.scale == "full":
+        share = _against_peak(each, site)
+        if share is not None and share < least:
             yield Finding(
                 host=each.reading.host,
                 subject=each.reading.subject,

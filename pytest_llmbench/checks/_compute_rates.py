@@ -12,7 +12,7 @@ from pytest_llmbench.checks._agreement import NOT_COMPARED
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
 from pytest_llmbench.core.health import Finding, Reading, Severity
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.bounds import applies, missed
+from pytest_llmbench.judging.bounds import applies, missed, unbounded
 from pytest_llmbench.judging.outliers import outliers
 
 # What the shared probe measures, by the check that judges it.
@@ -144,6 +144,14 @@ def unjudged_rates(found: Sequence[Rated], site: Site, settings: CheckSettings, 
         yield f"no reference of this machine at this scale bounds {', '.join(free)}"
     if found and tolerance_of(site, given) == 1.0:
         yield NOT_COMPARED
+
+
+def no_bound(found: Sequence[Rated], site: Site, settings: CheckSettings) -> bool:
+    """Whether no reference is for any of these rates."""
+    references = settings.references if site.scale == "full" else ()
+    return bool(found) and all(
+        unbounded([each.reading], references, system=site.system, device=each.device) for each in found
+    )
 
 
 def _alike(found: Iterable[Rated]) -> Iterable[list[Rated]]:

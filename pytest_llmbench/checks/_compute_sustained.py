@@ -14,6 +14,7 @@ from pytest_llmbench.checks._compute_rates import (
     Fraction,
     Rated,
     answered,
+    no_bound,
     rated,
     side_of,
     subject,
@@ -96,6 +97,7 @@ class Sustained:
             findings=(*(finding for judged in told for finding in judged.findings()), *bounds),
             readings=tuple(each.reading for each in found),
             unjudged={**{judged.answer.host: judged.why for judged in told if judged.why}, **silent(answers)},
+            unbounded=no_bound(found, site, settings),
             notes=(
                 *(note for judged in told for note in judged.notes()),
                 *unjudged_rates(found, site, settings, options.drop),

@@ -8,7 +8,7 @@ from pytest_llmbench.checks.base import Fleet
 from pytest_llmbench.core.curves import Curve, Point, asked_size, size_name
 from pytest_llmbench.core.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.judging.bounds import applies, missed
+from pytest_llmbench.judging.bounds import applies, missed, unbounded
 
 _LEAST, _MOST = 3, 34  # powers of two: 8 B to 16 GiB
 _LATENCY = 8
@@ -61,6 +61,7 @@ def judge(
         findings=findings,
         readings=tuple(readings),
         problem=None if findings else doubt,
+        unbounded=unbounded(readings, applicable, system=site.system, device=device),
         notes=tuple(notes),
         evidence={"curve": curve.model_dump(mode="json"), "device": device},
     )

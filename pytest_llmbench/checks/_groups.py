@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,11 +64,13 @@ class Played:
         results: one for each group, in the order asked.
         silent: nodes that gave no whole answer, and why.
         device: what they measured on, as its driver names it; None where nobody said.
+        nvlink: whether any of their GPUs has an active NVLink; None where nobody said.
     """
 
     results: tuple[Result, ...]
     silent: Mapping[str, str]
     device: str | None
+    nvlink: bool | None = None
 
 
 class Sizes(Strict):
@@ -123,7 +125,14 @@ class Field:
             results=tuple(_results(rounds, plan, answers)),
             silent=silent(answers),
             device=next((answer.data["device"] for answer in answers if answer.data is not None), None),
+            nvlink=_any_known(answer.data.get("nvlink") for answer in answers if answer.data is not None),
         )
+
+
+def _any_known(told: Iterable[bool | None]) -> bool | None:
+    """Whether any says yes; None where none says anything."""
+    known = [word for word in told if word is not None]
+    return any(known) if known else None
 
 
 def _ranks(group: Group, hosts: Sequence[str], per_node: int) -> list[int]:

@@ -12,7 +12,7 @@ from pytest_llmbench.checks._groups import Sizes
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
 from pytest_llmbench.core.health import Finding, Reading
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.bounds import applies, missed
+from pytest_llmbench.judging.bounds import applies, missed, unbounded
 
 _GPU = Sizes(bytes=2**30, iterations=20, warm_up=5, timeout_s=60.0, patience_s=120.0)
 _CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.0)
@@ -74,6 +74,10 @@ class Bounds:
         """Findings of what nodes miss by themselves."""
         own = [reading for reading in readings if reading.host is not None]
         return list(missed(own, self.references, system=self.system, device=device or "cpu"))
+
+    def lack(self, readings: Sequence[Reading], device: str | None) -> bool:
+        """Whether there are readings and no reference is for any of them."""
+        return unbounded(readings, self.references, system=self.system, device=device or "cpu")
 
     def notes(self, statistic: str) -> tuple[str, ...]:
         """What people should know where there is no reference for a statistic."""

@@ -22,7 +22,7 @@ class Nvlink:
     name = "nvlink"
     family = "network"
     scope: Literal["node", "cluster"] = "node"
-    summary = "all_reduce inside each node: NVLink, NVSwitch or PCIe"
+    summary = "all_reduce inside each node: NVLink or NVSwitch"
     options: type[Strict] = NetworkOptions
     statistics: Mapping[str, str] = {"nvlink_busbw": "GB/s", "nvlink_latency": "us"}
     deadline_s = 300.0
@@ -32,9 +32,13 @@ class Nvlink:
         options = options_of(self, settings, NetworkOptions)
         if fleet.site.ranks_per_node < 2:
             return Report(skip="one rank per node: nothing inside a node to measure")
+        if fleet.site.device == "cpu":
+            return Report(skip="the nodes of this system have no GPUs: there is no NVLink between them")
         field = Field(fleet, self.name, options.sizes(fleet.site), deadline_of(self, settings))
         alone = [Group(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
         played = field.play([alone] * _REPEATS)
+        if played.nvlink is False:
+            return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
         results: dict[str, list[Result]] = {host: [] for host in fleet.hosts if host not in played.silent}
         for result in played.results:
             results.get(result.group.hosts[0], []).append(result)
@@ -53,6 +57,7 @@ class Nvlink:
             findings=(*findings, *bounds.missed(readings, played.device)),
             readings=tuple(readings),
             unjudged={**absent, **played.silent},
+            unbounded=bounds.lack(readings, played.device),
             notes=bounds.notes("nvlink_busbw"),
         )
 

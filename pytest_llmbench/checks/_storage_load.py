@@ -16,7 +16,7 @@ from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Sit
 from pytest_llmbench.core.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.schema import QuantityField, Strict
-from pytest_llmbench.judging.bounds import missed
+from pytest_llmbench.judging.bounds import missed, unbounded
 from pytest_llmbench.judging.outliers import outliers
 
 _UNITS = {"write": "GB/s", "read": "GB/s", "create": "ops/s", "stat": "ops/s", "unlink": "ops/s"}
@@ -98,15 +98,17 @@ def _report(
     if facts and not unjudged:
         readings = [*_readings(None, list(facts.values())), *readings]
     tolerance = options.tolerance or (0.3 if _large(site) else 1.0)
-    bounds = missed(readings, settings.references, system=site.system, device=site.gpu_model or "cpu", action=_ACTION)
+    references = settings.references if site.scale == "full" else ()
+    bounds = missed(readings, references, system=site.system, device=site.gpu_model or "cpu", action=_ACTION)
     return Report(
         findings=(
             *_wrong_bytes(answers),
             *_slow(readings, tolerance),
-            *(bounds if site.scale == "full" else ()),
+            *bounds,
         ),
         readings=tuple(readings),
         unjudged=unjudged,
+        unbounded=unbounded(readings, references, system=site.system, device=site.gpu_model or "cpu"),
         notes=tuple(_notes(facts, unjudged, settings, tolerance)),
         evidence={"asked": config, "answers": facts},
     )

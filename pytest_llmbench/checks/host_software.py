@@ -39,7 +39,13 @@ class Software(HostCheck):
         if fleet.site.gpus_per_node:
             findings += [finding for host, versions in software.items() for finding in unfit_for_gpus(host, versions)]
         notes = ("one node: there is none to compare it with",) if len(software) == 1 else ()
-        return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"software": software})
+        return Report(
+            findings=tuple(findings),
+            unjudged=unjudged,
+            unbounded=len(software) == 1 and not fleet.site.gpus_per_node,
+            notes=notes,
+            evidence={"software": software},
+        )
 
 
 def unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ...]) -> Iterator[Finding]:

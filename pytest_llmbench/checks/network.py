@@ -116,6 +116,7 @@ class Pairs:
             update={
                 "findings": (*report.findings, *whole.findings),
                 "readings": (*report.readings, *whole.readings),
+                "unbounded": report.unbounded and floor is None,
                 "notes": (*report.notes, only) if whole.readings and floor is None else report.notes,
                 "unjudged": {**whole.unjudged, **report.unjudged},
                 "evidence": {**report.evidence, **whole.evidence, "pair_runs": pair_runs, "group_runs": group_runs},
@@ -149,6 +150,7 @@ def _report(
         findings=(*findings_of(found), *bounds.missed(readings, found.device), *uneven),
         readings=tuple(readings),
         unjudged=unjudged_of(found),
+        unbounded=bounds.lack(readings, found.device),
         notes=tuple(notes),
         evidence={**evidence_of(found), "rounds": field.rounds},
     )

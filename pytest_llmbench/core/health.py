@@ -101,6 +101,8 @@ class Report(Strict):
         skipped: nodes that were not checked, and why: a SKIP of theirs.
         problem: why the whole check cannot be judged, by kind and message: an ERROR for every node.
         skip: why the check has no meaning here: a SKIP for every node.
+        unbounded: whether nothing that was measured could be held against a bound, such as a rate without a reference
+            of this machine, or a version on the only node.
         notes: what people should know besides.
         evidence: plain data that belongs in the record, such as curves and facts.
     """
@@ -111,6 +113,7 @@ class Report(Strict):
     skipped: Mapping[str, str] = {}
     problem: str | None = None
     skip: str | None = None
+    unbounded: bool = False
     notes: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = {}
 

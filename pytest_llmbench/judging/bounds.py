@@ -43,6 +43,15 @@ def missed(
                 )
 
 
+def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str) -> bool:
+    """Whether something was measured, and no reference of its statistics is for this machine."""
+    return bool(readings) and not any(
+        reference.statistic == reading.statistic and applies(reference, reading, system, device)
+        for reference in references
+        for reading in readings
+    )
+
+
 def applies(reference: Reference, reading: Reading, system: str, device: str) -> bool:
     """Whether a reference is for the machine and the number of nodes and GPUs of a reading."""
     machine = Machine(system=system, device=device, gpus=reading.gpus, nodes=reading.nodes, scale="full")

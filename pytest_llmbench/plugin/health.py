@@ -11,6 +11,7 @@ from pytest_llmbench.checks.base import Check, CheckSettings, all_checks, get_ch
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
+from pytest_llmbench.reporting.health import NO_BOUND
 
 MARKER = (
     "check(*names): run this test for these checks, or families of checks, only; without it, for every check there "
@@ -146,6 +147,8 @@ class Health:
             shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
             more = f" and {len(shown) - _MOST_READINGS} more" if len(shown) > _MOST_READINGS else ""
             yield "measured", "; ".join(shown[:_MOST_READINGS]) + more
+        if self.readings or self.record.report.unbounded:
+            yield "bound", NO_BOUND if self.record.report.unbounded else "bounded"
         if self.faults:
             worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity))
             yield "severity", str(worst.severity)

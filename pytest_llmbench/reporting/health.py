@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
 _WIDTH = 110
+# Of a check that passes though nothing that it measured could be held against a bound.
+NO_BOUND = "no bound"
 
 
 def render_health(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
@@ -27,7 +29,9 @@ def render_health(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, s
         worst = next(verdict for verdict in _VERDICTS if count[verdict])
         of_each = ", ".join(f"{count[verdict]} {verdict}" for verdict in _VERDICTS if count[verdict])
         nodes = of_each if len(count) > 1 else str(sum(int(str(test.get("nodes") or 0)) for test in tests))
-        measured = str(tests[0].get("measured", "")) if len(tests) == 1 else ""
+        passing = [test for test in tests if test["verdict"] == "PASS"]
+        bound = f"{NO_BOUND}; " if any(test.get("bound") == NO_BOUND for test in passing) else ""
+        measured = f"{bound}{tests[0].get('measured', '') if len(tests) == 1 else ''}".removesuffix("; ")
         yield worst, f"{name.ljust(width)}  {worst.ljust(7)}  {nodes.ljust(5)}  {measured}".rstrip()
     everyone = {str(row["host"]) for row in rows if row.get("host")}
     for verdict in _VERDICTS[:-1]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +25,12 @@ from pytest_llmbench.workloads.checks.direct_group import DirectGroup
 from pytest_llmbench.workloads.context import RankContext
 from pytest_llmbench.workloads.machine import device_name, gpu_index
 from pytest_llmbench.workloads.probe import ProbeLog
+from pytest_llmbench.workloads.processes import ask
 from pytest_llmbench.workloads.store import open_store
 
 _LONGEST_ERROR = 300
+_NVIDIA_SMI_S = 60.0
+_ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +76,9 @@ def play(context: RankContext, log: ProbeLog) -> dict[str, Any]:
         raise player.failed_to_start
     if thread.is_alive() or player.broken:
         atexit.register(_exit_now)
-    return {"device": device_name(context), "games": list(player.games), "stopped": stopped}
+    return {
+        "device": device_name(context), "games": list(player.games), "stopped": stopped, "nvlink": _nvlink(context),
+    }  # fmt: skip
 
 
 class _Player:
@@ -179,6 +186,14 @@ class _Player:
     def _say(self, phase: str) -> None:
         self.phase = phase
         self._log.phase(phase)
+
+
+def _nvlink(context: RankContext) -> bool | None:
+    """Whether a GPU of this node has an active NVLink, which its first rank asks nvidia-smi; None where unknown."""
+    if context.device == "cpu" or context.local_rank > 0 or shutil.which("nvidia-smi") is None:
+        return None
+    answer = ask(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, errors=False)
+    return _ACTIVE_LINK.search(answer.text) is not None if answer.code == 0 else None
 
 
 def _first_line(error: Exception) -> str:

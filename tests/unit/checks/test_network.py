@@ -326,3 +326,36 @@ def test_findings_stay_with_their_node() -> None:
     """A finding of no node would be in no verdict: only what concerns all of them is without one."""
     report = check("pairs", StandIn(gpu_site(8), names(8), slow("n1", "n6")))
     assert {finding.host for finding in report.findings} == {"n1", "n6"}
+
+
+@dataclass
+class WithoutNvlink(StandIn):
+    """GPUs that reach each other by PCIe alone, as the first rank of each node says."""
+
+    def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
+        answer = super()._answer(rank, host, local_rank, games)
+        said = None if local_rank else False
+        return replace(answer, data={**answer.data, "nvlink": said} if answer.data is not None else None)
+
+
+def test_gpus_without_nvlink_are_skipped() -> None:
+    """What goes over PCIe is no NVLink that passes; where nobody says, or one has links, it is judged."""
+    site = gpu_site(2)
+    report = check("nvlink", WithoutNvlink(site, names(2), lambda _: GAME))
+    assert (report.skip or "").startswith("these GPUs have no NVLink")
+    assert check("nvlink", StandIn(site, names(2), lambda _: GAME)).skip is None
+
+
+def test_ranks_on_cpus_have_no_nvlink() -> None:
+    """An all_reduce between processes is no link between GPUs, however fast it is."""
+    report = check("nvlink", StandIn(cpu_site(2, cpu_ranks_per_node=2), names(2), lambda _: GAME))
+    assert (report.skip or "").startswith("the nodes of this system have no GPUs")
+
+
+def test_what_no_reference_bounds_says_so() -> None:
+    """A reference of another machine bounds nothing here."""
+    fleet = StandIn(gpu_site(6), names(6), lambda _: GAME)
+    assert check("nvlink", fleet).unbounded
+    assert check("pairs", fleet).unbounded
+    assert not check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 1),)).unbounded
+    assert check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 3),)).unbounded
