@@ -48,6 +48,7 @@ for source, text in lines:
         at = datetime.fromisoformat(stamp[0])
         began = began or (at, time.monotonic())
         time.sleep(max(0.0, began[1] + (at - began[0]).total_seconds() / speed - time.monotonic()))
+        text = text.replace(stamp[0], datetime.now().isoformat(" ", "microseconds"))
     if source != f"[default{os.environ['RANK']}]":
         continue
     if text.startswith("#exit "):

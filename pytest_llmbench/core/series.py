@@ -147,6 +147,9 @@ class StepSeries(Strict):
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
+        stamped: the first and the last time at the head of a line, in order of time, as Unix times if it were UTC;
+            None where no line begins with one.
+        skipped: how many steps had been skipped so far at which step, where the log says so apart from its steps.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
         contradictions: where a log and other files of the same run do not say the same, in words.
     """
@@ -168,6 +171,8 @@ class StepSeries(Strict):
     short: str | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
     unlike_norms: str | None = None
+    stamped: tuple[float, float] | None = None
+    skipped: tuple[tuple[int, int], ...] = ()
     claims: tuple[Claim, ...] = ()
     contradictions: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Evaluate, NoOptions, Place, Script
 from pytest_llmbench.judging.statistics import Statistic
-from pytest_llmbench.readers.items import Item, Needles, Parse, Said
+from pytest_llmbench.readers.items import Item, Needles, Parse, Said, Skipped
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
@@ -57,7 +57,7 @@ class External(ABC):
         """Return what reads the lines of one log, given in order. Without memory of the lines before, it is `parse`."""
         return self.parse
 
-    def claims(self, text: str) -> Iterable[Said]:  # noqa: ARG002 - an engine whose framework prints some reads them
+    def claims(self, text: str) -> Iterable[Said | Skipped]:  # noqa: ARG002 - an engine whose framework prints some reads them
         """Read what one line says of the training itself; nothing."""
         return ()
 

@@ -13,6 +13,7 @@ from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines import _training
 from pytest_llmbench.engines._external import External, fill
 from pytest_llmbench.engines._nemo_arguments import plain, rules
 from pytest_llmbench.engines._overrides import unknown_arguments
@@ -22,7 +23,7 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
 from pytest_llmbench.readers import gnu_time, nemo, nemo_claims, tensorboard, witness
-from pytest_llmbench.readers.items import Item, Needles, Said
+from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
 from pytest_llmbench.readers.log import last_step, log_files
 from pytest_llmbench.readers.witness import Digits
 
@@ -85,7 +86,7 @@ class Nemo(External):
             "vocab_size": vocabulary(recipe.model),
         }
 
-    def claims(self, text: str) -> Iterable[Said]:
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
         """Read what one line of its log says of the training."""
         return nemo_claims.said(text)
 
@@ -131,6 +132,8 @@ class Nemo(External):
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no step has a loss"
         yield from agreement.steady(series.steps, topology)
+        yield from _training.by_heart(series)
+        yield from _training.untrained(recipe, series)
 
 
 def _untimely(totals: Mapping[str, float]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pytest_llmbench.core.claims import Asks, ClaimName
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines import _training
 from pytest_llmbench.engines._deepspeed_chat import (
     MAIN,
     TRAINING,
@@ -32,7 +33,7 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import deepspeed_claims, eval_batch
 from pytest_llmbench.readers.deepspeed_chat import NEEDLES, parse, reader
-from pytest_llmbench.readers.items import Item, Needles, Parse, Said
+from pytest_llmbench.readers.items import Item, Needles, Parse, Said, Skipped
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
@@ -55,7 +56,7 @@ class DeepSpeedChat(External):
     name = "deepspeed_chat"
     proof = "the line `Throughput:`, printed once after the last step"
     options = Options
-    needles = Needles(NEEDLES, deepspeed_claims.NEEDLES)
+    needles = Needles((*NEEDLES, *deepspeed_claims.SKIPPED), deepspeed_claims.NEEDLES)
     log_per_run = True
 
     def __init__(self) -> None:
@@ -115,7 +116,7 @@ class DeepSpeedChat(External):
         )
         return Script(commands=tuple(commands), notes=options.notes)
 
-    def claims(self, text: str) -> Iterable[Said]:
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
         """Read what one line of its log says of the training."""
         return deepspeed_claims.said(text)
 
@@ -155,6 +156,8 @@ class DeepSpeedChat(External):
                 f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
             )
         yield from agreement.steady(series.steps, topology)
+        yield from _training.skipped_steps(recipe, series)
+        yield from _training.by_heart(series)
         # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.
         logged = [step.seconds for step in series.steps if step.seconds is not None]
         due = median(logged) * steps if logged else seconds

@@ -13,6 +13,7 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines import _training
 from pytest_llmbench.engines._external import External, fill, flags
 from pytest_llmbench.engines._megatron_arguments import asks, rules
 from pytest_llmbench.engines._overrides import unknown_arguments
@@ -21,7 +22,7 @@ from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
 from pytest_llmbench.readers import megatron_claims, megatron_events, tensorboard
-from pytest_llmbench.readers.items import Item, Needles, Said
+from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
 from pytest_llmbench.readers.megatron_lm import NEEDLES, parse
 
 _RATES = {
@@ -101,7 +102,7 @@ class MegatronLM(External):
         )
         return Script(commands=(command,), notes=options.notes)
 
-    def claims(self, text: str) -> Iterable[Said]:
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
         """Read what one line of its log says of the training."""
         return megatron_claims.said(text)
 
@@ -132,7 +133,7 @@ class MegatronLM(External):
             }
         )
 
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield what its counters of bad iterations say, and its event files against it."""
         yield from series.contradictions
         nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
@@ -144,6 +145,14 @@ class MegatronLM(External):
         yield from agreement.same_work(series.steps, _RATES)
         yield from agreement.counted(series.steps, "consumed_samples")
         yield from agreement.against_times(series)
+        yield from _training.lost_losses(series)
+        yield from _training.skipped_steps(recipe, series)
+        yield from _training.by_heart(series)
+        own = options_of(recipe, Options).arguments
+        if not (own.get("load") or own.get("pretrained-checkpoint")):
+            yield from _training.untrained(recipe, series)
+        if self.counts_flops(recipe):
+            yield from _training.logged_rate(recipe, topology, series)
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines import _training
 from pytest_llmbench.engines._external import OUTPUT, External, fill, flags
 from pytest_llmbench.engines._metaseq_arguments import rules, size_problem
 from pytest_llmbench.engines._overrides import Rules, unknown_arguments
@@ -21,7 +22,7 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import metaseq_claims
-from pytest_llmbench.readers.items import Item, Needles, Said
+from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
 from pytest_llmbench.readers.log import last_step, last_words, log_files
 from pytest_llmbench.readers.metaseq import NEEDLES, parse
 
@@ -116,7 +117,7 @@ class Metaseq(External):
             command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
 
-    def claims(self, text: str) -> Iterable[Said]:
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
         """Read what one line of its log says of the training."""
         return metaseq_claims.said(text)
 
@@ -147,6 +148,8 @@ class Metaseq(External):
                 f"{skipped:g} updates were skipped because their gradient overflowed; its words per second count "
                 f"them all the same"
             )
+        yield from _training.by_heart(series)
+        yield from _training.untrained(recipe, series)
 
 
 def _launcher(options: Options, topology: Topology, place: Place, own: Mapping[str, Any]) -> Command:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.claims import ClaimName
-from pytest_llmbench.readers.items import Said
+from pytest_llmbench.readers.items import Said, Skipped
 
 _PRINTED = re.compile(r":print\]\s+(\w+) \.* *(\w+)\s*$", re.ASCII)
+_SKIPPED = re.compile(r"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12}),", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}", re.ASCII)
 _COMMAND = re.compile(r"\[runner\.py:\d+:main\] cmd = (.*)", re.ASCII)
 _SIZE = re.compile(
@@ -34,12 +35,16 @@ _READABLE_BILLIONS = 0.1
 
 # A line that holds none of these says nothing.
 NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
+# As long as the log goes on.
+SKIPPED = (b", skipped=",)
 
 
-def said(text: str) -> Iterator[Said]:
+def said(text: str) -> Iterator[Said | Skipped]:
     """Yield the settings that a line prints."""
     if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:
         yield from _SETTINGS[match[1]](match[2])
+    elif match := _SKIPPED.search(text):
+        yield Skipped(int(match[1]), int(match[2]))
     elif match := _COMMAND.search(text):
         yield from _of_the_command(match[1].split())
     elif match := _SIZE.match(text):

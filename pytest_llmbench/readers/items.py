@@ -97,6 +97,14 @@ class BadEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """How many steps had been skipped when so many had been done or skipped."""
+
+    step: int
+    so_far: int
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The framework says that it did all its work."""
 
@@ -137,5 +145,5 @@ EVERY_LINE = Needles()
 # It raises Unreadable, and nothing else, for a line that looks like a step and is none.
 Parse = Callable[[str], Iterable[Item]]
 
-# The settings that one line prints.
-Claims = Callable[[str], Iterable[Said]]
+# The settings that one line prints, and what it counts beside steps.
+Claims = Callable[[str], Iterable[Said | Skipped]]

@@ -6,6 +6,8 @@ run in the same files is named. Only steps are kept in memory, however long the 
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -28,6 +30,7 @@ from pytest_llmbench.readers.items import (
     Parse,
     Pause,
     Said,
+    Skipped,
     StepLine,
     Total,
     Unreadable,
@@ -37,11 +40,21 @@ from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.words import cut_off, remoteness
 
 _MOST_REPORTED = 20
+# `[2026-11-21 02:46:00.79] `, `[NeMo I 2026-11-21 02:51:15 `, `2026-11-21 02:58:47 | `
+_STAMP = re.compile(r" ?\[?(?:NeMo [A-Z] )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
 _MOST_CLAIMS = 1000
 
 
-def no_claims(text: str) -> Iterable[Said]:  # noqa: ARG001 - see `items.Claims`
+def _unix(stamp: str) -> float | None:
+    """Turn the time of a line into a Unix time, as if its place were at zone 0."""
+    try:
+        return dt.datetime.fromisoformat(stamp).replace(tzinfo=dt.UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def no_claims(text: str) -> Iterable[Said | Skipped]:  # noqa: ARG001 - see `items.Claims`
     """Read nothing of what a line says of the training."""
     return ()
 
@@ -64,6 +77,7 @@ def read_log(
                 collected.cut_off = collected.cut_off or words
             for said in claims(line.text):
                 collected.claim(said, line)
+            collected.stamp(line)
             try:
                 for item in parse(line.text):
                     collected.take(item, line)
@@ -112,6 +126,9 @@ class _Collected:
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[Said, Claim] = field(default_factory=dict)
+    _stamped: tuple[float, float] | None = None
+    _skipped: dict[int, int] = field(default_factory=dict)
+    _files: dict[str, str] = field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
@@ -148,9 +165,18 @@ class _Collected:
             case BadEnd(words=words):
                 self._bad_ends[words] = None
 
-    def claim(self, said: Said, line: Line) -> None:
+    def stamp(self, line: Line) -> None:
+        """Keep the first and the last time at the head of a line."""
+        if line.whole and (match := _STAMP.match(line.text)) and (at := _unix(match[1])) is not None:
+            first, last = self._stamped or (at, at)
+            self._stamped = (min(first, at), max(last, at))
+
+    def claim(self, said: Said | Skipped, line: Line) -> None:
         """Keep where a setting was printed first; a line that was cut off may have lost digits."""
-        if line.whole and len(self._claims) < _MOST_CLAIMS:
+        if isinstance(said, Skipped):
+            if line.whole:
+                self._skipped[said.step] = max(said.so_far, self._skipped.get(said.step, 0))
+        elif line.whole and len(self._claims) < _MOST_CLAIMS:
             where = f"{line.file}:{line.number}"
             self._claims.setdefault(said, Claim(name=said.name, value=said.value, where=where, stage=said.stage))
 
@@ -182,12 +208,19 @@ class _Collected:
             restarted=self._restarted,
             bad_ends=tuple(self._bad_ends)[:_MOST_REPORTED],
             claims=tuple(self._claims.values()),
+            stamped=self._stamped,
+            skipped=tuple(sorted(self._skipped.items())),
         )
 
     def _take_step(self, step: StepLine, line: Line) -> None:
         steps = self._steps.setdefault(line.source, {})
         last = next(reversed(steps), 0)
-        if step.step > last or (step.step == last and step.revises):
+        before = self._files.setdefault(line.source, line.file)
+        self._files[line.source] = line.file
+        both_began = {before, line.file} <= {file for file, _ in self._sized}
+        if step.step > last and before != line.file and both_began:  # else a log that was split, or a copy of it
+            self._restart(line, f"step {step.step} in another file than step {last}")
+        elif step.step > last or (step.step == last and step.revises):
             steps[step.step] = step
             if self._pausing:
                 self._paused.add(step.step)

@@ -6,6 +6,7 @@ from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.completion import completed, ended_whole, long_enough, one_run
 from pytest_llmbench.judging.sanity.counted import counted
+from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.findings import findings
 from pytest_llmbench.judging.sanity.identity import different, origin
@@ -13,7 +14,7 @@ from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import alike, falling, finite, moving, moving_in_log, possible
 from pytest_llmbench.judging.sanity.outside import outside
 from pytest_llmbench.judging.sanity.ranks import hardware, hosts, ranks, world_size
-from pytest_llmbench.judging.sanity.rates import implausible, products
+from pytest_llmbench.judging.sanity.rates import implausible, logged, products
 from pytest_llmbench.judging.sanity.steps import clock, doubts, stamps, steps, work
 
 __all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "outside"]
@@ -28,6 +29,7 @@ _OF_A_COMMAND = (
     completed,
     hardware,
     world_size,
+    dated,
     claims,
     long_enough,
     lines,
@@ -36,6 +38,7 @@ _OF_A_COMMAND = (
     moving_in_log,
     falling,
     clock,
+    logged,
     doubts,
 )
 

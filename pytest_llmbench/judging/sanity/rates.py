@@ -11,6 +11,8 @@ from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # GPUs may run at a little more than the clock that their published peak is for.
 _MOST_OF_PEAK = 1.1
+# By the words of Megatron-LM, of JSC's version and of DeepSpeed-Chat.
+_PER_GPU = frozenset({"throughput_per_gpu", "tflops", "TFLOPs"})
 
 
 def products(e: Evidence) -> Iterator[Problem]:
@@ -23,6 +25,18 @@ def products(e: Evidence) -> Iterator[Problem]:
                 message=f"rank {info.rank} on {info.host} measured {info.matmul_flops_per_s / 1e12:.4g} TFLOP/s of "
                 f"matrix products; the published peak of {info.device} is {e.peak_tflops:g} at {e.recipe.precision}",
             )
+
+
+def logged(e: Evidence) -> Iterator[Problem]:
+    """Refuse a framework's own TFLOP/s per GPU that the GPU does not have, whatever work it counts."""
+    for step in e.series.steps if e.peak_tflops is not None else ():
+        for name in _PER_GPU & step.reported.keys():
+            if step.reported[name] > _MOST_OF_PEAK * (e.peak_tflops or 0.0):
+                yield Problem(
+                    kind="implausible",
+                    message=f"the line of step {step.step} says {step.reported[name]:g} TFLOP/s per GPU; the published "
+                    f"peak of this GPU is {e.peak_tflops:g} at {e.recipe.precision}",
+                )
 
 
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
