@@ -18,7 +18,7 @@ from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.readers.log import last_words
-from pytest_llmbench.readers.srun import first_to_end
+from pytest_llmbench.readers.srun import failed_node, first_to_end
 
 # Ends that are about the job and not about the program in it.
 JOB_ENDS = {
@@ -127,7 +127,9 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     # that it stood still.
     if status.state is not JobState.SUSPENDED and done(outcome.series, outcome.driver, outcome.topology):
         return None
-    known = replace(status, nodelist=status.nodelist or ",".join(job.hosts))
+    lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
+    reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
+    known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(
         kind=f"job_{status.state.lower()}",
         message=ended(job.job_id or "", known),

@@ -360,7 +360,11 @@ class Slurm:
     def unavailable(self, nodelist: str = "") -> str:
         """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
         rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
-        bad = (f"{node} {state} ({why})" for node, state, why in rows if state.startswith(_UNAVAILABLE))
+        # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
+        bad = (
+            f"{node} {state} ({why})" for node, state, why in rows
+            if state.startswith(_UNAVAILABLE) or (state.startswith("comp") and why != "none")
+        )  # fmt: skip
         return ", ".join(dict.fromkeys(bad))
 
     def cancel(self, *job_ids: str) -> None:

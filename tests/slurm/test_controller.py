@@ -168,3 +168,17 @@ def test_a_preemption_with_a_grace_time_is_said_so(mine: UserFolder, slurm: OwnS
     assert second["problem"]["kind"] == "allocation"
     assert "PREEMPTED" in second["problem"]["message"]
     assert second["timings"]["submitted"] is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str) -> None:
+    """With the reason that Slurm has for it, and not only the nodes of the job."""
+    mine.recipe(**ENDLESS, nodes=2)
+    process = mine.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
+    mine.wait_for(lambda session: watch.steps(session) > 1)
+    os.kill(int((slurm.base / "run" / "slurmd-n2.pid").read_text()), signal.SIGKILL)  # it would be back at once
+    slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=power supply")
+    result = mine.finish(process)
+    assert result.record()["problem"]["kind"] == "job_node_fail", result.text
+    assert "n2 down" in result.record()["problem"]["message"]
+    assert "power supply" in result.record()["problem"]["message"]

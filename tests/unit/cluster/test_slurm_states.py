@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.cluster import slurm as module
-from pytest_llmbench.cluster.allocation import HeldJob, Waiting
+from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Identity, JobState, Slurm, parse_state
 from pytest_llmbench.cluster.slurm_commands import NoAnswerError
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
 TOKEN = "llmbench:s"
@@ -116,6 +118,7 @@ def test_sacct_is_believed_about_an_end_only(commands: Commands, slurm: Slurm) -
     commands.answer("sacct", row()[1:])
     assert slurm.status("7").state is JobState.PENDING
     commands.answer("sacct", row(state="TIMEOUT")[1:])
+    slurm.refresh()
     assert slurm.status("7").state is JobState.TIMEOUT
 
 
@@ -299,6 +302,31 @@ def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, 
     assert "Socket timed out" in waiting.reason
     commands.answer("scontrol", "n1\nn2\n")
     assert held.hosts() == ("n1", "n2")
+
+
+def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no token of ours; with another submit time, it is another job, and with another user it never was ours."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_UID", "1000")
+    system = System(name="any", cluster="slurm")
+    settings = Settings(system=system, cluster="slurm", allocation="session", run_dir=tmp_path)
+    commands.answer("scontrol", "n1\n")
+    theirs = {"name": "interactive", "comment": "(null)"}
+    commands.answer("squeue", row(**theirs, uid="1001"))
+    with pytest.raises(ClusterError, match="its id belongs to another job now"):
+        ExistingJob(settings, Slurm()).start()
+    slurm = Slurm()
+    existing = ExistingJob(settings, slurm)
+    commands.answer("squeue", row(**theirs))
+    existing.start()
+    assert existing.hosts() == ("n1",)
+    commands.answer("squeue", row(**theirs, submitted=LATER))
+    slurm.refresh()
+    with pytest.raises(JobEndedError, match="its id belongs to another job now") as raised:
+        existing.hosts()
+    assert raised.value.status.state is JobState.LOST
 
 
 def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
