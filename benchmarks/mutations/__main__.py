@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
-from benchmarks.mutations.campaign import READERS, Campaign, Tally
+from benchmarks.mutations.campaign import READERS, Campaign, Tally, tally_of
 from benchmarks.mutations.damage import KINDS
 from benchmarks.mutations.forms import TEXT
 from benchmarks.mutations.judging import Judgement, too_good
@@ -26,17 +27,19 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--per-reader", type=int, default=20_000, help="mutants of each reader")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--readers", nargs="+", choices=[*READERS], default=[*READERS])
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a reader of its own")
     parser.add_argument("--show", metavar="READER:NUMBER", help="print one mutant and what is judged of it")
     given = parser.parse_args(words)
     if given.show:
         reader, _, number = given.show.partition(":")
         show(Campaign(reader, given.seed), int(number))
         return 0
-    tallies = {}
-    for reader in given.readers:
-        began = time.process_time()
-        tallies[reader] = Campaign(reader, given.seed).run(range(given.per_reader))
-        print(f"# {reader}: {time.process_time() - began:.0f} s of CPU time", file=sys.stderr, flush=True)
+    asked = [(reader, given.seed, given.per_reader) for reader in given.readers]
+    if given.jobs > 1:
+        with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
+            tallies = dict(zip(given.readers, pool.map(tally_of, asked), strict=True))
+    else:
+        tallies = {each[0]: tally_of(each) for each in asked}
     print("\n".join([*by_reader(tallies), "", *by_kind(tallies), "", *examples(tallies), "", *reasons(tallies)]))
     return int(any(each.missed or each.unproved or each.crashed or each.slow for each in tallies.values()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections import Counter
@@ -145,3 +146,12 @@ class Campaign:
             tally.example(f"too good: {unexplained[0]}", kind, mutant.number)
         elif better:
             tally.explained[kind, reason(where, kind, better[0]) or ""] += 1
+
+
+def tally_of(asked: tuple[str, int, int]) -> Tally:
+    """Run a whole campaign: of a reader, with a seed, of so many mutants."""
+    reader, seed, mutants = asked
+    began = time.process_time()
+    tally = Campaign(reader, seed).run(range(mutants))
+    print(f"# {reader}: {time.process_time() - began:.0f} s of CPU time", file=sys.stderr, flush=True)
+    return tally

@@ -42,6 +42,10 @@ _REASONS = (
         why="an event file alone says each number once, and its check sums find all damage but one with new sums",
     ),
     Reason(
+        logs="nvlink: .*", kinds="splice two logs", statistics="verdict",
+        why="joined at the right line, two outputs are word for word that of a node whose links are all up",
+    ),
+    Reason(
         logs="gnu_time: .*", kinds=".*", statistics="elapsed",
         why="the dates around a command have whole seconds, and other work lies between them, too",
     ),
