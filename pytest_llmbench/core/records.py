@@ -25,13 +25,14 @@ class Verdict(StrEnum):
 
     PASS: the number was measured and met its threshold. FAIL: it missed it. ERROR: the run cannot be
     judged (infrastructure, harness, implausible measurement). SKIP: it was not judged, for the
-    reason given.
+    reason given. INCOMPLETE: of a requirement, one of whose tests was not judged.
     """
 
     PASS = "PASS"  # noqa: S105 - a verdict, no password
     FAIL = "FAIL"
     ERROR = "ERROR"
     SKIP = "SKIP"
+    INCOMPLETE = "INCOMPLETE"
 
 
 class Metric(Strict):

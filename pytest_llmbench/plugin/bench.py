@@ -228,6 +228,12 @@ class Bench:
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
     @property
+    def requirements(self) -> Path | None:
+        """The file that says what has to be judged."""
+        path = options.value(self._config, "require")
+        return None if path is None else self._from_here(path)
+
+    @property
     def requires_verdict(self) -> bool:
         """Whether a run whose speed nothing judged is no success: at scale full, green means fast enough."""
         asked = options.value(self._config, "require-verdict")

@@ -212,6 +212,13 @@ OPTIONS = (
         help="Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well",
     ),
     Option(
+        name="require",
+        group=Group.WHAT,
+        parse=Path,
+        metavar="FILE",
+        help="What has to be judged: clauses of a contract and their tests",
+    ),
+    Option(
         name="require-verdict",
         group=Group.WHAT,
         parse=one_of("require-verdict", "yes", "no"),

@@ -8,6 +8,7 @@ from pytest_llmbench.plugin import xdist
 from pytest_llmbench.plugin.bench import KEY, Bench
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.plugin.requirements import Requirements
 from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
 from pytest_llmbench.plugin.unfinished import Reports
 from pytest_llmbench.plugin.usage import usage_errors
@@ -19,6 +20,7 @@ def register(config: pytest.Config) -> None:
     if xdist.is_worker(config):
         config.stash[KEY] = bench = Bench(config, xdist.session_of_worker(config))
         manager.register(xdist.Worker(bench), "llmbench-worker")
+        manager.register(Requirements(config, bench.requirements), "llmbench-requirements")
         return
     with usage_errors():
         config.stash[KEY] = bench = Bench(config)
@@ -27,7 +29,8 @@ def register(config: pytest.Config) -> None:
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")
         manager.register(reports := Reports(interruption), "llmbench-unfinished")
-        supervisor = Supervisor(config, bench, progress, reports)
+        manager.register(requirements := Requirements(config, bench.requirements), "llmbench-requirements")
+        supervisor = Supervisor(config, bench, progress, reports, requirements)
     manager.register(SafeReports(supervisor, progress), "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
     if distributed:

@@ -26,6 +26,8 @@ from pytest_llmbench.plugin.health import check_names
 from pytest_llmbench.plugin.junit import JUnit
 from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.provenance import suite_properties
+from pytest_llmbench.plugin.requirements import ClauseVerdict, Requirements
+from pytest_llmbench.plugin.speed import EXIT_CODE
 from pytest_llmbench.plugin.unfinished import Reports, verdict_of_unfinished
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.reporting.batches import Batch, batches
@@ -35,7 +37,9 @@ from pytest_llmbench.reporting.benchmark_json import add_rounds
 class Supervisor:
     """Starts the runs once the tests are known, gathers their verdicts, and leaves nothing behind."""
 
-    def __init__(self, config: pytest.Config, bench: Bench, progress: Progress, reports: Reports) -> None:
+    def __init__(
+        self, config: pytest.Config, bench: Bench, progress: Progress, reports: Reports, requirements: Requirements
+    ) -> None:
         self.runner: Runner | Replayer | None = None
         self._config = config
         self._bench = bench
@@ -46,6 +50,8 @@ class Supervisor:
         self._in_earnest = False
         self._unjudged: Mapping[str, Sequence[str]] = {}
         self._reports = reports
+        self._requirements = requirements
+        self._clauses: list[ClauseVerdict] = []
         self._interruption = reports.interruption
 
     def start_runs(self) -> None:
@@ -125,8 +131,10 @@ class Supervisor:
         if self._declares_tests:
             self._finish_tests(session)
             self._junit.describe_session(self._facts())
-        else:
+        elif not (self._in_earnest and self._requirements.clauses):
             self._junit.discard()
+        if self._in_earnest:
+            self._judge_clauses(session)
         if self.runner is not None:
             self.runner.add_judgements(_judgements(self._rows, "run"), _judgements(self._rows, "check"))
             self._write_batches(self.runner)
@@ -158,6 +166,18 @@ class Supervisor:
         if self._unjudged and self._bench.requires_verdict and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = speed.EXIT_CODE
 
+    def _judge_clauses(self, session: pytest.Session) -> None:
+        """Hold what is required against what was judged: a clause that is INCOMPLETE fails the session."""
+        self._clauses = self._requirements.verdicts()
+        self._junit.describe_session({f"clause[{told.clause.name}]": str(told.verdict) for told in self._clauses})
+        incomplete = [told for told in self._clauses if told.verdict is Verdict.INCOMPLETE]
+        for told in incomplete:
+            name = told.clause.name
+            facts = {"clause": name, "verdict": str(told.verdict), "reason": told.reason}
+            self._junit.add_error(f"requirements::{name}", facts)
+        if incomplete and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
     def _expect_reports(self) -> None:
         killed = {"verdict": str(Verdict.ERROR), "reason": "pytest was killed before it could report this test"}
         tests = self._bench.planned.tests
@@ -172,6 +192,8 @@ class Supervisor:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:
             terminal.verdict_table(terminalreporter, trained, self._bench)
+        if self._clauses:
+            terminal.clauses(terminalreporter, self._clauses)
         if self._unjudged:
             terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
         if self._batches:

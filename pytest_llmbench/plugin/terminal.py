@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.requirements import ClauseVerdict
 from pytest_llmbench.plugin.speed import EXIT_CODE
 from pytest_llmbench.reporting.batches import Batch
 from pytest_llmbench.reporting.health import render_health
@@ -17,6 +18,7 @@ _MARKUP = {
     "FAIL": {"red": True},
     "ERROR": {"red": True, "bold": True},
     "SKIP": {"yellow": True},
+    "INCOMPLETE": {"red": True, "bold": True},
 }
 
 
@@ -55,6 +57,19 @@ def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str,
     for verdict, line in render(rows):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
     reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
+
+
+def clauses(reporter: pytest.TerminalReporter, told: Sequence[ClauseVerdict]) -> None:
+    """Print how each required clause ended, and why it is INCOMPLETE."""
+    reporter.section("llmbench requirements", sep="=")
+    width = max(len(each.clause.name) for each in told)
+    for each in told:
+        markup = _MARKUP.get(str(each.verdict), {})
+        reporter.write_line(
+            f"{each.clause.name.ljust(width)}  {each.verdict}  {', '.join(each.clause.tests)}", **markup
+        )
+        if each.reason:
+            reporter.write_line(f"    {each.reason}", **markup)
 
 
 def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:

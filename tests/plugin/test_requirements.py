@@ -1,0 +1,86 @@
+"""`--require`: a test that has to be judged and was not fails the session, whatever kept it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import UserFolder
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_it(size):
+    pass
+
+def test_skipped():
+    pytest.skip("not today")
+
+def test_last():
+    pass
+"""
+MET = '"1": test_it[small]\n"2": ["*::test_it[*]", test_user.py::test_last]\n'
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize(
+    ("clause", "args", "why"),
+    [
+        ("test_it[*]", ["-k", "not large"], "test_user.py::test_it[large] was deselected"),
+        ("test_last", ["--deselect", "test_user.py::test_last"], "test_user.py::test_last was deselected"),
+        ("test_it[huge]", [], "no test of this session is test_it[huge]"),
+        ("test_skipped", [], "test_user.py::test_skipped was skipped: "),
+    ],
+)
+def test_a_clause_that_was_not_judged(
+    user: UserFolder, distribution: str, clause: str, args: list[str], why: str
+) -> None:
+    """It is INCOMPLETE in the summary and an error in the XML, and everything else passed."""
+    user.test(TESTS)
+    (user.path / "contract.yaml").write_text(f'"4.10": "{clause}"\n')
+    result = user.run("--require", "contract.yaml", distribution, *args)
+    assert result.returncode == 1, result.text
+    assert f"4.10  INCOMPLETE  {clause}" in result.text
+    case = result.cases["4.10"]
+    assert (case.outcome, case.properties["verdict"]) == ("error", "INCOMPLETE")
+    assert case.properties["reason"].startswith(why)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
+    """Nothing more is asked."""
+    user.test(TESTS)
+    (user.path / "contract.yaml").write_text(MET)
+    result = user.run("--require", "contract.yaml", distribution)
+    assert result.returncode == 0, result.text
+    assert "1  PASS  test_it[small]" in result.text
+
+
+def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
+    """`-x` keeps it from being judged."""
+    user.test(TESTS.replace("def test_it(size):\n    pass", "def test_it(size):\n    assert False"))
+    (user.path / "contract.yaml").write_text('"1": test_last\n')
+    result = user.run("--require", "contract.yaml", "-x")
+    assert result.returncode == 1
+    assert "test_last was not judged before the session ended" in result.cases["1"].properties["reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "expected a mapping"),
+        ("{}", "requires nothing"),
+        ("4.10: test_it\n", "put it in quotes"),
+        ('"1": test_it\n"1": test_last\n', "1"),
+        ('"1": 7\n', "is no test"),
+        ('"1": []\n', "is no test"),
+    ],
+)
+def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> None:
+    """It is a usage error, as anything that was not required by mistake would be a pass."""
+    user.test(TESTS)
+    (user.path / "contract.yaml").write_text(text)
+    result = user.run("--require", "contract.yaml")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "contract.yaml" in result.text
+    assert why in result.text
