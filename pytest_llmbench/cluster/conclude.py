@@ -13,6 +13,7 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import Metric, Problem
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
 from pytest_llmbench.judging.sanity import findings as findings_of
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
@@ -78,10 +79,21 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
         "metrics": {} if problem else metrics,
         # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
         "unjudged": metrics if problem and evidence.kind == "command" else {},
-        "findings": () if problem else findings_of(evidence),
+        "findings": () if problem else findings_of(evidence, metrics, _machine(evidence, system)),
         "outside_steps": spent.told if spent else {},
         "problem": problem,
     }
+
+
+def _machine(evidence: Evidence, system: System) -> Machine:
+    ranks, topology = evidence.series.ranks, evidence.topology
+    return Machine(
+        system=system.name,
+        device=evidence.device or (ranks[0].device if ranks else "unknown"),
+        gpus=topology.gpus,
+        nodes=topology.nodes,
+        scale=evidence.recipe.scale,
+    )
 
 
 def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:

@@ -16,7 +16,7 @@
 #   --python PYTHON   a Python 3.11, for which the versions are pinned; by default python3.11 or python3
 #   --venv DIR        the virtual environment; by default it is in the framework's folder
 #   LLMBENCH_FRAMEWORKS   the folder of all environments, by default .frameworks in this repository
-#   PIP_ARGS          further arguments for pip, such as --extra-index-url https://download.pytorch.org/whl/cpu
+#   PIP_ARGS          further arguments for pip, such as --extra-index-url URL of PyTorch's index for the CPU
 #
 # Exit status: 0 built, or whole; 1 something failed or is missing; 2 wrong arguments, or it cannot be built here.
 # shellcheck disable=SC2034  # lib.sh uses what is set here

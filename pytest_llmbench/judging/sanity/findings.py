@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics as stats
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from pytest_llmbench.core.records import Metric
 from pytest_llmbench.core.series import RankInfo
 from pytest_llmbench.core.telemetry import SLOWDOWNS, GpuTelemetry
+from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 from pytest_llmbench.judging.sanity.outside import Outside, outside
+from pytest_llmbench.judging.sanity.window import unsteady, within_noise
 
 # Of GPUs of one model in one run: what differs more is no scatter.
 _UNLIKE = 0.1
@@ -18,8 +21,14 @@ _LEAST_OF_PEAK = 0.5
 _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
 
 
-def findings(e: Evidence) -> tuple[str, ...]:
-    """Say all of it, a sentence each."""
+def findings(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> tuple[str, ...]:
+    """Say all of it, a sentence each.
+
+    Args:
+        e: what the gate looked at.
+        metrics: of the judged steps.
+        machine: what the run used, which says which thresholds are for it.
+    """
     return (
         *_throttled(e),
         *_slow_clocks(e),
@@ -28,6 +37,8 @@ def findings(e: Evidence) -> tuple[str, ...]:
         *_time_outside(e),
         *_old_logs(e),
         *_bad_ends(e),
+        *unsteady(e),
+        *within_noise(e, metrics, machine),
     )
 
 

@@ -13,6 +13,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.series import OwnSteps, RankInfo, Step, StepSeries
 from pytest_llmbench.core.telemetry import GpuTelemetry
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, findings, first_problem
 from pytest_llmbench.judging.sanity.evidence import Origin
 
@@ -21,6 +22,7 @@ from .conftest import small
 DEVICE = "NVIDIA H200"
 ELSEWHERE = load_system("elsewhere", [shipped("systems")])
 SECONDS = 10.0
+MACHINE = Machine(system="elsewhere", device=DEVICE, gpus=2, nodes=1, scale="full")
 
 
 def rank(number: int, **changes: Any) -> RankInfo:
@@ -70,7 +72,7 @@ def begun(after_s: float) -> RankInfo:
 
 def test_a_run_in_good_order_has_no_finding() -> None:
     """Nothing is said where nothing is to be known."""
-    assert findings(run()) == ()
+    assert findings(run(), {}, MACHINE) == ()
     assert first_problem(run()) is None
 
 
@@ -101,7 +103,7 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     """One thing that is to be known of a run that is sane."""
     evidence = run(**changes)
     assert first_problem(evidence) is None
-    assert told in "; ".join(findings(evidence))
+    assert told in "; ".join(findings(evidence, {}, MACHINE))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
 )
 def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
     """Starts, power limits and a little scatter deserve no word."""
-    assert findings(run(**changes)) == ()
+    assert findings(run(**changes), {}, MACHINE) == ()
 
 
 @pytest.mark.parametrize(("flops_per_s", "sane"), [(1.0e15, True), (1.2e15, False)])

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, findings, first_problem
 
 from .conftest import GPU, small
 
 NODE = Topology(nodes=1, gpus_per_node=2)
+MACHINE = Machine(system="elsewhere", device="NVIDIA H200", gpus=2, nodes=1, scale="full")
 
 
 def steps(last: int = 12, interval: int = 1, **changes: Any) -> tuple[Step, ...]:
@@ -152,14 +154,15 @@ def test_processes_that_end_badly_after_the_work_are_told_of() -> None:
     good = evidence(bad_ends=ends)
     assert first_problem(good) is None
     assert any(
-        "ended with an error, although the work was done: exits with return code = -6" in f for f in findings(good)
+        "ended with an error, although the work was done: exits with return code = -6" in f
+        for f in findings(good, {}, MACHINE)
     )
     half = evidence(bad_ends=ends, completed=None, failure=ends[0])
     problem = first_problem(half)
     assert problem is not None
     assert problem.kind == "no_evidence_of_completion"
     assert "it said: exits with return code = -6" in problem.message
-    assert not any("ended with an error" in finding for finding in findings(half))
+    assert not any("ended with an error" in finding for finding in findings(half, {}, MACHINE))
 
 
 @given(st.integers(1, 5), st.integers(2, 20), st.floats(0.1, 100))
