@@ -147,8 +147,8 @@ class StepSeries(Strict):
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
-        stamped: the first and the last time at the head of a line, in order of time, as Unix times if it were UTC;
-            None where no line begins with one.
+        stamped: the first and the last time of the lines that say something of the run, in order of time, as Unix times
+            if it were UTC; None where no such line has one.
         skipped: how many steps had been skipped so far at which step, where the log says so apart from its steps.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
         contradictions: where a log and other files of the same run do not say the same, in words.

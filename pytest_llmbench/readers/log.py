@@ -40,8 +40,8 @@ from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.words import cut_off, remoteness
 
 _MOST_REPORTED = 20
-# `[2026-11-21 02:46:00.79] `, `[NeMo I 2026-11-21 02:51:15 `, `2026-11-21 02:58:47 | `
-_STAMP = re.compile(r" ?\[?(?:NeMo [A-Z] )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
+# `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `
+_STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
 _MOST_CLAIMS = 1000
 
@@ -77,10 +77,12 @@ def read_log(
                 collected.cut_off = collected.cut_off or words
             for said in claims(line.text):
                 collected.claim(said, line)
-            collected.stamp(line)
+                if not collected.begun:  # later, settings are not looked for
+                    collected.stamp(line)
             try:
                 for item in parse(line.text):
                     collected.take(item, line)
+                    collected.stamp(line)
             except Unreadable as why:
                 collected.refuse(line, str(why))
     return collected.series()
@@ -166,8 +168,8 @@ class _Collected:
                 self._bad_ends[words] = None
 
     def stamp(self, line: Line) -> None:
-        """Keep the first and the last time at the head of a line."""
-        if line.whole and (match := _STAMP.match(line.text)) and (at := _unix(match[1])) is not None:
+        """Keep the first and the last time of the lines that say something."""
+        if line.whole and (match := _STAMP.search(line.text)) and (at := _unix(match[1])) is not None:
             first, last = self._stamped or (at, at)
             self._stamped = (min(first, at), max(last, at))
 

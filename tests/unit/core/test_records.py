@@ -152,6 +152,6 @@ def test_a_metric_is_a_quantity() -> None:
     assert Metric(value=1e5, unit="words/s", rule="a rule").quantity == Quantity("100K tokens/s")
 
 
-def test_there_are_four_verdicts() -> None:
+def test_there_are_five_verdicts() -> None:
     """No test ends in another way than these."""
-    assert [verdict.value for verdict in Verdict] == ["PASS", "FAIL", "ERROR", "SKIP"]
+    assert [verdict.value for verdict in Verdict] == ["PASS", "FAIL", "ERROR", "SKIP", "INCOMPLETE"]

@@ -154,9 +154,12 @@ def test_a_log_of_another_day_is_refused(first: float, last: float, *, sane: boo
 @pytest.mark.parametrize(
     ("engine", "line"),
     [
-        ("megatron_lm", " [2026-11-21 12:00:10.792986] iteration 1/ 2 | consumed samples: 8 |"),
+        ("megatron_lm", "[after training is done] datetime: 2026-11-21 12:00:10.747045 "),
         ("metaseq", "2026-11-21 12:00:10 | INFO | metaseq.cli.train | done training in 0.5 seconds"),
-        ("nemo_torchrun", "[NeMo I 2026-11-21 12:00:10 base:48] Padded vocab_size: 128, original vocab_size: 128, d"),
+        (
+            "nemo_torchrun",
+            "[NeMo I 2026-11-21 12:00:10 x:1] All distributed processes registered. Starting with 2 processes",
+        ),
         ("deepspeed_chat", "[2026-11-21 12:00:10,626] [INFO] [launch.py:170:main] dist_world_size=2"),
     ],
 )

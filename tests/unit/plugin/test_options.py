@@ -15,8 +15,8 @@ from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Group
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
     "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
-    "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay", "reservation",
-    "run-dir", "scale", "system", "time",
+    "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay", "require",
+    "require-verdict", "reservation", "run-dir", "scale", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]

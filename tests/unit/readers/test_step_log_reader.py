@@ -82,7 +82,7 @@ def test_ranks_are_combined_step_by_step(read: Read) -> None:
     (combined,) = read(start() + one, start(1) + other).steps
     assert combined.model_dump() == {
         "step": 1, "seconds": 2.5, "tokens": 30, "samples": 4, "loss": 2.5, "grad_norm": 4.0,
-        "peak_memory_bytes": 9, "ranks": 2, "interval": 1, "reported": {},
+        "peak_memory_bytes": 9, "ranks": 2, "interval": 1, "reported": {}, "at": None, "paused": False,
     }  # fmt: skip
 
 
