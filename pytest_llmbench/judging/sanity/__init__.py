@@ -22,25 +22,12 @@ __all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "ou
 # The most telling ones first.
 _OF_RANKS = (
     unreadable, one_run, ranks, origin, hosts, hardware, different, claims, counted,
-    steps, ended_whole, work, finite, moving, possible, alike, falling, stamps, clock, products,
+    steps, ended_whole, work, finite, falling, moving, possible, alike, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
-    one_run,
-    completed,
-    hardware,
-    world_size,
-    dated,
-    claims,
-    long_enough,
-    lines,
-    work,
-    finite,
-    moving_in_log,
-    falling,
-    clock,
-    logged,
-    doubts,
-)
+    one_run, completed, hardware, world_size, dated, claims, long_enough, lines,
+    work, finite, falling, moving_in_log, clock, logged, doubts,
+)  # fmt: skip
 
 
 def first_problem(evidence: Evidence) -> Problem | None:

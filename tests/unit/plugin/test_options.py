@@ -37,6 +37,8 @@ TEXTS = {
     "gate": ("on", "off"),
     "quarantine": ("bad.txt", "worse.txt"),
     "drain": ("print", "yes"),
+    "require": ("clauses.yaml", "others.yaml"),
+    "require-verdict": ("yes", "no"),
     **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
 }
 
@@ -50,6 +52,16 @@ def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
     """What pytest started with these arguments would run with."""
     return bench_of(pytester.parseconfigure(*args)).settings
+
+
+def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
+    """An option's value for the session that pytest would start with these arguments."""
+    bench = bench_of(pytester.parseconfigure(*args))
+    if name == "require":
+        return bench.requirements.name if bench.requirements else None
+    if name == "require-verdict":
+        return "yes" if bench.requires_verdict else "no"
+    return field(bench.settings, name)
 
 
 def field(settings: Settings, name: str) -> Any:
@@ -110,9 +122,9 @@ def test_every_option_is_tested_below() -> None:
 def test_an_option_reaches_the_settings(pytester: pytest.Pytester, name: str) -> None:
     """What is written on the command line is what runs."""
     text = TEXTS[name][0]
-    *others, _, _ = given = arguments(name, text)
-    assert field(settings_of(pytester, *given), name) == meant(name, text)
-    assert field(settings_of(pytester, *others, f"--llmbench-{name}", text), name) == meant(name, text)
+    *others, _, _ = short = arguments(name, text)
+    assert given(pytester, name, *short) == meant(name, text)
+    assert given(pytester, name, *others, f"--llmbench-{name}", text) == meant(name, text)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,7 +132,7 @@ def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> Non
     """Site defaults belong into the ini file, under the option's name."""
     text = TEXTS[name][0]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {text}\n")
-    assert field(settings_of(pytester, *arguments(name, text)[:-2]), name) == meant(name, text)
+    assert given(pytester, name, *arguments(name, text)[:-2]) == meant(name, text)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,7 +140,7 @@ def test_the_command_line_wins(pytester: pytest.Pytester, name: str) -> None:
     """What is typed today beats what was configured once."""
     configured, typed = TEXTS[name]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {configured}\n")
-    assert field(settings_of(pytester, *arguments(name, typed)), name) == meant(name, typed)
+    assert given(pytester, name, *arguments(name, typed)) == meant(name, typed)
 
 
 def test_an_empty_ini_value_is_none(pytester: pytest.Pytester) -> None:
