@@ -16,7 +16,7 @@ from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Evaluate, NoOptions, Place, Script
 from pytest_llmbench.judging.statistics import Statistic
-from pytest_llmbench.readers.items import Item, Needles, Parse, Said, Skipped
+from pytest_llmbench.readers.items import EVERY_LINE, Item, Needles, Parse, Said, Skipped
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
@@ -27,7 +27,7 @@ class External(ABC):
     """See `base.Engine`. An engine adds its name, its options, its script and its dialect.
 
     Attributes:
-        needles: of the dialect and the claims.
+        needles: of the dialect and the claims: other lines may be left out. Without any, every line is read.
         logs: patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
     """
 
@@ -38,7 +38,7 @@ class External(ABC):
     statistics: Mapping[str, Statistic] = {}
     log_per_run = False
     evaluate: Evaluate | None = None
-    needles: Needles
+    needles: Needles = EVERY_LINE
     logs: tuple[str, ...] = (OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
     @abstractmethod

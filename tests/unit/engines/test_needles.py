@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 from unittest import mock
@@ -10,10 +11,11 @@ from unittest import mock
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines._external import External
-from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.readers.items import EVERY_LINE
+from pytest_llmbench.engines.base import Place, Script, get_engine
+from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples"))
@@ -54,3 +56,30 @@ def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
     assert needles.always
     assert needles.first
     assert all(len(needle) > 3 for needle in needles.all)
+
+
+class Beads(External):
+    """An engine of somebody else, who wrote what the guide asks for."""
+
+    name = "beads"
+    proof = "the line `at rest`"
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002
+        """Nothing is started here."""
+        return Script(commands=())
+
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line."""
+        if text == "at rest":
+            yield Completed(text)
+        elif text.startswith("bead "):
+            yield StepLine(step=int(text.removeprefix("bead ")), seconds=0.05)
+
+
+def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> None:
+    """An engine need not have any."""
+    log = tmp_path / "output.log"
+    log.write_text("bead 1\nbead 2\nat rest\n", encoding="utf-8")
+    found = Beads().read(log, load_recipes([shipped("recipes")])["opt125m"])
+    assert [step.step for step in found.steps] == [1, 2]
+    assert found.completed
