@@ -18,6 +18,9 @@ class Kept:
     def phase(self, *_: object) -> None:
         """See `StepLog`."""
 
+    def training(self, *_: object) -> None:
+        """See `StepLog`."""
+
     def step(self, **measured: Any) -> None:
         """See `StepLog`."""
         self.steps.append(measured)
