@@ -21,6 +21,7 @@ _DEFAULTS = {
     signal.SIGHUP: signal.SIG_DFL,
 }
 _ALL = sys.maxsize
+_RAISED_AT_MOST = 2  # as the first or the second of a session
 # Major numbers of Linux: consoles, /dev/tty, pseudo-terminals. One that hung up does not call itself a terminal.
 _TERMINALS = {4, 5, *range(136, 144)}
 
@@ -30,7 +31,8 @@ class Interruption:
 
     The first signal is raised as a KeyboardInterrupt at once only in the body of a test and in the setup of a fixture;
     anywhere else it is noted, and pytest ends after what it is doing. The second is raised wherever it comes, but for
-    the end of the session: there the reports come first.
+    the end of the session: there the reports come first. Later ones are never raised: they would cut off how pytest
+    ends for the second.
 
     Attributes:
         by: the first signal, in words; None while there is none.
@@ -91,6 +93,11 @@ class Interruption:
         with self.bearing(0):
             return (yield)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Pytest ends by what was raised: no further signal may cut that short."""
+        self.bear_all()
+
     def pytest_sessionfinish(self) -> None:
         """The XML is written: this was registered before its writer, and is called after it."""
         self.give_signals_back()
@@ -102,7 +109,7 @@ class Interruption:
             self.told.set()
         if number == signal.SIGHUP:
             _let_go_of_terminals()
-        if self._heard > self._borne:
+        if self._borne < self._heard <= _RAISED_AT_MOST:
             raise KeyboardInterrupt(self.by)
         if self._heard == 1 and self._borne < _ALL:
             self._ask_to_end(f"ended by {self.by}")
