@@ -35,7 +35,7 @@ RECIPE: dict[str, Any] = {
 
 _RANK = """
 import os, re, signal, sys, time
-from datetime import datetime
+from datetime import datetime, timedelta
 
 # The first of them: srun cuts a line of 1 kB, and what another rank says next would stand behind it.
 print("node:", os.environ.get("SLURMD_NODENAME"), "arguments:", *sys.argv[1:5], flush=True)
@@ -46,9 +46,11 @@ for source, text in lines:
     stamp = re.search(r"\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d+", text)
     if stamp:
         at = datetime.fromisoformat(stamp[0])
-        began = began or (at, time.monotonic())
-        time.sleep(max(0.0, began[1] + (at - began[0]).total_seconds() / speed - time.monotonic()))
-        text = text.replace(stamp[0], datetime.now().isoformat(" ", "microseconds"))
+        began = began or (at, time.monotonic(), datetime.now())
+        since = (at - began[0]).total_seconds() / speed
+        time.sleep(max(0.0, began[1] + since - time.monotonic()))
+        # When the line was due, not when a busy machine came to print it: durations are of the same clock.
+        text = text.replace(stamp[0], (began[2] + timedelta(seconds=since)).isoformat(" ", "microseconds"))
     if source != f"[default{os.environ['RANK']}]":
         continue
     if text.startswith("#exit "):

@@ -144,7 +144,7 @@ class MegatronLM(External):
         yield from agreement.steady(series.steps, topology)
         yield from agreement.same_work(series.steps, _RATES)
         yield from agreement.counted(series.steps, "consumed_samples")
-        yield from agreement.against_times(series)
+        yield from agreement.against_times(series, topology)
         yield from _training.lost_losses(series)
         yield from _training.skipped_steps(recipe, series)
         yield from _training.by_heart(series)

@@ -108,5 +108,6 @@ def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> 
     result = user.run(*SLURM, "--nodes", "1", "--gpus-per-node", "1", "-k", "tiny")
     assert result.case.outcome == "error"
     assert result.case.properties["verdict"] == "ERROR"
-    assert "rank-00000" in result.case.message
+    assert "rank_died" in result.case.message
+    assert "rank 0" in result.case.message
     assert "CUDA" in result.case.message or "GPU" in result.case.message

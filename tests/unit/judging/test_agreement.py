@@ -15,6 +15,7 @@ from pytest_llmbench.judging.agreement import against_times, counted, product, s
 
 RATES = {"throughput_per_gpu": "TFLOP/s per GPU"}
 FLOPS = 56.04e12
+GPUS, CPUS = Topology(nodes=1, gpus_per_node=8), Topology(nodes=1, gpus_per_node=0)
 
 
 def lines(times: Sequence[float], interval: int = 5, samples: int = 32) -> list[Step]:
@@ -46,7 +47,7 @@ def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
 def doubts(steps: Sequence[Step]) -> list[str]:
     """What contradicts what."""
     series = StepSeries(steps=tuple(steps))
-    return [*same_work(steps, RATES), *counted(steps, "consumed_samples"), *against_times(series)]
+    return [*same_work(steps, RATES), *counted(steps, "consumed_samples"), *against_times(series, GPUS)]
 
 
 TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
@@ -92,7 +93,10 @@ def test_what_is_between_two_lines_and_in_no_step_is_told_of() -> None:
         assert len(doubts(steps)) == (late == 2.0)
     steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 60.0}) for step in TRUE[2:])]
     assert doubts(changed(steps, 2, paused=True)) == []
-    assert list(against_times(StepSeries(steps=tuple(steps), unread_after={10: 1}))) == []
+    assert list(against_times(StepSeries(steps=tuple(steps), unread_after={10: 1}), GPUS)) == []
+    assert list(against_times(StepSeries(steps=tuple(steps)), CPUS)) != []
+    steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 1.5}) for step in TRUE[2:])]
+    assert list(against_times(StepSeries(steps=tuple(steps)), CPUS)) == []  # a rank waits for its turn
 
 
 def test_a_mean_that_has_the_line_before_in_it() -> None:
