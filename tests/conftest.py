@@ -55,6 +55,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # This test suite runs in the background of a shell: what it starts must not inherit that, as tests send SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # started by nohup; tests send SIGHUP as well
 
 # Variables of whoever runs this test suite. With CI set, pytest does not shorten its summary: it prints messages twice.
 NOT_THE_USERS = ("PYTEST_", "COV_", "LLMBENCH_", "CI", "BUILD_NUMBER", "GITHUB_", "GITLAB_")

@@ -22,7 +22,7 @@ __all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "ou
 # The most telling ones first.
 _OF_RANKS = (
     unreadable, one_run, ranks, origin, hosts, hardware, different, claims, counted,
-    steps, ended_whole, work, finite, falling, moving, possible, alike, stamps, clock, products,
+    steps, ended_whole, work, finite, moving, possible, alike, falling, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
     one_run, completed, hardware, world_size, dated, claims, long_enough, lines,

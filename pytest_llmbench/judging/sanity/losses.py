@@ -79,6 +79,8 @@ def alike(e: Evidence) -> Iterator[Problem]:
         yield _apart(e.series.unlike_norms)
     of_ranks = [(info, info.steps.quarters) for info in e.series.ranks if info.steps is not None]
     number = min((len(quarters) for _, quarters in of_ranks), default=0)
+    if number and all(quarters[-1] > quarters[0] + _LOSS_RISE_NAT for _, quarters in of_ranks):
+        return  # the training of all went wrong, which tells more than how far apart they came
     for part in range(number):
         usual = stats.median(quarters[part] for _, quarters in of_ranks)
         allowed = _allowed(e, e.expected, usual, max(1, e.recipe.steps // number))
