@@ -54,7 +54,7 @@ def test_a_read_only_run_directory_is_a_usage_error(
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
     assert f"--run-dir {read_only / below}".rstrip("/") in result.text
     assert "cannot be written; give another --run-dir" in result.text
-    assert "Traceback" not in result.text
+    assert "Traceback" not in result.text, result.text
 
 
 def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_only: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_on
     result = user.run("-n0", "-k", "tiny")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
     assert "give another --run-dir" in result.text
-    assert "Traceback" not in result.text
+    assert "Traceback" not in result.text, result.text
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
@@ -82,7 +82,7 @@ def test_a_full_disk_for_the_report_costs_the_report_only(
     assert re.search(r"^tiny +1 .* PASS$", result.text, re.MULTILINE)
     assert "a report could not be written: [Errno 28] No space left on device" in result.text
     assert "1 passed" in result.text
-    assert "Traceback" not in result.text
+    assert "Traceback" not in result.text, result.text
     assert "INTERNALERROR" not in result.text
     assert len(result.record()["judgements"]) == 1
 
@@ -97,7 +97,7 @@ def test_a_disk_that_runs_full_is_said(user: UserFolder, small_disk: Path, used:
     assert result.returncode in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR}, result.text
     assert "No space left on device" in result.text
     assert "INTERNALERROR" not in result.text
-    assert "Traceback" not in result.text
+    assert "Traceback" not in result.text, result.text
     if result.returncode == pytest.ExitCode.INTERNAL_ERROR:
         assert re.search(r"^tiny +1 .* (ERROR|PASS)$", result.text, re.MULTILINE)
         assert "record.json could not be written" in result.text
