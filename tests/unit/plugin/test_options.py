@@ -56,6 +56,8 @@ def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
 
 def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     """An option's value for the session that pytest would start with these arguments."""
+    for file in TEXTS["require"]:
+        (pytester.path / file).write_text("clause 1: test_of_it\n")
     bench = bench_of(pytester.parseconfigure(*args))
     if name == "require":
         return bench.requirements.name if bench.requirements else None
