@@ -18,7 +18,11 @@ def counted(e: Evidence) -> Iterator[Problem]:
     # Ranks that wrote schema version 1 counted nothing: that is a finding.
     silent = [info.rank for info in e.series.ranks if info.training is None and info.schema_version > 1]
     if silent:
-        yield _wrong(f"ranks {listed(silent)} do not say what they trained")
+        yield Problem(
+            kind="wrong_work",
+            message=f"the step logs of ranks {listed(silent)} lack the count of what was trained, so nobody can tell "
+            "whether it was this recipe: the log is incomplete, or was changed",
+        )
     known = {info.rank: info.training for info in e.series.ranks if info.training is not None}
     if known and not silent:
         yield from _layout(e, list(known.values()))
