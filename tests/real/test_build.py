@@ -75,6 +75,42 @@ def test_a_checkout_without_the_pinned_commit_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "frameworks").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("nemo --checkout DIR", "NeMo 2 takes no --checkout: its source is 2.7.3 of the package index"),
+        ("metaseq --checkouts DIR", "--checkouts is for all; metaseq alone takes --checkout"),
+        ("all --checkouts DIR --checkout DIR", "--checkout and --venv are for one framework"),
+        ("all --checkouts DIR --venv DIR", "--checkout and --venv are for one framework"),
+        ("all --checkouts DIR/gone", "there is no DIR/gone"),
+    ],
+)
+def test_what_it_would_not_use_is_refused(arguments: str, said: str, tmp_path: Path) -> None:
+    """Not left out in silence; and nothing is built."""
+    done = build(tmp_path, *arguments.replace("DIR", str(tmp_path)).split(), PIP_ARGS="--no-index")
+    assert done.returncode == 2
+    assert said.replace("DIR", str(tmp_path)) in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_check_of_all_builds_nothing(tmp_path: Path) -> None:
+    """One line for each, with the checkout where there is one."""
+    checkout = repository(tmp_path / "metaseq")
+    for given, named in (((), "DIR"), (("--checkouts", tmp_path), str(checkout))):
+        done = build(tmp_path, "all", "--check", *given, PIP_ARGS="--no-index")
+        assert done.returncode == 1
+        assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(FRAMEWORKS)
+        assert f"build it with: {BUILD} metaseq --checkout {named}" in done.stdout
+    assert list(tmp_path.iterdir()) == [checkout]
+
+
+def test_all_are_built_by_the_python_that_is_named(tmp_path: Path) -> None:
+    """NeMo needs no checkout, and the others have none here."""
+    done = build(tmp_path, "all", "--checkouts", tmp_path, "--python", "/bin/false", PIP_ARGS="--no-index")
+    assert done.returncode == 1
+    assert "nemo: error: /bin/false is no Python 3.11" in done.stderr
+
+
 def test_a_python_for_which_nothing_is_pinned_is_refused(tmp_path: Path) -> None:
     """So that pip does not look for other versions in its place."""
     done = build(tmp_path, "nemo", "--python", "/bin/false")

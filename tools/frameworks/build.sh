@@ -5,6 +5,7 @@
 #   tools/frameworks/build.sh megatron_lm --checkout ~/src/Megatron-LM
 #   tools/frameworks/build.sh all --checkouts ~/src    every framework whose checkout is in ~/src
 #   tools/frameworks/build.sh megatron_lm --check      say what is missing and how to get it; build nothing
+#   tools/frameworks/build.sh all --check              the same of each
 #
 # Frameworks: megatron_lm, deepspeed_chat, metaseq, nemo, nemo_launcher.
 #
@@ -12,9 +13,9 @@
 # the checkout's objects, so keep the checkout. Run it again at any time: what is whole is kept, and what is not is
 # built. The system file is written last, so where there is one, all the rest is there.
 #
-#   --checkout DIR    the framework's repository; by default the one of the last build
+#   --checkout DIR    the framework's repository; by default the one of the last build (not of nemo: it needs none)
 #   --python PYTHON   a Python 3.11, for which the versions are pinned; by default python3.11 or python3
-#   --venv DIR        the virtual environment; by default it is in the framework's folder
+#   --venv DIR        the virtual environment of one framework; by default it is in the framework's folder
 #   LLMBENCH_FRAMEWORKS   the folder of all environments, by default .frameworks in this repository
 #   PIP_ARGS          further arguments for pip, such as --extra-index-url URL of PyTorch's index for the CPU
 #
@@ -34,18 +35,21 @@ usage() {
 
 # A process for each, as each has functions and settings of its own.
 build_all() {
-  local name checkout status=0
-  [[ -d $CHECKOUTS ]] || die 2 "all needs --checkouts DIR, the folder of the checkouts${CHECKOUTS:+: there is no $CHECKOUTS}"
+  local name checkout given status=0
+  [[ -z $CHECKOUT && -z $VENV ]] || die 2 "--checkout and --venv are for one framework; all takes --checkouts DIR"
+  [[ (-n $CHECK && -z $CHECKOUTS) || -d $CHECKOUTS ]] ||
+    die 2 "all needs --checkouts DIR, the folder of the checkouts${CHECKOUTS:+: there is no $CHECKOUTS}"
   for name in "${ALL[@]}"; do
     # shellcheck source=/dev/null
-    checkout=$CHECKOUTS/$(. "$HERE/$name/framework.sh" && basename "$REPOSITORY")
-    if [[ $checkout == "$CHECKOUTS/" ]]; then
-      "${BASH_SOURCE[0]}" "$name" || status=1
-    elif [[ -e $checkout ]]; then
-      "${BASH_SOURCE[0]}" "$name" --checkout "$checkout" || status=1
-    else
+    checkout=$(. "$HERE/$name/framework.sh" && basename "$REPOSITORY")
+    given=(${CHECK:+--check} ${PYTHON:+--python "$PYTHON"})
+    if [[ -n $checkout && -n $CHECKOUTS && -e $CHECKOUTS/$checkout ]]; then
+      given+=(--checkout "$CHECKOUTS/$checkout")
+    elif [[ -n $checkout && -z $CHECK ]]; then
       "${BASH_SOURCE[0]}" "$name" --check || true
+      continue
     fi
+    "${BASH_SOURCE[0]}" "$name" "${given[@]}" || status=1
   done
   exit $status
 }
@@ -95,6 +99,8 @@ main() {
   CLONES=()
   # shellcheck source=/dev/null
   . "$HERE/$FRAMEWORK/framework.sh"
+  [[ -z $CHECKOUTS ]] || die 2 "--checkouts is for all; $FRAMEWORK alone takes --checkout DIR"
+  [[ -z $CHECKOUT || -n $REPOSITORY ]] || die 2 "$TITLE takes no --checkout: its source is $PINNED"
   places
   if [[ -n $CHECK ]]; then whats_missing; else build; fi
   exit
