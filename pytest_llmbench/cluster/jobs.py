@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
-from pytest_llmbench.cluster.slurm import JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm import GLANCE_S, JobState, JobStatus, Slurm
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.readers.srun import cancelled, failed_node
@@ -107,14 +107,14 @@ class StepJob:
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
-            self._slurm.refresh()
+            self._slurm.refresh(GLANCE_S)
         holder = self._slurm.status(self.job_id or "")
         if holder.state is JobState.COMPLETED:
             reason = f"its job {self.job_id} ended by itself, as it does when pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
         if not holder.alive:
             return holder
-        if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S:
+        if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S or self._slurm.looking:
             return JobStatus(state=JobState.RUNNING)
         return _end_of_step(self.last_words(), code)
 

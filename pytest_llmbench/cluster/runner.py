@@ -20,11 +20,12 @@ from pytest_llmbench.cluster.allocation import (
     JobPerRun,
     Waiting,
 )
+from pytest_llmbench.cluster.aside import Aside
 from pytest_llmbench.cluster.causes import JOB_ENDS, Outcome, began, done
 from pytest_llmbench.cluster.conclude import findings, identity_of
 from pytest_llmbench.cluster.gate import gate
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import end_all
+from pytest_llmbench.cluster.jobs import Job, SlurmJob, end_all
 from pytest_llmbench.cluster.keeper import Keeper
 from pytest_llmbench.cluster.launch import Launcher
 from pytest_llmbench.cluster.launches import Launches
@@ -35,7 +36,7 @@ from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.requests import holder_request
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.slurm import HOPELESS_REASONS, JobState, JobStatus, Marks, Slurm
+from pytest_llmbench.cluster.slurm import GLANCE_S, HOPELESS_REASONS, JobState, JobStatus, Marks, Slurm
 from pytest_llmbench.cluster.slurm_commands import NoAnswerError, ignored_options
 from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.cluster.validation import Validator, health_record
@@ -54,6 +55,30 @@ _STOP_WAIT_S = 60.0
 _SLURM_STOP_WAIT_S = 10.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Launched:
+    """What a launch came to.
+
+    Attributes:
+        job: None where nothing was launched, as a job of higher priority takes the nodes.
+        submitted, at: when it began: as Unix time, and by our clock.
+    """
+
+    job: Job | None
+    marks: Marks
+    submitted: float
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launching:
+    """A run that is being launched; Slurm has not answered yet."""
+
+    run: RunSpec
+    lease: Lease | None
+    work: Aside[_Launched]
+
+
 @dataclass(kw_only=True)
 class _State:
     """What the thread works on; the views are replaced whole, so that readers need no lock."""
@@ -61,6 +86,7 @@ class _State:
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
     waiting: list[RunSpec] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
+    launching: _Launching | None = None
     launches: Launches = field(default_factory=Launches)
     first_run_over: bool = False
     views: tuple[RunView, ...] = ()
@@ -158,7 +184,7 @@ class Runner(Keeper):
     @property
     def _busy(self) -> bool:
         """Whether anything is left to do."""
-        return bool(self._state.waiting or self._state.active or self._unchecked)
+        return bool(self._state.waiting or self._state.launching or self._state.active or self._unchecked)
 
     @property
     def _unchecked(self) -> list[str]:
@@ -185,6 +211,7 @@ class Runner(Keeper):
         return HeldJob(request, self._heartbeat, self._slurm)
 
     def _tick(self) -> None:
+        self._take_launched(0.0)
         hosts = self._allocation.hosts()
         if isinstance(hosts, Waiting):
             if not self._state.allocation_note and self._settings.cluster != "slurm":
@@ -254,12 +281,12 @@ class Runner(Keeper):
         self._state.views = self._look()
 
     def _launch_what_fits(self) -> None:
-        if self._state.launches.paused:
+        if self._state.launching is not None or self._state.launches.paused:
             return
+        began = time.monotonic()
         for run in list(self._state.waiting):
-            if self._settings.max_runs is not None and len(self._state.active) >= self._settings.max_runs:
-                return
-            if self._settings.first_run_alone and self._state.active and not self._state.first_run_over:
+            # Those that run are looked after in between.
+            if self._is_full or time.monotonic() - began > GLANCE_S:
                 return
             lease = None
             if self._pool is not None:
@@ -277,21 +304,43 @@ class Runner(Keeper):
             if not self._launch(run, lease):
                 return
 
+    @property
+    def _is_full(self) -> bool:
+        settings, active = self._settings, self._state.active
+        alone = settings.first_run_alone and bool(active) and not self._state.first_run_over
+        return alone or (settings.max_runs is not None and len(active) >= settings.max_runs)
+
     def _lease(self, run: RunSpec, pool: LeasePool) -> Lease | None:
         nodes = self._settings.topology(run.recipe).nodes
         return pool.acquire(nodes) if run.group is None else pool.acquire_group(run.group, nodes)
 
     def _launch(self, run: RunSpec, lease: Lease | None) -> bool:
         """Launch a run; return whether others may follow at once."""
-        marks = self._marks()
-        if marks.preempted:
-            self._free(lease)
-            self._state.waiting.insert(0, run)
-            self._state.launches.pause("a job of higher priority takes the nodes")
-            return False
-        submitted, launched = time.time(), time.monotonic()
+        if self._settings.cluster != "slurm":
+            return self._take(run, lease, lambda: self._start(run, lease))
+        # Slurm may take minutes to answer, or never do: runs under way are looked after meanwhile.
+        work = Aside(lambda: self._start(run, lease), "launch")
+        if work.done(GLANCE_S):
+            return self._take(run, lease, work.result)
+        self._state.launching = _Launching(run=run, lease=lease, work=work)
+        return False
+
+    def _start(self, run: RunSpec, lease: Lease | None) -> _Launched:
+        marks, submitted, at = self._marks(), time.time(), time.monotonic()
+        job = None if marks.preempted else self._launcher.start(run, lease, self._allocation.job_id)
+        return _Launched(job=job, marks=marks, submitted=submitted, at=at)
+
+    def _take_launched(self, within_s: float | None) -> None:
+        """Go on with a launch that took long, if it is over."""
+        launching = self._state.launching
+        if launching is not None and launching.work.done(within_s):
+            self._state.launching = None
+            self._take(launching.run, launching.lease, launching.work.result)
+
+    def _take(self, run: RunSpec, lease: Lease | None, result: Callable[[], _Launched]) -> bool:
+        """Take on what a launch came to; return whether others may follow at once."""
         try:
-            job = self._launcher.start(run, lease, self._allocation.job_id)
+            launched = result()
         except NoAnswerError as error:
             self._free(lease)
             self._launch_again(run, str(error))
@@ -304,8 +353,16 @@ class Runner(Keeper):
             self._free(lease)
             self._publish(run, problem=_broken())
             return True
+        job = launched.job
+        if job is None:
+            self._free(lease)
+            self._state.waiting.insert(0, run)
+            self._state.launches.pause("a job of higher priority takes the nodes")
+            return False
         self.notes.extend([job.note] if job.note else [])
-        active = Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched, marks=marks)
+        active = Active(
+            run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
+        )
         self._state.active.append(active)
         self.write(self._session.run_folder(run.key) / "job.json", self._traces(active))
         return True
@@ -374,7 +431,12 @@ class Runner(Keeper):
                 self._end(active)
             self._finish(active, JobStatus(state=JobState.COMPLETED))
         elif (problem := watch.look()) is not None:
-            self._cancel(active, problem)
+            # We may look late: what was done in time is done.
+            if self._is_done(active):
+                self._end(active)
+                self._finish(active, JobStatus(state=JobState.COMPLETED))
+            else:
+                self._cancel(active, problem)
 
     def _is_done(self, active: Active) -> bool:
         recipe, folder = active.run.recipe, self._session.run_folder(active.run.key)
@@ -386,10 +448,18 @@ class Runner(Keeper):
         self._end(active)
 
     def _end(self, active: Active) -> None:
-        try:
-            active.job.cancel()
-        except ClusterError as error:
-            self.notes.append(f"run {active.run.key} could not be cancelled: {error}")
+        """End a run; where Slurm is to cancel its job, without waiting long for that."""
+
+        def end() -> None:
+            try:
+                active.job.cancel()
+            except ClusterError as error:
+                self.notes.append(f"run {active.run.key} could not be cancelled: {error}")
+
+        if isinstance(active.job, SlurmJob):
+            Aside(end, "scancel").done(GLANCE_S)
+        else:
+            end()
 
     def _finish(self, active: Active, status: JobStatus) -> None:
         recipe = active.run.recipe
@@ -457,6 +527,7 @@ class Runner(Keeper):
             problem: why.
             ended: how the job ended that held the nodes of what runs, if it is that.
         """
+        self._take_launched(None)  # each command has an end, and a soon one where somebody waits for ours
         active = list(self._state.active)
         self._end_all(active)
         for each in active:
@@ -506,13 +577,14 @@ class Runner(Keeper):
         self.keep(RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told}))
 
     def _look(self) -> tuple[RunView, ...]:
-        note = self._state.allocation_note
+        note, launching = self._state.allocation_note, self._state.launching
         checks = [RunView(key="checks", state="checking", detail=self._state.checking)] if self._state.checking else []
         if self._unchecked and note:
             checks = [RunView(key="checks", state="waiting", detail=note)]
         return (
             *checks,
             *(view_of(active) for active in self._state.active),
+            *([RunView(key=launching.run.key, state="waiting", detail="for Slurm to answer")] if launching else []),
             *(RunView(key=run.key, state="waiting", detail=note) for run in self._state.waiting),
         )
 

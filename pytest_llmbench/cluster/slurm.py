@@ -7,17 +7,25 @@ had saved a job. So an id alone is never looked at, used or cancelled: see `Iden
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from pytest_llmbench.cluster.aside import Aside
 from pytest_llmbench.cluster.slurm_commands import TIMEOUT_S, Answer, NoAnswerError, ask, is_silence, plain, succeeded
 from pytest_llmbench.core.errors import ClusterError
 
-# Slurm may answer nothing for a while (a restart, a fail-over); a job is not lost before this.
+# Slurm may not know a job for a while (a restart, a fail-over); it is not lost before this.
 PATIENCE_S = 120.0
+# It may be silent for longer, until a job that does not run yet is given up. One that runs never is: it has its ranks.
+SILENCE_S = 900.0
+# Whoever has other runs to look after waits no longer than this for an answer: what was known last stands.
+GLANCE_S = 2.0
+# What was done to a job is asked for when a run is over, and others wait.
+_MARKS_S = 10.0
 # One query for all jobs, at most this often: Slurm's controller is a shared service.
 _REFRESH_S = 2.0
 _NEVER = float("inf")
@@ -195,7 +203,6 @@ class Slurm:
 
     Attributes:
         notes: lines for people, oldest first; whoever shows them takes them away.
-        silent: whether the controller did not answer when it was asked last.
         strays: jobs that Slurm may have taken without saying so, and that were not found so far.
     """
 
@@ -203,7 +210,9 @@ class Slurm:
         self.notes: deque[str] = deque() if notes is None else notes
         self._jobs: dict[str, _Watched] = {}
         self._next = 0.0
-        self.silent = False
+        self._was_silent = False
+        self._query: Aside[None] | None = None
+        self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
         self._end_by = _NEVER
         self.strays: list[Identity] = []
 
@@ -211,7 +220,18 @@ class Slurm:
         """Have every command end within `seconds` from now, the one that runs included: somebody waits for us."""
         self._end_by = min(self._end_by, time.monotonic() + seconds)
 
-    def ask(self, command: Sequence[str]) -> Answer:
+    @property
+    def looking(self) -> bool:
+        """Whether an answer about the watched jobs is still awaited."""
+        return self._query is not None and not self._query.done()
+
+    @property
+    def silent(self) -> bool:
+        """Whether the controller did not answer when it was asked last, or does not at this moment."""
+        query = self._query
+        return self._was_silent or (self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S)
+
+    def ask(self, command: Sequence[str], timeout_s: float | None = None) -> Answer:
         """Run one of Slurm's commands to its end, whatever that is.
 
         Raises:
@@ -226,7 +246,7 @@ class Slurm:
                 told.append(command[0])
                 self.notes.append(f"waiting for {command[0]} to answer, at most {max(0.0, self.left_s):.0f} s")
             # Half of what is left: the next command must have time as well.
-            return min(TIMEOUT_S, self.left_s / 2)
+            return min(TIMEOUT_S if timeout_s is None else timeout_s, self.left_s / 2)
 
         return ask(command, limit_s)
 
@@ -252,10 +272,13 @@ class Slurm:
         return job_id in self._jobs
 
     def status(self, job_id: str, *, since: float = -_NEVER) -> JobStatus:
-        """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`."""
+        """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`.
+
+        It does not wait for a Slurm that hangs: while that has no answer, the last one stands.
+        """
         asked_for = self._jobs[job_id].seen < since and not self.silent
-        if asked_for or time.monotonic() >= self._next:
-            self.refresh()
+        if asked_for or self.looking or time.monotonic() >= self._next:
+            self.refresh(GLANCE_S)
         return self._jobs[job_id].status
 
     def confirm(self, job_id: str) -> None:
@@ -265,7 +288,10 @@ class Slurm:
             NoAnswerError: it does not, or Slurm does not say so; `status` tells what became of it.
         """
         since = time.monotonic() - _FRESH_S
-        status = self.status(job_id, since=since)
+        shut_off = self._was_silent and time.monotonic() < self._next
+        if self._jobs[job_id].seen < since and not shut_off:
+            self.refresh()
+        status = self._jobs[job_id].status
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
             raise NoAnswerError(f"Slurm job {job_id} is {told(status)}", job_id=job_id)
         if self._jobs[job_id].seen < since:
@@ -275,24 +301,38 @@ class Slurm:
         """What was done to a watched job, as far as Slurm still says; None where it does not, or is silent."""
         if self.silent:
             return None
-        answer, _ = self._answer(["scontrol", "--oneliner", "show", "job", job_id])
+        answer, _ = self._answer(["scontrol", "--oneliner", "show", "job", job_id], _MARKS_S)
         found = _MARKS.search(answer)
         submitted = self._jobs[job_id].submitted
         if found is None or f" SubmitTime={submitted} " not in answer:
             return None
         return Marks(preempted=_time(found["preempted"]), suspended=_time(found["suspended"]))
 
-    def refresh(self) -> None:
-        """Ask for every living watched job at once: squeue first, sacct for those it no longer lists."""
+    def refresh(self, within_s: float | None = None) -> None:
+        """Ask for every living watched job; return with the answer, or after `within_s` seconds of waiting for it.
+
+        Without a limit, nothing that was asked before counts as the answer.
+        """
+        if within_s is None and (earlier := self._query) is not None:
+            earlier.done(None)
+        with self._lock:
+            if self._query is None or self._query.done():
+                self._query = Aside(self._look, "squeue")
+            query = self._query
+        if query.done(within_s):
+            query.result()
+
+    def _look(self) -> None:
+        """Ask for all jobs at once: squeue first, sacct for those it no longer lists."""
         began = time.monotonic()
-        wanted = {job_id: job for job_id, job in self._jobs.items() if job.status.alive}
+        wanted = {job_id: job for job_id, job in list(self._jobs.items()) if job.status.alive}
         if not wanted:
             return
         rows, squeue_error = self._squeue(f"--jobs={','.join(wanted)}")
         # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
-        self.silent = is_silence(squeue_error)
+        self._was_silent = is_silence(squeue_error)
         took = time.monotonic() - began
-        self._next = time.monotonic() + max(_REFRESH_S, took if self.silent else 0.0)
+        self._next = time.monotonic() + max(_REFRESH_S, took if self._was_silent else 0.0)
         strangers = {row.job_id: row for row in rows}
         missing = dict(wanted)
         for row in rows:
@@ -306,7 +346,11 @@ class Slurm:
             if job_id in strangers:
                 why = f"its id belongs to another job now ({strangers[job_id].told}): Slurm has forgotten ours"
                 job.status = JobStatus(state=JobState.LOST, reason=why)
-            elif time.monotonic() - job.answered > PATIENCE_S:
+            elif self._was_silent and job.status.state is not JobState.PENDING:
+                job.answered = (
+                    time.monotonic()
+                )  # silence says nothing of it; what counts is that Slurm does not know it
+            elif time.monotonic() - job.answered > (SILENCE_S if self._was_silent else PATIENCE_S):
                 why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
                 job.status = JobStatus(state=JobState.LOST, reason=why)
 
@@ -420,10 +464,10 @@ class Slurm:
             if len(found) == len(fields):
                 yield found
 
-    def _answer(self, command: Sequence[str]) -> tuple[str, str]:
+    def _answer(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[str, str]:
         """What a command printed, and why it failed, if it did."""
         try:
-            return self.run(command), ""
+            return succeeded(command, self.ask(command, timeout_s)), ""
         except ClusterError as error:
             return "", str(error)
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +111,46 @@ def test_an_id_of_somebody_elses_job_is_not_ours(tiny: UserFolder, queue: type[Q
         assert "tiny" not in queue.run("squeue", "--noheader", "--steps", f"--jobs={stranger}", "--format=%j")
     finally:
         queue.run("scancel", stranger)
+
+
+def test_an_sbatch_that_hangs_keeps_nobody_from_a_run(tiny: UserFolder, queue: type[Queue]) -> None:
+    """One is being submitted for minutes; what another has measured is recorded as soon as it is done."""
+    (tiny.path / "conftest.py").unlink()
+    tiny.recipe("tiny2")
+    ill = 'case "$(cat "${@: -1}")" in *llmbench-tiny2*) ;; *) exec $real "$@";; esac'
+    wrap(tiny, "sbatch", TEST_ONLY, ill, f"echo $$ > {tiny.path}/hung; sleep 300")
+    process = tiny.start(*SLURM)
+    session = tiny.wait_for(lambda session: (tiny.path / "hung").exists() and session)
+    began = time.monotonic()
+    tiny.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists())
+    assert time.monotonic() - began < 45
+    assert Path("/proc", (tiny.path / "hung").read_text().strip()).exists()
+    process.send_signal(signal.SIGINT)
+    result = tiny.finish(process)
+    assert result.record("tiny")["problem"] is None
+    assert result.record("tiny2")["problem"]["kind"] == "session_ended"
+    queue.wait_until_empty(session, 60)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_squeue_that_hangs_ends_no_run(tiny: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
+    """Nor is its end seen late: its ranks say that they are done."""
+    (tiny.path / "conftest.py").unlink()
+    tiny.recipe(**LONG)
+    ill = tiny.path / "ill"
+    wrap(tiny, "squeue", f'[ -e {ill} ] || exec $real "$@"', "sleep 300")
+    process = tiny.start(*SLURM, *MODES[mode])
+    session = tiny.wait_for(lambda session: watch.steps(session) > 3 and session)
+    ill.touch()
+    tiny.wait_for(lambda session: watch.steps(session) >= LONG["steps"])
+    began = time.monotonic()
+    tiny.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists())
+    assert time.monotonic() - began < 35
+    ill.unlink()
+    result = tiny.finish(process)
+    assert result.returncode == 0, result.text
+    assert result.record()["problem"] is None
+    queue.wait_until_empty(session, 60)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -271,13 +272,58 @@ def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> Non
 def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing answers, the last known state stands; past our patience the job is lost, in Slurm's words."""
+    """While nothing answers, the last known state stands; past our patience a job that waits is lost, in its words."""
     assert slurm.status("7").state is JobState.PENDING
     monkeypatch.setattr(module, "PATIENCE_S", -1.0)
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.PENDING
+    monkeypatch.setattr(module, "SILENCE_S", -1.0)
     slurm.refresh()
     status = slurm.status("7")
     assert status.state is JobState.LOST
     assert "Unable to contact slurm controller" in status.reason
+
+
+def test_no_silence_ends_a_job_that_runs(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long: its ranks say how it stands. A Slurm that does not know it any more is another matter."""
+    commands.answer("squeue", row())
+    assert slurm.status("7").state is JobState.RUNNING
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(module, "SILENCE_S", -1.0)
+    commands.answer("squeue", code=1, stderr="Unable to contact slurm controller")
+    time.sleep(0.3)
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.RUNNING
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.RUNNING
+    time.sleep(0.3)
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.LOST
+
+
+def test_nobody_waits_for_a_slurm_that_hangs(
+    commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last answer stands while it does; once it goes on, what it says counts."""
+    commands.answer("squeue", row())
+    assert slurm.status("7").state is JobState.RUNNING
+    monkeypatch.setattr(module, "GLANCE_S", 0.2)
+    commands.answer("squeue", row(state="TIMEOUT"))
+    os.mkfifo(tmp_path / "hang")
+    script = tmp_path / "bin" / "squeue"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\nread x < {tmp_path}/hang\n"))
+    began = time.monotonic()
+    for _ in range(20):
+        assert slurm.status("7").state is JobState.RUNNING
+    assert time.monotonic() - began < 10
+    assert slurm.silent
+    assert slurm.marks("7") is None
+    (tmp_path / "hang").write_text("go on\n")
+    deadline = time.monotonic() + 20
+    while slurm.status("7").alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert slurm.status("7").state is JobState.TIMEOUT
 
 
 def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:

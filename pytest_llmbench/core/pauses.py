@@ -1,0 +1,33 @@
+"""Times in which a process of a run stood still, as it saw them itself: `pauses/` of the run's folder, one a line.
+
+Whoever was stopped does not know why. Slurm does, as long as it answers: this is for when it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from pytest_llmbench.core.files import make_folder
+
+_FOLDER = "pauses"
+
+
+def note_pause(folder: Path, who: str, seconds: float) -> None:
+    """Write down that a process has just stood still for a while."""
+    with contextlib.suppress(OSError):  # a full disk must not end who would go on
+        make_folder(folder / _FOLDER)
+        with (folder / _FOLDER / who).open("a", encoding="ascii") as file:
+            file.write(f"{seconds:.1f} {time.time():.1f}\n")
+
+
+def longest_pause(folder: Path) -> tuple[str, float] | None:
+    """Who of a run stood still for longest, and for how many seconds; None where nobody did."""
+    pauses: list[tuple[float, str]] = []
+    for path in sorted((folder / _FOLDER).glob("*")):
+        for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, IndexError):
+                pauses.append((float(line.split()[0]), path.name))
+    seconds, who = max(pauses, default=(0.0, ""))
+    return (who, seconds) if who else None
