@@ -13,6 +13,7 @@ from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.preparing import opened, preparations, setup_of
 from pytest_llmbench.cluster.requests import is_command, place_of, run_request, run_script, step_command
 from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.scripts import labels_of
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import Slurm
 from pytest_llmbench.cluster.slurm_commands import clean_environment
@@ -58,7 +59,7 @@ class Launcher:
         place = place_of(run, self._settings, self._session)
         work = get_engine(run.recipe.engine).work(run.recipe, topology, place)
         if isinstance(work, Script):
-            self._write_script(run, lease)
+            self._write_script(run, lease, labels_of(work, place, topology))
         else:
             owner = owner_of(self._settings, self._heartbeat)
             task = Task(
@@ -73,7 +74,7 @@ class Launcher:
             )
             write_model(place.folder / "task.json", task)
 
-    def _write_script(self, run: RunSpec, lease: Lease | None) -> None:
+    def _write_script(self, run: RunSpec, lease: Lease | None, labels: int) -> None:
         topology = self._settings.topology(run.recipe)
         place = place_of(run, self._settings, self._session)
         environment, container = place.environment, place.environment.container
@@ -82,6 +83,8 @@ class Launcher:
             nodes=topology.nodes,
             ranks_per_node=topology.ranks_per_node,
             device=topology.device,
+            token=self._session.run_token(run.key),
+            labels=labels,
             # Locally, the name of this host is what the driver finds for itself.
             hosts=lease.hosts if lease is not None and place.slurm else (),
             prepare=preparations(run.recipe, place),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_llmbench.core.records import RunRecord
+from pytest_llmbench.readers.log import last_words
 
 
 def log_to_read(logs: Path, rank: int = 0) -> Path:
@@ -34,4 +35,5 @@ def with_log_to_read(record: RunRecord) -> RunRecord:
 
 
 def _says_something(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
+    # The log of a command that printed nothing has a label all the same.
+    return path.is_file() and path.stat().st_size > 0 and (path.name != "output.log" or last_words(path) != "")

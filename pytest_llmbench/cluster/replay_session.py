@@ -17,6 +17,7 @@ from pytest_llmbench.core.driver import TASK_FILE, CommandTask, read_report
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.records import JobTraces, Problem, RunRecord, read_record
+from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.workloads.context import Task, read_task
 
 
@@ -85,12 +86,17 @@ def _concluded(record: RunRecord, logs: Path) -> Replayed:
         gpu=record.device,
         cut_off=record.cut_off,
         wall_s=ended - started if started and ended and ended > started else None,
-        token=record.run_token,
+        token=record.run_token if _has_token(record) else None,
         launched=started,
         ended=ended,
         problem=record.problem,
         provenance=record.provenance,
     )
+
+
+def _has_token(record: RunRecord) -> bool:
+    """Whether the run's logs say its token: a command's do so since schema version 2."""
+    return record.schema_version > 1 or get_engine(record.recipe.engine).kind == "ranks"
 
 
 def _left_behind(run: Path, recipe: Recipe) -> Replayed:
@@ -116,7 +122,7 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
         ranks_per_node=task.ranks_per_node,
         hosts=driver.hosts if driver else (traces.hosts if traces else ()),
         gpu=driver.device if driver else None,
-        token=task.token if isinstance(task, Task) else None,
+        token=task.token,
         launched=traces.submitted if traces else None,
         problem=driver.problem if driver else None,
         provenance={

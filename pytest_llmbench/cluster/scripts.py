@@ -13,6 +13,7 @@ from pytest_llmbench.cluster.containers import inside, srun_options
 from pytest_llmbench.core.driver import VARIABLES
 from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.labels import PRINT
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script
 
@@ -51,6 +52,12 @@ def write_script(script: Script, place: Place, topology: Topology, env: Mapping[
             "",
         ]
     )
+
+
+def labels_of(script: Script, place: Place, topology: Topology) -> int:
+    """How many nodes print a label: all of them, where a command is started on each; else the driver's alone."""
+    spread = any(command.launcher in {"node", "srun", "torchrun"} for command in script.commands)
+    return topology.nodes if place.slurm and spread else 1
 
 
 def _environment(environment: Environment, env: Mapping[str, str]) -> list[str]:
@@ -124,7 +131,7 @@ def _on_nodes(words: list[str], command: Command, place: Place, topology: Topolo
         f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}",
         *([f"--gpus-per-node={topology.gpus_per_node}"] if topology.gpus_per_node else []),
         *(srun_options(container, str(place.folder)) if container else []),
-        *words,
+        *(["sh", "-c", shlex.quote(PRINT), "sh"] if nodes > 1 else []), *words,
     ]  # fmt: skip
 
 

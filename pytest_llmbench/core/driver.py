@@ -24,6 +24,8 @@ class CommandTask(Strict):
     """`command.json` of a run's folder.
 
     Attributes:
+        token: names the run among all runs, for the labels of its log.
+        labels: how many nodes print one.
         nodes: how many nodes the run must find.
         ranks_per_node: slots of each in the hostfile.
         device: what the ranks train on.
@@ -46,6 +48,8 @@ class CommandTask(Strict):
     nodes: PositiveInt
     ranks_per_node: PositiveInt
     device: Device
+    token: str | None = None
+    labels: PositiveInt = 1
     hosts: tuple[str, ...] = ()
     prepare: tuple[Preparation, ...] = ()
     setup: tuple[str, ...] = ()

@@ -17,7 +17,8 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.series import RankInfo, Step
 from pytest_llmbench.core.telemetry import GpuTelemetry
 
-SCHEMA_VERSION = 1
+# 2: the log of a command begins with the run's token.
+SCHEMA_VERSION = 2
 
 
 class Verdict(StrEnum):
@@ -113,7 +114,8 @@ class RunRecord(Strict):
         session: id of the pytest session that made it.
         key: name of the run within the session.
         token: written into the Slurm comment of its job, to find it again.
-        run_token: written by each rank of our own into its step log, to tell it from other runs' logs.
+        run_token: written by each rank of our own into its step log, and by the driver of a command into its log, to
+            tell it from other runs' logs; None where its log has none.
         job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
             named `llmbench-<key>`.
         hosts: the nodes it ran on.
@@ -133,7 +135,7 @@ class RunRecord(Strict):
         problem: why it cannot be judged; None for a sane run.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     session: str
     key: str
     token: str
@@ -193,4 +195,4 @@ def read_record(path: Path) -> RunRecord:
     try:
         return RunRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"{path}: no run record of schema version {SCHEMA_VERSION}: {error}") from error
+        raise ConfigError(f"{path}: no run record of schema version {SCHEMA_VERSION} or before: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_llmbench.core.claims import Claim
+from pytest_llmbench.core.labels import Label
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.step_events import TrainingEvent
 from pytest_llmbench.core.telemetry import GpuTelemetry
@@ -151,6 +152,7 @@ class StepSeries(Strict):
             if it were UTC; None where no such line has one.
         skipped: how many steps had been skipped so far at which step, where the log says so apart from its steps.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
+        labels: which runs the log says it is of, in the lines that our own drivers print; each once.
         contradictions: where a log and other files of the same run do not say the same, in words.
     """
 
@@ -174,6 +176,7 @@ class StepSeries(Strict):
     stamped: tuple[float, float] | None = None
     skipped: tuple[tuple[int, int], ...] = ()
     claims: tuple[Claim, ...] = ()
+    labels: tuple[Label, ...] = ()
     contradictions: tuple[str, ...] = ()
 
 

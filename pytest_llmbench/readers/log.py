@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmbench.core.claims import Claim
+from pytest_llmbench.core.labels import NEEDLE, Label, labels_in
 from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.readers.items import (
     EVERY_LINE,
@@ -44,6 +45,8 @@ _MOST_REPORTED = 20
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
 _MOST_CLAIMS = 1000
+# One for each node.
+_MOST_LABELS = 100_000
 
 
 def _unix(stamp: str) -> float | None:
@@ -71,8 +74,10 @@ def read_log(
         needles: of both: other lines may be left out.
     """
     collected = _Collected()
+    wanted = tuple((*each, NEEDLE) if each else () for each in (needles.all, needles.always))
     for path in paths:
-        for line in read_lines(path, lambda: needles.always if collected.begun else needles.all):
+        for read in read_lines(path, lambda: wanted[collected.begun]):
+            line = collected.label(read)
             if words := cut_off(line.text):
                 collected.cut_off = collected.cut_off or words
             for said in claims(line.text):
@@ -99,9 +104,9 @@ def last_step(path: Path, parse: Parse) -> Progress | None:
 
 
 def last_words(path: Path) -> str:
-    """Return the last line that a log has so far, with its prefix; empty without one."""
-    lines = reversed(last_lines(path))
-    return next((f"{line.source} {line.text.strip()}".strip() for line in lines if line.text.strip()), "")
+    """Return the last line that a log has so far, with its prefix; empty without one. A label is none."""
+    lines = ((line.source, labels_in(line.text)[1].strip()) for line in reversed(last_lines(path)))
+    return next((f"{source} {text}".strip() for source, text in lines if text), "")
 
 
 @dataclass(slots=True)
@@ -131,11 +136,20 @@ class _Collected:
     _stamped: tuple[float, float] | None = None
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
+    _labels: dict[str, Label] = field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
         """Whether there was a step."""
         return bool(self._steps)
+
+    def label(self, line: Line) -> Line:
+        """Keep the labels of a line, each once, and return the line without them."""
+        if "#llmbench" not in line.text:
+            return line
+        labels, rest = labels_in(line.text)
+        self._labels |= {str(label): label for label in labels[: _MOST_LABELS - len(self._labels)]}
+        return replace(line, text=rest)
 
     def take(self, item: Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
@@ -212,6 +226,7 @@ class _Collected:
             claims=tuple(self._claims.values()),
             stamped=self._stamped,
             skipped=tuple(sorted(self._skipped.items())),
+            labels=tuple(self._labels.values()),
         )
 
     def _take_step(self, step: StepLine, line: Line) -> None:

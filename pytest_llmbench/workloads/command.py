@@ -9,12 +9,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import FrameType
 
 from pytest_llmbench.core.driver import REPORT_FILE, SCRIPT_FILE, TASK_FILE, CommandTask, DriverReport
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.foreign import mark_of
+from pytest_llmbench.core.labels import VARIABLE, Label
 from pytest_llmbench.core.records import Problem, write_model
 from pytest_llmbench.workloads import deadman, machine_lock
 from pytest_llmbench.workloads.disclosure import secret_values
@@ -76,26 +79,42 @@ class _Driver:
         write_model(self._folder / REPORT_FILE, report)
         if problem is not None:
             return
-        code = self._run_script(env)
+        code = self._run_script(env, self._label(hosts, report.started))
         write_model(self._folder / REPORT_FILE, report.model_copy(update={"ended": time.time(), "exit_code": code}))
 
-    def _run_script(self, env: Mapping[str, str]) -> int:
+    def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
+        """What the log begins with; None for a run that nobody named."""
+        if self._task.token is None:
+            return None
+        here = os.environ.get("SLURMD_NODENAME") if in_slurm(os.environ) else hosts[0]
+        host = here or socket.gethostname()
+        return Label(token=self._task.token, launched=round(launched, 3), of=self._task.labels, host=host)
+
+    def _run_script(self, env: Mapping[str, str], label: Label | None) -> int:
         script = ["bash", str(self._folder / SCRIPT_FILE)]
+        told = {} if label is None else {VARIABLE: label.beginning}
         try:
             with (
-                (self._folder / "logs" / "output.log").open("wb") as output,
+                self._output(label) as output,
                 started(
                     script,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     cwd=self._folder,
-                    env=dict(env),
+                    env={**env, **told},
                     pass_fds=self._locks,
                 ) as process,
             ):
                 return process.wait()
         finally:
             end_marked("LLMBENCH_HOSTFILE", env["LLMBENCH_HOSTFILE"])
+
+    def _output(self, label: Label | None) -> FileIO:
+        """Begin the log. On a full disk it stays without its label, and the script says what is wrong."""
+        output = FileIO(self._folder / "logs" / "output.log", "w")
+        with suppress(OSError):
+            output.write(b"" if label is None else f"{label}\n".encode())
+        return output
 
     def _environment(self, hosts: tuple[str, ...]) -> dict[str, str]:
         """What the script finds in its environment beside what it sets itself."""

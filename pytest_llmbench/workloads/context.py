@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
+from pytest_llmbench.core.driver import TASK_FILE
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.topology import Device
@@ -97,10 +99,11 @@ def read_task(folder: Path) -> Task:
 
 def token_of(folder: Path) -> str | None:
     """The token of the run whose folder, or log, this is; None where its task is not there or names none."""
-    try:
-        return read_task(folder).token
-    except ConfigError:
-        return None
+    for name in ("task.json", TASK_FILE):
+        with suppress(OSError, ValueError, AttributeError):
+            token = json.loads((folder / name).read_bytes()).get("token")
+            return None if token is None else str(token)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

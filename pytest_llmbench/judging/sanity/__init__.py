@@ -10,6 +10,7 @@ from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.findings import findings
 from pytest_llmbench.judging.sanity.identity import different, origin
+from pytest_llmbench.judging.sanity.labels import labelled, stranger
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import alike, falling, finite, moving, moving_in_log, possible
 from pytest_llmbench.judging.sanity.outside import outside
@@ -25,7 +26,7 @@ _OF_RANKS = (
     steps, ended_whole, work, finite, moving, possible, alike, falling, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
-    one_run, completed, hardware, world_size, dated, claims, long_enough, lines,
+    stranger, one_run, completed, labelled, hardware, world_size, dated, claims, long_enough, lines,
     work, finite, falling, moving_in_log, clock, logged, doubts,
 )  # fmt: skip
 

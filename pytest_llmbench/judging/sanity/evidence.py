@@ -12,6 +12,9 @@ from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.core.topology import Topology
 
+# MUNGE credentials live for 5 minutes: daemons of Slurm whose clocks are further apart do not believe each other.
+CLOCK_SKEW_S = 300.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:

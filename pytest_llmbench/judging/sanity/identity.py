@@ -8,10 +8,8 @@ from itertools import pairwise
 
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.series import RankInfo
-from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
 
-# MUNGE credentials live for 5 minutes: daemons of Slurm whose clocks are further apart do not believe each other.
-_CLOCK_SKEW_S = 300.0
 # A host's clock may be set while a rank runs.
 _CLOCK_SET_S = 1.0
 # Of so many steps two ranks cannot agree in every digit by chance.
@@ -34,9 +32,9 @@ def _of_this_run(e: Evidence, info: RankInfo) -> Iterator[Problem]:
         yield _stranger(info, f"its log {said}; this run is {e.origin.token}")
     begin, end = e.origin.launched, e.origin.ended
     for what, time in _times(info):
-        if begin is not None and time < begin - _CLOCK_SKEW_S:
+        if begin is not None and time < begin - CLOCK_SKEW_S:
             yield _stranger(info, f"{what} at Unix time {time:.0f}; this run was launched at {begin:.0f}")
-        if end is not None and time > end + _CLOCK_SKEW_S:
+        if end is not None and time > end + CLOCK_SKEW_S:
             yield _stranger(info, f"{what} at Unix time {time:.0f}; this run was over at {end:.0f}")
 
 

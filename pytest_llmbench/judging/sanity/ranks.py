@@ -63,10 +63,10 @@ def _place(info: RankInfo, given: tuple[str, ...]) -> str:
     Slurm's name of a node need not be the host's, nor a container's.
     """
     own = [name for name in (info.node, info.host) if name]
-    return next((host for host in given if any(_same_host(host, name) for name in own)), own[0] if own else info.host)
+    return next((host for host in given if any(same_host(host, name) for name in own)), own[0] if own else info.host)
 
 
-def _same_host(one: str, other: str) -> bool:
+def same_host(one: str, other: str) -> bool:
     """Whether two names are of one host, one of them perhaps without its domain."""
     one, other = one.lower().rstrip("."), other.lower().rstrip(".")
     if "." in one and "." in other:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.cluster.scripts import quote, write_script
 from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.labels import Label
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script
 
@@ -67,11 +68,12 @@ class Call:
         return self.argv[0]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bash:
     """Runs scripts by a real bash, with programs that write down how they are called."""
 
     folder: Path
+    printed: str = ""
 
     def __call__(self, text: str, **env: str) -> tuple[int, list[Call]]:
         """Run a script and return its exit status and the calls, in order."""
@@ -87,6 +89,7 @@ class Bash:
         given = {"PATH": path, "HOME": "/home/me", **VARIABLES, **env}
         done = subprocess.run(["bash", "run.sh"], cwd=self.folder, env=given, capture_output=True, check=False)
         assert not done.stderr, done.stderr.decode()
+        self.printed = done.stdout.decode()
         assert not list(self.folder.rglob("broken"))
         return done.returncode, [Call(**json.loads(line)) for line in record.read_text().splitlines()]
 
@@ -150,6 +153,22 @@ def test_every_word_arrives_on_slurm(bash: Bash, launcher: Launcher, runtime: st
         assert {f"--nodes={count}", f"--ntasks={count * per_node}", f"--ntasks-per-node={per_node}"} <= options
         assert {"--nodelist=n1" if once else "--nodelist=n1,n2", "--gpus-per-node=8", "--overlap"} <= options
         assert (f"--container-image={IMAGE}" in options) == (runtime == "pyxis")
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("launcher", ["node", "srun", "torchrun"])
+@pytest.mark.parametrize(("task", "speaks"), [("0", True), ("1", False)])
+def test_a_task_of_each_node_labels_the_log(
+    bash: Bash, launcher: Launcher, runtime: str, task: str, speaks: bool
+) -> None:
+    """Its first one, where the driver named the run, by Slurm's name of the node."""
+    text = script(Command(launcher=launcher, argv=("train",)), where=environment(runtime))
+    named = {"SLURM_LOCALID": task, "SLURMD_NODENAME": "n2"}
+    bash(text, LLMBENCH_LABEL="#llmbench run=a launched=1.500 of=2", **named)
+    label = Label(token="a", launched=1.5, of=2, host="n2")
+    assert bash.printed == (f"{label}\n" if speaks else "")
+    bash(text, **named)
+    assert bash.printed == ""
 
 
 @pytest.mark.parametrize("runtime", ["bare", "enroot", "docker"])

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.core.labels import Label
 from pytest_llmbench.core.series import Progress, StepSeries
 from pytest_llmbench.readers.items import (
+    EVERY_LINE,
     Completed,
     Count,
     Failed,
     Item,
     LogInterval,
+    Needles,
     Parse,
     StepLine,
     Total,
@@ -52,6 +55,31 @@ def parse(text: str) -> Iterable[Item]:
 def intervals(series: StepSeries) -> list[tuple[int, int]]:
     """The steps' numbers and of how many they are the mean."""
     return [(step.step, step.interval) for step in series.steps]
+
+
+def label(run: str = "a", host: str = "n1", launched: float = 1.5) -> Label:
+    """A label of one of two nodes."""
+    return Label(token=run, launched=launched, of=2, host=host)
+
+
+@pytest.mark.parametrize("needles", [EVERY_LINE, Needles((b"step",), (b"ranks",))])
+def test_labels_are_read_in_every_dialect(tmp_path: Path, needles: Needles) -> None:
+    """Each once, wherever it stands in a line; what stands beside it is read without it, and a cut one is none."""
+    first, second = label(), label(host="n2")
+    lines = [
+        str(first),
+        f"  {first}",
+        f"[default1]: {second}step 1 0.5",
+        "[default1]: step 2 0.5",
+        str(label(run="b")),
+        str(first)[:-1],
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join([*lines, ""]))
+    series = read_log([log], parse, needles=needles)
+    assert series.labels == (first, second, label(run="b"))
+    assert intervals(series) == [(1, 1), (2, 1)]
+    assert series.unread == 0
 
 
 def test_an_empty_log(read: Read) -> None:

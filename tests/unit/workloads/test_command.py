@@ -107,6 +107,17 @@ def state(pid: int) -> str:
         return ""
 
 
+def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> None:
+    """Before anything else is printed; the script has all of it but the host. What nobody named has none."""
+    process = drive('echo "$LLMBENCH_LABEL"', token="llmbench:s/tiny", labels=3)
+    assert process.wait(timeout=60) == 0
+    launched, host = f"{report(tmp_path).started:.3f}", report(tmp_path).hosts[0]
+    label = f"#llmbench run=llmbench:s/tiny launched={launched} of=3"
+    assert output(tmp_path).splitlines()[:2] == [f"{label} host={host} #", label]
+    assert drive("echo whole").wait(timeout=60) == 0
+    assert output(tmp_path) == "whole\n"
+
+
 def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> None:
     """Output and errors in one file, the exit code, the host, and what the script finds in its environment."""
     script = 'echo "to $LLMBENCH_HOSTS, $LLMBENCH_FIRST_HOST"; cat "$LLMBENCH_HOSTFILE"; echo oops >&2; pwd; exit 7'

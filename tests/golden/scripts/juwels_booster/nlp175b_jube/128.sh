@@ -21,10 +21,11 @@ module load Stages/2024 StdEnv/2024 GCC/12.3.0 OpenMPI/4.1.5 Python/3.11.3 CUDA/
 set -u
 
 srun --overlap --mem=0 --kill-on-bad-exit=1 --unbuffered --cpu-bind=none --nodes=128 \
-    --nodelist="$LLMBENCH_HOSTS" --ntasks=128 --ntasks-per-node=1 --gpus-per-node=4 env \
-    --chdir=/p/project/llmbench/megatron-lm python -u -m torch.distributed.run --nproc_per_node=4 --nnodes=128 \
-    --rdzv_endpoint="$LLMBENCH_FIRST_HOST"i:"$LLMBENCH_PORT" --rdzv_backend=c10d --max_restarts=0 --tee 3 \
-    /p/project/llmbench/megatron-lm/pretrain_gpt.py --tensor-model-parallel-size 8 \
+    --nodelist="$LLMBENCH_HOSTS" --ntasks=128 --ntasks-per-node=1 --gpus-per-node=4 sh -c \
+    'if [ -n "${LLMBENCH_LABEL:-}" ] && [ "${SLURM_LOCALID:-0}" = 0 ]; then echo "$LLMBENCH_LABEL host=${SLURMD_NODENAME:-$(uname -n)} #"; fi; exec "$@"' \
+    sh env --chdir=/p/project/llmbench/megatron-lm python -u -m torch.distributed.run --nproc_per_node=4 \
+    --nnodes=128 --rdzv_endpoint="$LLMBENCH_FIRST_HOST"i:"$LLMBENCH_PORT" --rdzv_backend=c10d --max_restarts=0 \
+    --tee 3 /p/project/llmbench/megatron-lm/pretrain_gpt.py --tensor-model-parallel-size 8 \
     --pipeline-model-parallel-size 8 --num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length \
     2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 128 --attention-dropout 0.1 \
     --hidden-dropout 0.1 --position-embedding-type rope --sequence-parallel --use-distributed-optimizer \

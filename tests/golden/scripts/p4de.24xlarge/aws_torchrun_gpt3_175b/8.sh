@@ -30,8 +30,9 @@ srun --overlap --mem=0 --kill-on-bad-exit=1 --unbuffered --cpu-bind=none --nodes
     --nodelist="$LLMBENCH_HOSTS" --ntasks=8 --ntasks-per-node=1 --gpus-per-node=8 \
     --container-image=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh \
     --container-mounts=/shared/run/runs/aws_torchrun_gpt3_175b:/shared/run/runs/aws_torchrun_gpt3_175b,/fsx:/fsx,/dev/infiniband/uverbs0:/dev/infiniband/uverbs0,/dev/infiniband/uverbs1:/dev/infiniband/uverbs1,/dev/infiniband/uverbs2:/dev/infiniband/uverbs2,/dev/infiniband/uverbs3:/dev/infiniband/uverbs3 \
-    --container-workdir=/shared/run/runs/aws_torchrun_gpt3_175b --container-mount-home env \
-    --chdir=/opt/bignlp/NeMo HYDRA_FULL_ERROR=1 python3 -u -m torch.distributed.run --nproc_per_node=8 \
+    --container-workdir=/shared/run/runs/aws_torchrun_gpt3_175b --container-mount-home sh -c \
+    'if [ -n "${LLMBENCH_LABEL:-}" ] && [ "${SLURM_LOCALID:-0}" = 0 ]; then echo "$LLMBENCH_LABEL host=${SLURMD_NODENAME:-$(uname -n)} #"; fi; exec "$@"' \
+    sh env --chdir=/opt/bignlp/NeMo HYDRA_FULL_ERROR=1 python3 -u -m torch.distributed.run --nproc_per_node=8 \
     --nnodes=8 --rdzv_endpoint="$LLMBENCH_FIRST_HOST":"$LLMBENCH_PORT" --rdzv_backend=c10d --max_restarts=0 \
     /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \
     --config-path=/shared/run/runs/aws_torchrun_gpt3_175b/config --config-name=175b.yaml \

@@ -1,0 +1,56 @@
+"""Labels: the lines by which a command's log says which run it is of.
+
+Our driver prints the first one before anything else does. Where a run has a process of ours on each of its nodes, every
+node prints one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pytest_llmbench.core.schema import Strict
+
+# What a line holds that may have one.
+NEEDLE = b"#llmbench "
+# The environment variable that has all of a label but the host, for a run's script.
+VARIABLE = "LLMBENCH_LABEL"
+# For a shell on a node, before the command that is its `"$@"`: one task of each node speaks for it.
+PRINT = (
+    f'if [ -n "${{{VARIABLE}:-}}" ] && [ "${{SLURM_LOCALID:-0}}" = 0 ]; '
+    f'then echo "${VARIABLE} host=${{SLURMD_NODENAME:-$(uname -n)}} #"; fi; exec "$@"'
+)
+# Without its end it was cut off: then a number or a name may have lost some of it.
+_LABEL = re.compile(r"#llmbench run=(\S+) launched=(\d{1,12}\.\d{3}) of=(\d{1,9}) host=(\S+) #", re.ASCII)
+
+
+class Label(Strict):
+    """One label.
+
+    Attributes:
+        token: of the run.
+        launched: Unix time at which the driver began, the same in all labels of a launch.
+        of: how many nodes say one.
+        host: the node that says this one.
+    """
+
+    token: str
+    launched: float
+    of: int
+    host: str
+
+    @property
+    def beginning(self) -> str:
+        """All of the line but the host."""
+        return f"#llmbench run={self.token} launched={self.launched:.3f} of={self.of}"
+
+    def __str__(self) -> str:
+        return f"{self.beginning} host={self.host} #"
+
+
+def labels_in(text: str) -> tuple[list[Label], str]:
+    """Split a line into its labels and the rest of it: another rank may have printed before the line's end."""
+    found = [
+        Label(token=match[1], launched=float(match[2]), of=int(match[3]), host=match[4])
+        for match in _LABEL.finditer(text)
+    ]
+    return found, _LABEL.sub("", text) if found else text

@@ -1,0 +1,64 @@
+"""Whether a command's log is of this run, launch and nodes, by the labels that our driver printed into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmbench.core.labels import Label
+from pytest_llmbench.core.records import Problem
+from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
+from pytest_llmbench.judging.sanity.ranks import same_host
+
+
+def stranger(e: Evidence) -> Iterator[Problem]:
+    """Refuse a log that says that it is of another run, of several, or of another time."""
+    tokens = sorted({label.token for label in e.series.labels})
+    others = [token for token in tokens if e.origin.token not in (None, token)]
+    if others:
+        yield _other(f"its log says that it is of run {listed(others)}; this run is {e.origin.token}")
+    elif len(tokens) > 1:
+        yield _other(f"its log is of several runs: {listed(tokens)}")
+    launches = sorted({label.launched for label in e.series.labels})
+    if len(launches) > 1:
+        times = listed([f"{launched:.3f}" for launched in launches])
+        yield _other(f"its log is of {len(launches)} launches, at Unix times {times}")
+    for launched in launches:
+        if e.origin.launched is not None and launched < e.origin.launched - CLOCK_SKEW_S:
+            yield _other(f"{_said(launched)}; this run was launched at {e.origin.launched:.0f}")
+        if e.origin.ended is not None and launched > e.origin.ended + CLOCK_SKEW_S:
+            yield _other(f"{_said(launched)}; this run was over at {e.origin.ended:.0f}")
+
+
+def labelled(e: Evidence) -> Iterator[Problem]:
+    """Ask for a label of every node that prints one, and of no other, where the run is one that we launched."""
+    if e.series.labels:
+        yield from _nodes(e, e.series.labels)
+    elif e.origin.token is not None:
+        yield _other(
+            f"nothing in its log says that it is of run {e.origin.token}: the line `#llmbench run=...`, with which its "
+            "driver begins it, is missing; it is the log of another run, or it lost its beginning"
+        )
+
+
+def _nodes(e: Evidence, labels: tuple[Label, ...]) -> Iterator[Problem]:
+    due = max(label.of for label in labels)
+    said = sorted({_place(label.host, e.hosts) for label in labels})
+    strangers = [host for host in said if e.hosts and host not in e.hosts]
+    if strangers or len(said) != due or due not in (1, e.topology.nodes):
+        yield Problem(
+            kind="wrong_nodes",
+            message=f"its log has labels of {len(said)} nodes ({listed(said)}), where one of each of {due} should be; "
+            f"the run was on {listed(list(e.hosts)) if e.hosts else f'{e.topology.nodes} nodes'}",
+        )
+
+
+def _place(host: str, given: tuple[str, ...]) -> str:
+    return next((each for each in given if same_host(each, host)), host)
+
+
+def _said(launched: float) -> str:
+    return f"its log says that it was launched at Unix time {launched:.0f}"
+
+
+def _other(why: str) -> Problem:
+    return Problem(kind="other_run", message=why)

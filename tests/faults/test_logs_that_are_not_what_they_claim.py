@@ -1,0 +1,200 @@
+"""Framework logs that are not what they claim to be: those of a real session, damaged in one way each."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pytest_llmbench.cluster.replay import find_replays
+from pytest_llmbench.cluster.replayer import Replayer
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.records import RunRecord
+from tests.conftest import NOT_THE_USERS, TEST_REFERENCES, UserFolder
+from tests.standin import MegatronLM
+
+Damage = Callable[["Logs"], object]
+DAY_S = 86400.0
+
+
+@dataclass
+class Logs:
+    """The session of a real run, to be damaged: `tiny`, thirty steps of two CPU ranks of Megatron-LM."""
+
+    session: Path
+    recipes: Path
+
+    @property
+    def run(self) -> Path:
+        """The run's folder."""
+        return self.session / "runs" / "tiny"
+
+    @property
+    def output(self) -> Path:
+        """What the script printed."""
+        return self.run / "logs" / "output.log"
+
+    @property
+    def label(self) -> str:
+        """The line with which it begins."""
+        return self.output.read_text().partition("\n")[0]
+
+    def edit(self, change: Callable[[str], str]) -> None:
+        """Change what was printed; a change that changes nothing is a mistake."""
+        before = self.output.read_text()
+        after = change(before)
+        assert after != before
+        self.output.write_text(after)
+
+    def put(self, line: str) -> None:
+        """Put a line behind the first one."""
+        self.edit(lambda text: text.replace("\n", f"\n{line}\n", 1))
+
+    def record(self, **changes: Any) -> None:
+        """Change the run's record."""
+        path = self.run / "record.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    def unlabel(self) -> None:
+        """Take the labels away."""
+        self.edit(lambda text: re.sub(r"#llmbench .* #\n", "", text))
+
+    def forget(self) -> None:
+        """As if the logs had been handed in alone: no record and no task of ours says whose they are."""
+        self.record(run_token=None)
+        path = self.run / "command.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"token": None}))
+
+    def judge(self) -> RunRecord:
+        """Judge the logs as a replay does."""
+        settings = Settings(
+            system=load_system("elsewhere", [shipped("systems")]),
+            cluster="replay", allocation="session", run_dir=self.session, replay=self.session,
+        )  # fmt: skip
+        (spec,) = find_replays(self.session, load_recipes([self.recipes]), settings).values()
+        assert spec.replayed is not None
+        return Replayer(settings, Session(id="again", folder=self.session)).record(spec, spec.replayed)
+
+
+@pytest.fixture(scope="session")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with the session of a real launch, for all of these tests."""
+    folder = tmp_path_factory.mktemp("launched")
+    (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\nllmbench_require_verdict = no\n")
+    (folder / "test_user.py").write_text(TEST_REFERENCES)
+    user: Any = UserFolder(pytester=cast("Any", None), path=folder)
+    megatron = MegatronLM(user)
+    megatron.install()
+    megatron.recipe()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--system", "here.yaml", "-k", "tiny"],
+        cwd=folder, env={**clean, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+@pytest.fixture
+def logs(launched: Path, tmp_path: Path) -> Logs:
+    """A copy of its logs."""
+    (session,) = (launched / "reports").iterdir()
+    return Logs(Path(shutil.copytree(session, tmp_path / "session")), launched / "recipes")
+
+
+def test_a_true_run_is_judged(logs: Logs) -> None:
+    """Replayed as it was, the run is sane; so it is when only its log is handed in, with its label or without."""
+    record = logs.judge()
+    assert record.problem is None
+    assert record.run_token is not None
+    assert logs.label.startswith(f"#llmbench run={record.run_token} launched=")
+    assert f" of=1 host={record.hosts[0]} #" in logs.label
+    logs.forget()
+    assert logs.judge().problem is None
+    logs.unlabel()
+    assert logs.judge().problem is None
+
+
+def test_a_log_of_before_there_were_labels_is_judged(logs: Logs) -> None:
+    """A record of schema version 1 says that its log has none; so does the record of a replay of it, by its token."""
+    logs.unlabel()
+    logs.record(schema_version=1)
+    path = logs.run / "command.json"
+    task = json.loads(path.read_text())
+    path.write_text(json.dumps({name: task[name] for name in task if name not in {"token", "labels"}}))
+    record = logs.judge()
+    assert record.problem is None
+    assert (record.schema_version, record.run_token) == (2, None)
+
+
+def relabelled(text: str, **changes: str) -> str:
+    """A label, or a log, that says something else."""
+    for name, value in changes.items():
+        text = re.sub(rf"(#llmbench .*?{name}=)\S+", rf"\g<1>{value}", text)
+    return text
+
+
+def another_day(text: str) -> str:
+    """Its launch was a day before."""
+    return re.sub(r"launched=([\d.]+)", lambda at: f"launched={float(at[1]) - DAY_S:.3f}", text)
+
+
+def all_of(*damages: Damage) -> Damage:
+    """Several, one after the other."""
+
+    def damage(logs: Logs) -> None:
+        for each in damages:
+            each(logs)
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    # whose log it is
+    "no label": (lambda x: x.unlabel(), "other_run"),
+    "label of another run": (lambda x: x.edit(lambda t: relabelled(t, run="llmbench:another/tiny")), "other_run"),
+    "labels of two runs": (lambda x: x.put(relabelled(x.label, run="llmbench:another/tiny")), "other_run"),
+    "labels of two runs, nothing recorded": (
+        all_of(lambda x: x.put(relabelled(x.label, run="llmbench:another/tiny")), lambda x: x.forget()), "other_run"
+    ),
+    "labels of two launches": (lambda x: x.put(relabelled(x.label, launched="1700000000.000")), "other_run"),
+    "label of another day": (lambda x: x.edit(another_day), "other_run"),
+    "label that was cut": (lambda x: x.edit(lambda t: t.replace(" #\n", "\n", 1)), "other_run"),
+    "record without its token": (all_of(lambda x: x.unlabel(), lambda x: x.record(run_token=None)), "other_run"),
+    # where it ran
+    "label of another node": (lambda x: x.edit(lambda t: relabelled(t, host="elsewhere")), "wrong_nodes"),
+    "label of a node too many": (lambda x: x.put(relabelled(x.label, host="elsewhere")), "wrong_nodes"),
+    "another lease": (lambda x: x.record(hosts=["elsewhere"]), "wrong_nodes"),
+    "a node of two is silent": (lambda x: x.edit(lambda t: relabelled(t, of="2")), "wrong_nodes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_log_that_is_not_what_it_claims_is_an_error(logs: Logs, name: str) -> None:
+    """One thing that a fault or a wrong option changes, and no number comes of it."""
+    damage, kind = DAMAGES[name]
+    damage(logs)
+    record = logs.judge()
+    assert record.problem is not None
+    assert (record.problem.kind, record.metrics) == (kind, {}), record.problem.message
+
+
+@pytest.mark.parametrize("given", ["{}.site.example", "{}"])
+def test_names_of_one_host_are_one(logs: Logs, given: str) -> None:
+    """With and without its domain."""
+    host = logs.judge().hosts[0].partition(".")[0]
+    logs.record(hosts=[given.format(host)])
+    assert logs.judge().problem is None
