@@ -12,8 +12,10 @@ import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from pytest_llmbench.cluster.scripts import write_script
 from pytest_llmbench.cluster.system import System, load_system
@@ -22,14 +24,14 @@ from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Place, Script
 from pytest_llmbench.engines.metaseq import ENGINE
-from tests.conftest import UserFolder
+from tests.conftest import UserFolder, require_slurm, slurm_nodes
 
 FRAMEWORK = "metaseq"
 SYSTEM = os.environ.get("LLMBENCH_METASEQ_SYSTEM")
 RECIPES = {name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "metaseq"}
 # In the place of a program that the launcher starts: it writes down what it was asked to do.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
-EIGHT_MILLION = {
+EIGHT_MILLION: dict[str, Any] = {
     "engine": "metaseq",
     "gpus_per_node": 8,
     "model": {"layers": 4, "hidden_size": 128, "attention_heads": 2, "vocab_size": 2044},
@@ -80,6 +82,30 @@ def test_the_launcher_itself_trains(user: UserFolder, system: System, system_fil
     record = result.record("eight")
     assert [step["step"] for step in record["steps"]] == list(range(5, 51, 5))
     assert record["metrics"]["loss_drop"]["value"] > 0.5
+
+
+@pytest.mark.slurm
+def test_the_launcher_itself_trains_on_nodes(user: UserFolder, system: System, system_file: str) -> None:
+    """`opt-baselines --benchmark --salloc`: its own srun starts two ranks on each of two nodes and writes their log."""
+    require_slurm()
+    if "train_python" not in system.environments["metaseq"].paths:
+        pytest.skip("the environment has no train_python")
+    here = yaml.safe_load(Path(system_file).read_text())
+    (user.path / "here.yaml").write_text(yaml.safe_dump({**here, "cluster": "slurm"}))
+    # The launcher asks for 12 processors for each rank.
+    options = {**EIGHT_MILLION["options"], "arguments": {**EIGHT_MILLION["options"]["arguments"], "cpus-per-task": 1}}
+    user.recipe("eight", **{**EIGHT_MILLION, "nodes": 2, "global_batch_size": 4, "options": options})
+    user.test()
+    with slurm_nodes():
+        result = user.run("--system=here.yaml", "-n0", "-k", "eight")
+    assert result.case.properties["verdict"] == "PASS", result.text
+    record = result.record("eight")
+    assert len(set(record["hosts"])) == 2
+    assert [step["step"] for step in record["steps"]] == list(range(5, 51, 5))
+    assert all(step["tokens"] == 4 * 128 for step in record["steps"])
+    assert record["metrics"]["loss_drop"]["value"] > 0.5
+    (log,) = result.session.glob("runs/eight/checkpoints/*/train.log")
+    assert "done training in " in log.read_text()
 
 
 def test_a_training_that_fails_is_an_error_though_the_launcher_succeeds(user: UserFolder, system_file: str) -> None:

@@ -25,7 +25,7 @@ from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Place, Script
 from pytest_llmbench.engines.nemo_launcher import ENGINE
-from tests.conftest import UserFolder, require_slurm
+from tests.conftest import UserFolder, require_slurm, slurm_nodes
 from tests.real.conftest import built
 
 FRAMEWORK = "nemo"
@@ -233,7 +233,8 @@ def test_the_script_that_it_writes_runs_on_our_nodes(version: str, user: UserFol
         warm_up={"steps": 5}, options={"version": version, "training": "gpt3/126m"},
     )  # fmt: skip
     user.test()
-    result = user.run("--system", "here.yaml", "--nodes", "4", "--nodes-per-run", "2", "-n0", "-k", "launched")
+    with slurm_nodes():
+        result = user.run("--system", "here.yaml", "--nodes", "4", "--nodes-per-run", "2", "-n0", "-k", "launched")
     assert [case.properties["verdict"] for case in result.cases.values()] == ["PASS", "PASS"], result.text
     tasks = [line.split() for path in user.path.glob("seen-*") for line in path.read_text().splitlines()]
     assert len({host for host, *_ in tasks}) == len(tasks) == 4
