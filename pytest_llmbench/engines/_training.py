@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics as stats
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.statistics import judged_steps
 
-# Of the judged steps. In fp16 the loss scale is found at the start, and tried again every 100 to 1000 steps.
-_MOST_SKIPPED = 0.05
 # Fewer lines have no last quarter.
 _FEWEST = 4
 # An untrained model's loss, as a share of ln(vocabulary): JSC's 13B begins at 1.23 of it, in the mean of ten steps that
@@ -27,28 +24,6 @@ _NOTHING_LEFT = 0.01
 _READABLE_TFLOPS = 5.0
 # A log counts half of the attention at least, and a second forward pass of all layers at most; and it rounds.
 _RECOMPUTED, _ROUNDED = 4 / 3, 0.05
-
-
-def skipped_steps(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Say where too many of the judged steps were skipped: they are faster, and train nothing."""
-    count, whole = _told(recipe, series) if series.skipped else _of_lines(judged_steps(recipe, series.steps))
-    if count > _MOST_SKIPPED * whole:
-        yield (
-            f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: such steps train nothing; "
-            f"let the loss scale settle within warm_up.steps, or give a smaller initial one"
-        )
-
-
-def _of_lines(judged: Sequence[Step]) -> tuple[float, int]:
-    skipped = sum(step.reported.get("number_of_skipped_iterations", 0.0) for step in judged)
-    return skipped, sum(step.interval for step in judged)
-
-
-def _told(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
-    """Count from sums that the log says now and then: since the last of the warm-up, or since the beginning."""
-    before = [(step, count) for step, count in series.skipped if step <= recipe.warm_up.steps]
-    (first, had), (last, have) = before[-1] if before else (0, 0), series.skipped[-1]
-    return have - had, last - first
 
 
 def by_heart(series: StepSeries) -> Iterator[str]:

@@ -29,7 +29,7 @@ from pytest_llmbench.engines._deepspeed_chat import (
 )
 from pytest_llmbench.engines._external import External, fill, flags
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
-from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers import deepspeed_claims, eval_batch
 from pytest_llmbench.readers.deepspeed_chat import NEEDLES, parse, reader
@@ -156,7 +156,7 @@ class DeepSpeedChat(External):
                 f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
             )
         yield from agreement.steady(series.steps, topology)
-        yield from _training.skipped_steps(recipe, series)
+        yield from skipped.too_many(recipe, series)
         yield from _training.by_heart(series)
         # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.
         logged = [step.seconds for step in series.steps if step.seconds is not None]

@@ -19,7 +19,7 @@ from pytest_llmbench.engines._megatron_arguments import asks, rules
 from pytest_llmbench.engines._overrides import unknown_arguments
 from pytest_llmbench.engines._problems import batch_problem, precision_problem
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
 from pytest_llmbench.readers import megatron_claims, megatron_events, tensorboard
 from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
@@ -146,7 +146,7 @@ class MegatronLM(External):
         yield from agreement.counted(series.steps, "consumed_samples")
         yield from agreement.against_times(series, topology)
         yield from _training.lost_losses(series)
-        yield from _training.skipped_steps(recipe, series)
+        yield from skipped.too_many(recipe, series)
         yield from _training.by_heart(series)
         own = options_of(recipe, Options).arguments
         if not (own.get("load") or own.get("pretrained-checkpoint")):

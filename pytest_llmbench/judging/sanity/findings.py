@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pytest_llmbench.core.records import Metric
 from pytest_llmbench.core.series import RankInfo
 from pytest_llmbench.core.telemetry import SLOWDOWNS, GpuTelemetry
+from pytest_llmbench.judging import skipped
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 from pytest_llmbench.judging.sanity.outside import Outside, outside
@@ -37,6 +38,7 @@ def findings(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> tu
         *_time_outside(e),
         *_old_logs(e),
         *_bad_ends(e),
+        *skipped.some(e.recipe, e.series),
         *unsteady(e),
         *within_noise(e, metrics, machine),
     )

@@ -13,10 +13,10 @@ import pytest
 from pytest_llmbench.core.series import Step, StepSeries
 from pytest_llmbench.engines._external import External
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.judging.sanity import Origin, first_problem
+from pytest_llmbench.judging.sanity import Origin, findings, first_problem
 from pytest_llmbench.readers.items import Parse
 from pytest_llmbench.readers.log import read_log
-from tests.unit.judging.test_sanity_of_commands import evidence, steps
+from tests.unit.judging.test_sanity_of_commands import MACHINE, evidence, steps
 
 from .test_claims_of_logs import OURS, ours
 from .true_logs import LAMBDA_350M, MEGATRON_H200
@@ -72,6 +72,23 @@ def test_steps_that_are_no_training_are_refused(tmp_path: Path, text: str, said:
     assert problem is not None
     assert problem.kind == "implausible"
     assert said in problem.message
+
+
+def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
+    """Few enough for a verdict, of which it is said what they do to the rate."""
+
+    def told(text: str) -> list[str]:
+        evidence = OURS.evidence(tmp_path, text, warm_up={"steps": 5})
+        assert first_problem(evidence) is None
+        return [each for each in findings(evidence, {}, MACHINE) if "skipped" in each]
+
+    assert told(ours()) == []
+    one = without_loss(changed(SKIPPED, lambda step: str(int(step == 20))), 20, 20)
+    (finding,) = told(re.sub(r"(iteration +20/.*?\(ms\): )[\d.]+", r"\g<1>1.0", one))
+    assert "1 of 25 judged steps were skipped, as their gradients overflowed" in finding
+    assert "4 % of it trained nothing; without the lines that have one, the mean step takes 0." in finding
+    warm_up = without_loss(changed(SKIPPED, lambda step: str(int(step == 2))), 2, 2)
+    assert told(warm_up) == []
 
 
 def test_steps_that_are_skipped_before_the_judged_ones_are_none_of_them(tmp_path: Path) -> None:

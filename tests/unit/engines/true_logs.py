@@ -49,6 +49,10 @@ class TrueLog:
 
     def problem(self, folder: Path, text: str, **changes: Any) -> Problem | None:
         """Judge this log or a damaged copy of it, with fields of the recipe replaced."""
+        return first_problem(self.evidence(folder, text, **changes))
+
+    def evidence(self, folder: Path, text: str, **changes: Any) -> Evidence:
+        """What the gate looks at, of this log or a damaged copy of it."""
         nodes = max(1, self.ranks // 8)
         each = self.ranks // nodes
         topology = Topology(nodes=nodes, gpus_per_node=each if self.gpu else 0, cpu_ranks_per_node=each)
@@ -57,7 +61,7 @@ class TrueLog:
         engine, log = get_engine(self.engine), folder / "job.out"
         log.write_text(text)
         series = engine.read(log, recipe)
-        evidence = Evidence(
+        return Evidence(
             recipe=recipe,
             topology=topology,
             series=series,
@@ -68,7 +72,6 @@ class TrueLog:
             doubts=tuple(engine.doubts(recipe, topology, series)),
             asks=engine.asks(recipe, topology),
         )
-        return first_problem(evidence)
 
 
 def megatron_lm(name: str, ranks: int, recipe: Mapping[str, Any], **more: Any) -> TrueLog:
