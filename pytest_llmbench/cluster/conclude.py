@@ -101,7 +101,7 @@ def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Me
     rate, peak = measurement.model_flops_per_s, evidence.peak_tflops
     if rate is None or peak is None:
         return {}
-    share = 100 * rate / (1e12 * peak * evidence.topology.gpus)
+    share = 100 * rate / (1e12 * peak[1] * evidence.topology.gpus)
     return {"mfu": Metric(value=share, unit="%", rule="model FLOPs per second / published peak of this GPU model")}
 
 
@@ -133,8 +133,8 @@ def _device(outcome: Outcome) -> str | None:
     return outcome.series.ranks[0].device if outcome.series.ranks else None
 
 
-def peak_of(recipe: Recipe, topology: Topology, system: System, device: str | None) -> float | None:
-    """The published peak of one GPU of a run, TFLOP/s; None on CPUs, and where nobody published it."""
+def peak_of(recipe: Recipe, topology: Topology, system: System, device: str | None) -> tuple[float, float] | None:
+    """The lowest and highest published peak of a run's GPU, TFLOP/s; None on CPUs, and where nobody published it."""
     return published_tflops(device, recipe.precision, system.gpu) if topology.gpus and device else None
 
 

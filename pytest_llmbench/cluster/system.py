@@ -132,10 +132,10 @@ def probe_local(known: Iterable[System] = ()) -> System:
     )
 
 
-def published_tflops(device: str, precision: str, own: Gpu | None = None) -> float | None:
+def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
     """The published dense peak of a GPU, TFLOP/s, by the system's own file or any of this package; None for another.
 
-    Matrices of fp32 may be multiplied as TF32, which is faster.
+    It is a lowest and a highest one, which differ for fp32 alone: its matrices may be multiplied as TF32, faster.
 
     Args:
         device: as the driver names it.
@@ -145,7 +145,8 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> flo
     for gpu in (own, *_shipped_gpus()):
         if gpu is not None and same_gpu(gpu.model, device):
             names = ("fp32", "tf32") if precision == "fp32" else (precision,)
-            return max((gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops), default=None)
+            peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
+            return (min(peaks), max(peaks)) if peaks else None
     return None
 
 

@@ -47,7 +47,8 @@ class Evidence:
         cut_off: how the run was cut off at its time limit, as others than its log say; None where nobody does.
         doubts: what the engine finds contradictory in its log.
         origin: of the run, as whoever launched it knows.
-        peak_tflops: published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; None where unknown.
+        peak_tflops: lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of
+            fp32 without and with TF32; None where unknown.
         expected: what ranks of our own are to show; None for a command.
         asks: what a run's claims are held against beyond the recipe's own fields, or in their place, as its engine
             asks for it.
@@ -65,7 +66,7 @@ class Evidence:
     cut_off: str | None = None
     doubts: tuple[str, ...] = ()
     origin: Origin = NOWHERE_KNOWN
-    peak_tflops: float | None = None
+    peak_tflops: tuple[float, float] | None = None
     expected: Expected | None = None
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
 

@@ -17,25 +17,26 @@ _PER_GPU = frozenset({"throughput_per_gpu", "tflops", "TFLOPs"})
 
 def products(e: Evidence) -> Iterator[Problem]:
     """Refuse a measured rate of matrix products that the GPU does not have."""
-    for info in e.series.ranks if e.peak_tflops is not None else ():
-        most = 1e12 * (e.peak_tflops or 0.0)
-        if info.matmul_flops_per_s is not None and info.matmul_flops_per_s > _MOST_OF_PEAK * most:
+    _, peak = e.peak_tflops or (None, None)
+    for info in e.series.ranks if peak is not None else ():
+        if info.matmul_flops_per_s is not None and info.matmul_flops_per_s > _MOST_OF_PEAK * 1e12 * (peak or 0.0):
             yield Problem(
                 kind="implausible",
                 message=f"rank {info.rank} on {info.host} measured {info.matmul_flops_per_s / 1e12:.4g} TFLOP/s of "
-                f"matrix products; the published peak of {info.device} is {e.peak_tflops:g} at {e.recipe.precision}",
+                f"matrix products; the published peak of {info.device} is {peak:g} at {e.recipe.precision}",
             )
 
 
 def logged(e: Evidence) -> Iterator[Problem]:
     """Refuse a framework's own TFLOP/s per GPU that the GPU does not have, whatever work it counts."""
-    for step in e.series.steps if e.peak_tflops is not None else ():
+    _, peak = e.peak_tflops or (None, None)
+    for step in e.series.steps if peak is not None else ():
         for name in _PER_GPU & step.reported.keys():
-            if step.reported[name] > _MOST_OF_PEAK * (e.peak_tflops or 0.0):
+            if step.reported[name] > _MOST_OF_PEAK * (peak or 0.0):
                 yield Problem(
                     kind="implausible",
                     message=f"the line of step {step.step} says {step.reported[name]:g} TFLOP/s per GPU; the published "
-                    f"peak of this GPU is {e.peak_tflops:g} at {e.recipe.precision}",
+                    f"peak of this GPU is {peak:g} at {e.recipe.precision}",
                 )
 
 

@@ -125,9 +125,9 @@ def test_a_logged_rate_above_the_peak_is_refused(name: str) -> None:
     """By any framework's word for it, in any line."""
     good = steps(reported={name: 989.0})
     bad = steps(reported={name: 1100.0})
-    assert first_problem(dataclasses.replace(evidence(good), peak_tflops=989.4)) is None
+    assert first_problem(dataclasses.replace(evidence(good), peak_tflops=(989.4, 989.4))) is None
     assert first_problem(dataclasses.replace(evidence(bad), peak_tflops=None)) is None
-    problem = first_problem(dataclasses.replace(evidence(bad), peak_tflops=989.4))
+    problem = first_problem(dataclasses.replace(evidence(bad), peak_tflops=(989.4, 989.4)))
     assert problem is not None
     assert (problem.kind, "published peak" in problem.message) == ("implausible", True)
 

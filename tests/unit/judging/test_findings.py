@@ -55,7 +55,7 @@ def run(**changes: Any) -> Evidence:
         series[name] = changes.pop(name)
     plain = Evidence(
         recipe=recipe, topology=Topology(nodes=1, gpus_per_node=2), series=StepSeries(**series), hosts=("n1",),
-        wall_s=140.0, gpu=None, peak_tflops=989.4, origin=Origin(launched=1000.0),
+        wall_s=140.0, gpu=None, peak_tflops=(989.4, 989.4), origin=Origin(launched=1000.0),
     )  # fmt: skip
     return dataclasses.replace(plain, **changes)
 
@@ -114,6 +114,10 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
         {"wall_s": None},
         {"telemetry": (watched(0, power_capped=40), watched(1))},
         {"ranks": (rank(0, matmul_flops_per_s=6.7e14), rank(1))},
+        {
+            "ranks": (rank(0, matmul_flops_per_s=5.1e13), rank(1, matmul_flops_per_s=5.1e13)),
+            "peak_tflops": (66.9, 494.7),
+        },
     ],
 )
 def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
@@ -147,13 +151,15 @@ def test_a_training_above_the_published_peak_is_implausible_without_a_system_fil
 @pytest.mark.parametrize(
     ("device", "precision", "peak"),
     [
-        ("NVIDIA H200", "bf16", 989.4),
-        ("NVIDIA H200", "fp32", 494.7),
-        ("NVIDIA A100-SXM4-80GB", "fp16", 312),
+        ("NVIDIA H200", "bf16", (989.4, 989.4)),
+        ("NVIDIA H200", "fp32", (66.9, 494.7)),
+        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)),
         ("NVIDIA H200 NVL", "bf16", None),
         ("cpu", "bf16", None),
     ],
 )
-def test_the_published_peak_is_known_by_the_gpu_alone(device: str, precision: str, peak: float | None) -> None:
+def test_the_published_peak_is_known_by_the_gpu_alone(
+    device: str, precision: str, peak: tuple[float, float] | None
+) -> None:
     """That of another model is not taken for it."""
     assert published_tflops(device, precision) == peak
