@@ -34,6 +34,30 @@ _REASONS = (
         why="a rank says its matmul rate once, and ranks need not be equally fast",
     ),
     Reason(
+        logs="megatron_lm: .*CPU ranks.*", kinds=_VALUES, statistics="warm_up_time|.*_all_lines|.*_without_first_line",
+        why="on CPUs Megatron-LM's TFLOP/s are 0.0, and a line may be printed up to 2 s after its step's end, so that "
+        "a short step may be told shorter; with GPUs it is a quarter of a second, and the TFLOP/s are held against it",
+    ),
+    Reason(
+        logs="megatron_lm: one H200", kinds="scale a field", statistics="reported_tflops_per_gpu",
+        why="the same share on every line: Megatron-LM counts FLOPs by another formula than ours, and by another one in "
+        "each release",
+    ),
+    Reason(
+        logs="(nemo|gnu_time): .*", kinds="scale a field", statistics=".*",
+        why="without its event file NeMo says a step's time once, and its lines have no time",
+    ),
+    Reason(
+        logs="(nemo|gnu_time): .*", kinds=_VALUES, statistics="warm_up_time",
+        why="without its event file NeMo says a step's time once, and a first step may take any time",
+    ),
+    Reason(
+        logs="deepspeed_chat: .*", kinds="scale a field", statistics="throughput|peak_memory",
+        why="the timer's rates are those of single steps, one in ten, which in whole logs differ by 1 % from the mean; "
+        "the reference is on the number of the whole run, which is held against time, steps and samples. A peak of "
+        "the memory follows from no other number",
+    ),
+    Reason(
         logs=".*", kinds=".*", statistics="loss_drop",
         why="a loss follows from no other number, and those of steps and ranks differ",
     ),

@@ -69,6 +69,13 @@ class WorldSize:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """The framework says, once a run and with the time, that its first step is about to begin."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class LogInterval:
     """The framework says that it logs every so many steps."""
 
@@ -118,7 +125,7 @@ class Failed:
     words: str
 
 
-Item = StepLine | Total | Count | WorldSize | LogInterval | Pause | BadEnd | Completed | Failed
+Item = StepLine | Total | Count | WorldSize | Begun | LogInterval | Pause | BadEnd | Completed | Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from pytest_llmbench.core.series import Progress, Step, StepSeries
 from pytest_llmbench.readers.items import (
     EVERY_LINE,
     BadEnd,
+    Begun,
     Claims,
     Completed,
     Count,
@@ -127,6 +128,7 @@ class _Collected:
     _failure: str | None = None
     _restarted: str | None = None
     _log_interval: int | None = None
+    _begin: str | None = None
     _pausing: bool = False
     _paused: set[int] = field(default_factory=set)
     _bad_ends: dict[str, None] = field(default_factory=dict)
@@ -160,6 +162,8 @@ class _Collected:
                 self._take_step(item, line)
             case WorldSize() if line.whole:
                 self._take_world_size(item, line)
+            case Begun(words=words) if line.whole:
+                self._take_begin(words, line)
             case LogInterval(steps=steps) if line.whole:
                 self._log_interval = self._log_interval or steps
             case Total(name=name, value=value) if line.whole:
@@ -252,6 +256,12 @@ class _Collected:
             self._restart(line, "the number of ranks is said again after the first step")
         self._sized.add(source)
         self._world_size = self._world_size or size.ranks
+
+    def _take_begin(self, words: str, line: Line) -> None:
+        """Two runs may be logged by different ranks: then their steps do not meet, but both say that they begin."""
+        if words != (self._begin or words):
+            self._restart(line, f"{words!r} after {self._begin!r}")
+        self._begin = words
 
     def _restart(self, line: Line, why: str) -> None:
         self._restarted = self._restarted or f"{line.file}:{line.number}: {why}: a second run in the same log"

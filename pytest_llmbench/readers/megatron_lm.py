@@ -20,7 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import Completed, Failed, Item, LogInterval, Pause, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import (
+    Begun,
+    Completed,
+    Failed,
+    Item,
+    LogInterval,
+    Pause,
+    StepLine,
+    Unreadable,
+    WorldSize,
+)
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 
 _ITERATION = re.compile(
@@ -53,13 +63,14 @@ _COMPLETED = re.compile(
     r"\[(?:after training is done|exiting program at iteration \d+|exiting program after [\d.e-]+ minutes)\] datetime:",
     re.ASCII,
 )
+_BEGIN = re.compile(r"\[before the start of training step\] datetime: [\d: .-]{19,30}", re.ASCII)
 _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine:Unexpected result ")
 
 
 # A line that holds none of these says nothing.
 NEEDLES = (
-    b"iteration", b"using world size", b"log_interval", b"[after training", b"save-checkpoint", b"[exiting program",
-    b"rerun_state_machine:", *words.NEEDLES,
+    b"iteration", b"using world size", b"log_interval", b"[before the start", b"[after training", b"save-checkpoint",
+    b"[exiting program", b"rerun_state_machine:", *words.NEEDLES,
 )  # fmt: skip
 
 
@@ -73,6 +84,8 @@ def parse(text: str) -> Iterable[Item]:
 def _other(text: str) -> Iterator[Item]:
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1]))
+    if match := _BEGIN.search(text):
+        yield Begun(match[0].strip())
     if _pauses(text):
         yield Pause()
     if match := _LOG_INTERVAL.fullmatch(text):

@@ -12,6 +12,7 @@ from pytest_llmbench.core.labels import Label
 from pytest_llmbench.core.series import Progress, StepSeries
 from pytest_llmbench.readers.items import (
     EVERY_LINE,
+    Begun,
     Completed,
     Count,
     Failed,
@@ -46,8 +47,8 @@ def parse(text: str) -> Iterable[Item]:
             yield Count("skipped")
         case ["ranks" | "every" as name, number]:
             yield WorldSize(int(number)) if name == "ranks" else LogInterval(int(number))
-        case ["done", *_]:
-            yield Completed(text)
+        case ["begin" | "done" as name, *_]:
+            yield Begun(text) if name == "begin" else Completed(text)
         case ["failed", *_]:
             yield Failed(text)
 
@@ -268,3 +269,11 @@ def test_slurms_word_on_the_time_limit_is_read_in_every_dialect(read: Read) -> N
     assert series.cut_off == line.format(0)
     assert len(series.steps) == 1
     assert read(parse, "step 1 1\n").cut_off is None
+
+
+def test_two_runs_whose_steps_different_ranks_log(read: Read) -> None:
+    """The steps of each are whole by themselves, but a run begins once; a copied line is no second one."""
+    first = "0: begin at 8:00\n1: step 1 1\n1: step 2 1\n"
+    assert read(parse, first + "0: begin at 8:00\n0: done\n").restarted is None
+    series = read(parse, first + "0: begin at 8:05\n3: step 1 0.5\n3: step 2 0.5\n3: step 3 0.5\n0: done\n")
+    assert series.restarted == "job.out:4: 'begin at 8:05' after 'begin at 8:00': a second run in the same log"

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_llmbench.core.series import StepSeries
 from pytest_llmbench.readers.items import (
+    Begun,
     Completed,
     Failed,
     Item,
@@ -196,7 +197,7 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
         "UserWarning: RuntimeError: CUDA out of memory",
         "WARNING:megatron: NCCL error in: x",
         "  File \"train.py\", line 1, in raise RuntimeError('x')",
-        "[before the start of training step] datetime: 2026-11-21 03:13:23.549861 ",
+        "[before the start of training step] datetime:",
         "print_datetime('exiting program after receiving SIGTERM.')",
         "using world size: 12",
         "  world_size ...................................... 2",
@@ -223,6 +224,7 @@ def test_world_size(text: str, item: Item) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
+        ("[before the start of training step] datetime: 2026-11-21 03:13:23.549861 ", Begun),
         ("[after training is done] datetime: 2026-11-21 03:13:26.875028 ", Completed),
         ("[exiting program at iteration 15] datetime: 2026-11-21 08:10:19 ", Completed),
         ("[exiting program after 1.0022056 minutes] datetime: 2026-11-21 08:11:33 ", Completed),
@@ -232,7 +234,7 @@ def test_world_size(text: str, item: Item) -> None:
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", Failed),
     ],
 )
-def test_ends(text: str, kind: type[Completed | Failed]) -> None:
+def test_ends(text: str, kind: type[Begun | Completed | Failed]) -> None:
     """Ends that were asked for are normal; a signal or an error is none."""
     assert list(parse(text)) == [kind(text)]
 
