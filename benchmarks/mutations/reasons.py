@@ -34,28 +34,28 @@ _REASONS = (
         why="a rank says its matmul rate once, and ranks need not be equally fast",
     ),
     Reason(
-        logs="megatron_lm: .*CPU ranks.*", kinds=_VALUES, statistics="warm_up_time|.*_all_lines|.*_without_first_line",
+        logs="megatron_lm: .*CPU ranks.*", kinds=_VALUES, statistics=".*",
         why="on CPUs Megatron-LM's TFLOP/s are 0.0, and a line may be printed up to 2 s after its step's end, so that "
         "a short step may be told shorter; with GPUs it is a quarter of a second, and the TFLOP/s are held against it",
     ),
     Reason(
-        logs="megatron_lm: one H200", kinds="scale a field", statistics="reported_tflops_per_gpu",
-        why="the same share on every line: Megatron-LM counts FLOPs by another formula than ours, and by another one in "
-        "each release",
+        logs="megatron_lm: (one H200|JSC's .*)", kinds="scale a field", statistics="reported_tflops_per_gpu",
+        why="the same share on every line: Megatron-LM counts FLOPs by another formula than ours, and by another one "
+        "in each release",
     ),
     Reason(
-        logs="(nemo|gnu_time): .*", kinds="scale a field", statistics=".*",
+        logs="metaseq: 2 CPU ranks.*", kinds="scale a field", statistics=".*",
+        why="words and updates per second by the same share on every line of a training that takes a second in all, "
+        "where its lines have the time in whole seconds",
+    ),
+    Reason(
+        logs="(nemo|gnu_time): .*", kinds=f"{_VALUES}|delete bytes", statistics="(?!loss_drop).*",
         why="without its event file NeMo says a step's time once, and its lines have no time",
     ),
     Reason(
-        logs="(nemo|gnu_time): .*", kinds=_VALUES, statistics="warm_up_time",
-        why="without its event file NeMo says a step's time once, and a first step may take any time",
-    ),
-    Reason(
-        logs="deepspeed_chat: .*", kinds="scale a field", statistics="throughput|peak_memory",
-        why="the timer's rates are those of single steps, one in ten, which in whole logs differ by 1 % from the mean; "
-        "the reference is on the number of the whole run, which is held against time, steps and samples. A peak of "
-        "the memory follows from no other number",
+        logs="deepspeed_chat: .*", kinds=_VALUES, statistics="(?!reported_throughput|counted_work|loss_drop).*",
+        why="the timer's rates are those of single steps, one in ten, which may differ from the mean. The number of "
+        "the whole run, which is the reference's, is held against time, steps and samples",
     ),
     Reason(
         logs=".*", kinds=".*", statistics="loss_drop",

@@ -224,7 +224,6 @@ def test_world_size(text: str, item: Item) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("[before the start of training step] datetime: 2026-11-21 03:13:23.549861 ", Begun),
         ("[after training is done] datetime: 2026-11-21 03:13:26.875028 ", Completed),
         ("[exiting program at iteration 15] datetime: 2026-11-21 08:10:19 ", Completed),
         ("[exiting program after 1.0022056 minutes] datetime: 2026-11-21 08:11:33 ", Completed),
@@ -234,9 +233,15 @@ def test_world_size(text: str, item: Item) -> None:
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", Failed),
     ],
 )
-def test_ends(text: str, kind: type[Begun | Completed | Failed]) -> None:
+def test_ends(text: str, kind: type[Completed | Failed]) -> None:
     """Ends that were asked for are normal; a signal or an error is none."""
     assert list(parse(text)) == [kind(text)]
+
+
+def test_the_begin() -> None:
+    """It is said with its time, by which a second one is told from a copy of the line."""
+    begin = "[before the start of training step] datetime: 2026-11-21 03:13:23.549861"
+    assert list(parse(f"{begin} \n")) == [Begun(begin)]
 
 
 def test_published_lines_of_175b(sample: Sample) -> None:
