@@ -1,4 +1,4 @@
-"""A campaign: many damaged logs of one reader, each made from a seed and judged, and what came of them."""
+"""A campaign: many damaged logs of one reader, each made from a seed and judged, and counted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Mutant:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a reader's mutants.
+    """Counts of a reader's mutants.
 
     Attributes:
         tried: how many, by kind.

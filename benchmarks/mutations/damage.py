@@ -26,7 +26,7 @@ class Log:
     others: Sequence[bytes]
 
 
-# What is left of a log; None where a kind of damage cannot be done to it.
+# Returns the damaged log; None where this kind of damage cannot be done to it.
 Damage = Callable[[Log, Random], "bytes | None"]
 _Texts = Callable[[bytes, Random], "bytes | None"]
 

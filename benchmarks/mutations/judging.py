@@ -33,7 +33,7 @@ _WORST: tuple[State, ...] = ("judged", "failed", "error")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """What came of a log.
+    """The verdict on a log, and its numbers.
 
     Attributes:
         verdict: `judged` for a run with numbers or a check that passes, `failed` for a check that does not.

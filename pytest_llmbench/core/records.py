@@ -131,7 +131,7 @@ class RunRecord(Strict):
         metrics: every statistic that has a meaning for this run, by name.
         unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
         outside_steps: where its time went, seconds: in steps, before the first, and otherwise.
-        findings: what else is to be known of it, a sentence each; they change no verdict.
+        findings: what its owner should know about it besides, a sentence each; they change no verdict.
         problem: why it cannot be judged; None for a sane run.
     """
 

@@ -63,7 +63,7 @@ def reader() -> Parse:
 
 @dataclass(slots=True)
 class _Log:
-    """What the lines so far leave to be known for the next ones."""
+    """What the lines so far said that the next ones are read by."""
 
     world_size: int | None = None
     exits: int = 0

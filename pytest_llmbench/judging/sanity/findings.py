@@ -1,4 +1,4 @@
-"""What else is to be known of a run that can be judged: it changes no verdict, and is said beside each."""
+"""Findings: what the owner of a run that can be judged should know besides. They change no verdict."""
 
 from __future__ import annotations
 

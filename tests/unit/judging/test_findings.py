@@ -71,7 +71,7 @@ def begun(after_s: float) -> RankInfo:
 
 
 def test_a_run_in_good_order_has_no_finding() -> None:
-    """Nothing is said where nothing is to be known."""
+    """A healthy run is not talked about."""
     assert findings(run(), {}, MACHINE) == ()
     assert first_problem(run()) is None
 
@@ -100,7 +100,7 @@ def test_a_run_in_good_order_has_no_finding() -> None:
     ],
 )
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:
-    """One thing that is to be known of a run that is sane."""
+    """A sane run with one thing that its owner should know."""
     evidence = run(**changes)
     assert first_problem(evidence) is None
     assert told in "; ".join(findings(evidence, {}, MACHINE))
