@@ -37,6 +37,8 @@ from pytest_llmbench.readers.items import Item, Needles, Parse, Said, Skipped
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
+# How far a step's rate may be from its latency, by the way in which both are computed.
+_CLOCKS = 1e-3
 _SHORT = "its epochs ended before its steps; give more of them (num_train_epochs), or fewer steps"
 
 
@@ -156,6 +158,9 @@ class DeepSpeedChat(External):
                 f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
             )
         yield from agreement.steady(series.steps, topology)
+        timed_lines = [step for step in series.steps if step.step >= recipe.steps - timed]
+        yield from agreement.lasted(timed_lines, topology, seconds)
+        yield from agreement.product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
         yield from skipped.too_many(recipe, series)
         yield from _training.by_heart(series)
         # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.

@@ -143,6 +143,9 @@ class MegatronLM(External):
             yield "no line has a loss: every iteration was skipped"
         yield from agreement.steady(series.steps, topology)
         yield from agreement.same_work(series.steps, _RATES)
+        yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
+        each = recipe.tokens_per_step / topology.world_size
+        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", each)
         yield from agreement.counted(series.steps, "consumed_samples")
         yield from agreement.against_times(series, topology)
         yield from _training.lost_losses(series)

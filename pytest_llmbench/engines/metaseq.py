@@ -148,6 +148,8 @@ class Metaseq(External):
                 f"{skipped:g} updates were skipped because their gradient overflowed; its words per second count "
                 f"them all the same"
             )
+        yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=_slack)
+        yield from agreement.against_wall(series, topology)
         yield from _training.by_heart(series)
         yield from _training.untrained(recipe, series)
 
@@ -207,7 +209,9 @@ def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
 
 def _slack(step: Step) -> float:
     """Its two rates are of clocks that are read one after the other, milliseconds apart."""
-    return 0.005 + 0.005 / max((step.seconds or 0.0) * step.interval, 0.005)
+    ups = step.reported.get("ups")
+    seconds = step.seconds or (1 / ups if ups else 0.0)
+    return 0.005 + 0.005 / max(seconds * step.interval, 0.005)
 
 
 def _median_wps(m: Measurement) -> float | None:

@@ -18,6 +18,8 @@ from pytest_llmbench.core.topology import Topology
 _SHARE, _LATE_S, _LATE_ON_CPUS_S = 0.02, 0.25, 2.0
 # Of 290 public logs of runs on GPUs the fastest step takes the median's time by 1.32, and on busy CPUs by 1.63.
 _FASTER, _FASTER_ON_CPUS, _FEWEST = 1.9, 4.0, 3
+# What is logged of a model may take time that a rate leaves out, but no half of it.
+_BUSY = 1.5
 # A night in which clocks change.
 _CLOCK_CHANGE_S = 3600.0
 
@@ -133,6 +135,82 @@ def product(
                 f"step {step.step} says {rate} {step.reported[rate]:g}, where {told} are "
                 f"{math.prod(step.reported[name] for name in factors):.6g}"
             )
+
+
+def asked(
+    steps: Sequence[Step],
+    rate: str,
+    work: float,
+    *,
+    per_second: str | None = None,
+    slack: Callable[[Step], float] = lambda _: 0.0,
+) -> Iterator[str]:
+    """Yield where a rate is not the recipe's work of a step in the time that the same line says of it.
+
+    Args:
+        steps: the lines.
+        rate: name of so much work per second.
+        work: of one step, by the recipe.
+        per_second: name of how many steps a second has; without it, the line's seconds count.
+        slack: what share they may differ by, besides what rounding makes.
+    """
+    times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
+    lines = [step for step in steps if times[step.step] and step.reported.get(rate)]
+    told = _rounded([times[step.step] or 0.0 for step in lines])
+    due = [_times(each, (work, work)) if per_second else _over(work, each) for each in told]
+    for step, said, owed in zip(lines, _rounded([step.reported[rate] for step in lines]), due, strict=True):
+        if not _meet(said, _times(owed, (1 - slack(step), 1 + slack(step)))):
+            time = f"{per_second} {times[step.step]:g}" if per_second else f"{times[step.step]:.6g} s"
+            yield (
+                f"step {step.step} says {rate} {step.reported[rate]:g} and {time}, where the recipe's step is {work:g}"
+                ": its rate is of other work than this"
+            )
+            return
+
+
+def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
+    """Yield where the run's own clock `wall` is not that of the lines' times, or steps do not fit between lines.
+
+    Evaluations, checkpoints and what is logged may come between, so that steps may take less than all of the time; but
+    none takes much less than it was busy by `train_wall`. All three are in whole seconds.
+    """
+    late = _LATE_S if topology.gpus else _LATE_ON_CPUS_S
+    for before, step in pairwise(series.steps):
+        walls = [each.reported.get("wall") for each in (before, step)]
+        if before.at is None or step.at is None or walls[0] is None or walls[1] is None:
+            continue
+        told, passed, wall = _told(before, step), step.at - before.at, walls[1] - walls[0]
+        slack = 2.0 + late + _SHARE * max(passed, wall, told)
+        if abs(passed - wall) > slack and abs(abs(passed - wall) - _CLOCK_CHANGE_S) > slack:
+            yield f"from step {before.step} to {step.step} `wall` goes on by {wall:g} s, and the time by {passed:g} s"
+        elif told > wall + slack:
+            yield (
+                f"up to step {step.step}, {step.step - before.step} steps took {told:.6g} s by the line about them, "
+                f"and {wall:g} s by `wall`"
+            )
+    for step in series.steps[1:]:  # the first one's rate is without its first step
+        busy, told = step.reported.get("train_wall"), (step.seconds or 0.0) * step.interval
+        if busy is not None and told and busy > _BUSY * told + 1.0 + late:
+            yield f"step {step.step} was busy for {busy:g} s by `train_wall`, where its rate is of {told:.4g} s"
+
+
+def lasted(steps: Sequence[Step], topology: Topology, seconds: float) -> Iterator[str]:
+    """Yield where more time passed from one of these lines to another than all that was timed takes."""
+    stamped = [(step.at, step.step) for step in steps if step.at is not None]
+    if len(stamped) < 2:
+        return
+    (began, first), (ended, last) = stamped[0], stamped[-1]
+    passed, slack = ended - began, _SHARE * seconds + (_LATE_S if topology.gpus else _LATE_ON_CPUS_S)
+    if passed > seconds + slack and not abs(passed - seconds - _CLOCK_CHANGE_S) <= slack:
+        yield (
+            f"from step {first} to step {last} {passed:.6g} s passed by the lines' times, and {seconds:g} s are said "
+            "to be all that the timed steps took"
+        )
+
+
+def _over(work: float, seconds: _Range) -> _Range:
+    low, high = seconds
+    return work / high if high > 0.0 else 0.0, work / low if low > 0.0 else math.inf
 
 
 def _times(one: _Range, other: _Range) -> _Range:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.readers import words
 from pytest_llmbench.readers.items import BadEnd, Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
-from pytest_llmbench.readers.numbers import as_number, number
+from pytest_llmbench.readers.numbers import as_number, number, unix_time
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
 _GLUED = re.compile(r"(?=Epoch: \d{1,9}, Step: |Model Parameters: )", re.ASCII)
 _WORLD_SIZE = re.compile(r"\bdist_world_size=(\d{1,9})\b|:print\]\s+world_size \.+ (\d{1,9})\s*$", re.ASCII)
 _CONFIG = re.compile(r":print\]\s+(train_batch_size|gradient_accumulation_steps) \.+ (\d{1,9})\s*$", re.ASCII)
 _EPOCH = re.compile(r"Beginning of Epoch (\d{1,9})/\d+, Total (Micro|Generation) Batches (\d{1,9})\s*$", re.ASCII)
+_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] ", re.ASCII)
 _TIMER = re.compile(r"\bepoch=\d+/micro_step=\d+/global_step=(\d{1,12}), (?=RunningAvg)(.*)", re.ASCII)
 _LOSS = re.compile(r"Epoch: (\d{1,9}), Step: (\d{1,9}), Rank: 0, loss = (.*)", re.ASCII)
 _PPO = re.compile(r"epoch: ?(\d{1,9}) ?\| ?step: ?(\d{1,9}) ?\|(.*)", re.ASCII | re.IGNORECASE)
@@ -86,7 +87,8 @@ class _Log:
     def _of_a_step(self, text: str) -> Iterator[Item]:
         if match := _TIMER.search(text):
             if not self.ppo:
-                yield self._add(self._of_timer(int(match[1]), _quantities(match[2], ",")))
+                at = unix_time(stamp[1]) if (stamp := _TIME.match(text)) else None
+                yield self._add(replace(self._of_timer(int(match[1]), _quantities(match[2], ",")), at=at))
         elif match := _PPO.match(text):
             said = _quantities(match[3], "|")
             if len(said) <= match[3].count("|"):
@@ -156,6 +158,7 @@ class _Log:
             said = replace(
                 said,
                 interval=said.interval or old.interval,
+                at=said.at or old.at,
                 seconds=old.seconds if said.seconds is None else said.seconds,
                 samples=said.samples or old.samples,
                 loss=old.loss if said.loss is None else said.loss,

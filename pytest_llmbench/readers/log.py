@@ -6,7 +6,6 @@ run in the same files is named. Only steps are kept in memory, however long the 
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +38,7 @@ from pytest_llmbench.readers.items import (
     WorldSize,
 )
 from pytest_llmbench.readers.lines import Line, last_lines, read_lines
+from pytest_llmbench.readers.numbers import unix_time
 from pytest_llmbench.readers.words import cut_off, remoteness
 
 _MOST_REPORTED = 20
@@ -48,14 +48,6 @@ _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 _MOST_CLAIMS = 1000
 # One for each node.
 _MOST_LABELS = 100_000
-
-
-def _unix(stamp: str) -> float | None:
-    """Turn the time of a line into a Unix time, as if its place were at zone 0."""
-    try:
-        return dt.datetime.fromisoformat(stamp).replace(tzinfo=dt.UTC).timestamp()
-    except ValueError:
-        return None
 
 
 def no_claims(text: str) -> Iterable[Said | Skipped]:  # noqa: ARG001 - see `items.Claims`
@@ -187,7 +179,7 @@ class _Collected:
 
     def stamp(self, line: Line) -> None:
         """Keep the first and the last time of the lines that say something."""
-        if line.whole and (match := _STAMP.search(line.text)) and (at := _unix(match[1])) is not None:
+        if line.whole and (match := _STAMP.search(line.text)) and (at := unix_time(match[1])) is not None:
             first, last = self._stamped or (at, at)
             self._stamped = (min(first, at), max(last, at))
 

@@ -26,10 +26,11 @@ from pytest_llmbench.readers.items import (
     Unreadable,
     WorldSize,
 )
-from pytest_llmbench.readers.numbers import as_number, count, duration, number
+from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
 
 _STEP = "| train_inner |"
 _GIB = 2**30
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| \w{1,20} \| train_inner \|", re.ASCII)
 # fairseq's words end in it, metaseq's do not; both repeat it once for each step that is not made.
 _OVERFLOW = "gradient overflow detected"
 _WORLD_SIZE = re.compile(r"\| training on (\d{1,9}) devices", re.ASCII)
@@ -80,6 +81,7 @@ def _step(text: str) -> StepLine:
     loss = number("loss", said["loss"]) if "loss" in said else None
     return StepLine(
         step=count("num_updates", said.get("num_updates", "missing")),
+        at=unix_time(match[1]) if (match := _TIME.search(text)) else None,
         seconds=_seconds(said),
         tokens=None if tokens is None else round(tokens),
         samples=round(samples) if samples is not None and samples.is_integer() else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 
 from pytest_llmbench.readers import words
 from pytest_llmbench.readers.items import Unreadable
@@ -63,3 +64,11 @@ def _short(value: object) -> str:
     if isinstance(value, str):
         return repr(value.strip()[:40])
     return str(value) if isinstance(value, float) else f"a {type(value).__name__}"
+
+
+def unix_time(stamp: str) -> float | None:
+    """Turn the time of a line into a Unix time, as if its place were at zone 0; None where there is no such time."""
+    try:
+        return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
