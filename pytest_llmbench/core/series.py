@@ -153,6 +153,7 @@ class StepSeries(Strict):
         skipped: how many steps had been skipped so far at which step, where the log says so apart from its steps.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
         labels: which runs the log says it is of, in the lines that our own drivers print; each once.
+        nodes: hosts and how many ranks each was to have, as a framework's launcher says itself.
         contradictions: where a log and other files of the same run do not say the same, in words.
     """
 
@@ -177,6 +178,7 @@ class StepSeries(Strict):
     skipped: tuple[tuple[int, int], ...] = ()
     claims: tuple[Claim, ...] = ()
     labels: tuple[Label, ...] = ()
+    nodes: tuple[tuple[str, int], ...] = ()
     contradictions: tuple[str, ...] = ()
 
 

@@ -15,13 +15,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import BadEnd, Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
+from pytest_llmbench.readers.items import (
+    BadEnd,
+    Completed,
+    Failed,
+    Item,
+    Node,
+    Parse,
+    StepLine,
+    Total,
+    Unreadable,
+    WorldSize,
+)
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
 _GLUED = re.compile(r"(?=Epoch: \d{1,9}, Step: |Model Parameters: )", re.ASCII)
 _WORLD_SIZE = re.compile(r"\bdist_world_size=(\d{1,9})\b|:print\]\s+world_size \.+ (\d{1,9})\s*$", re.ASCII)
 _CONFIG = re.compile(r":print\]\s+(train_batch_size|gradient_accumulation_steps) \.+ (\d{1,9})\s*$", re.ASCII)
+_NODES = re.compile(r"\blaunch\.py:\d+:main\] WORLD INFO DICT: \{(.*)\}\s*$", re.ASCII)
+_NODE = re.compile(r"'([^'\s]{1,255})': \[([\d, ]*)\]", re.ASCII)
 _EPOCH = re.compile(r"Beginning of Epoch (\d{1,9})/\d+, Total (Micro|Generation) Batches (\d{1,9})\s*$", re.ASCII)
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] ", re.ASCII)
 _TIMER = re.compile(r"\bepoch=\d+/micro_step=\d+/global_step=(\d{1,12}), (?=RunningAvg)(.*)", re.ASCII)
@@ -117,6 +130,9 @@ class _Log:
         elif match := _WORLD_SIZE.search(text):
             self.world_size = self.world_size or int(match[1] or match[2])
             yield WorldSize(int(match[1] or match[2]))
+        elif match := _NODES.search(text):
+            for node in _NODE.finditer(match[1]):
+                yield Node(node[1], len(node[2].split(",")))
         elif match := _CONFIG.search(text):
             if match[1] == "train_batch_size":
                 self.samples = self.samples or int(match[2])

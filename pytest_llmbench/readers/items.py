@@ -76,6 +76,14 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A launcher says that it starts so many ranks on a host, by the name it was given; every word on it counts."""
+
+    host: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogInterval:
     """The framework says that it logs every so many steps."""
 
@@ -125,7 +133,7 @@ class Failed:
     words: str
 
 
-Item = StepLine | Total | Count | WorldSize | Begun | LogInterval | Pause | BadEnd | Completed | Failed
+Item = StepLine | Total | Count | WorldSize | Node | Begun | LogInterval | Pause | BadEnd | Completed | Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from pytest_llmbench.readers.items import (
     Item,
     LogInterval,
     Needles,
+    Node,
     Parse,
     Pause,
     Said,
@@ -130,6 +131,7 @@ class _Collected:
     _stamped: tuple[float, float] | None = None
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
+    _nodes: dict[Node, None] = field(default_factory=dict)
     _labels: dict[str, Label] = field(default_factory=dict)
 
     @property
@@ -156,6 +158,8 @@ class _Collected:
                 self._take_world_size(item, line)
             case Begun(words=words) if line.whole:
                 self._take_begin(words, line)
+            case Node() if line.whole and len(self._nodes) < _MOST_LABELS:
+                self._nodes[item] = None
             case LogInterval(steps=steps) if line.whole:
                 self._log_interval = self._log_interval or steps
             case Total(name=name, value=value) if line.whole:
@@ -223,6 +227,7 @@ class _Collected:
             stamped=self._stamped,
             skipped=tuple(sorted(self._skipped.items())),
             labels=tuple(self._labels.values()),
+            nodes=tuple((node.host, node.ranks) for node in self._nodes),
         )
 
     def _take_step(self, step: StepLine, line: Line) -> None:

@@ -14,7 +14,7 @@ from pytest_llmbench.judging.sanity.labels import labelled, stranger
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import alike, falling, finite, moving, moving_in_log, possible
 from pytest_llmbench.judging.sanity.outside import outside
-from pytest_llmbench.judging.sanity.ranks import hardware, hosts, ranks, world_size
+from pytest_llmbench.judging.sanity.ranks import hardware, hosts, nodes_in_log, ranks, world_size
 from pytest_llmbench.judging.sanity.rates import implausible, logged, products
 from pytest_llmbench.judging.sanity.steps import clock, doubts, stamps, steps, work
 
@@ -26,7 +26,7 @@ _OF_RANKS = (
     steps, ended_whole, work, finite, moving, possible, alike, falling, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
-    stranger, one_run, completed, labelled, hardware, world_size, dated, claims, long_enough, lines,
+    stranger, one_run, completed, labelled, nodes_in_log, hardware, world_size, dated, claims, long_enough, lines,
     work, finite, falling, moving_in_log, clock, logged, doubts,
 )  # fmt: skip
 

@@ -9,6 +9,9 @@ from pytest_llmbench.core.series import RankInfo
 from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 
+# What launchers call the machine that they are on.
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1"})
+
 
 def ranks(e: Evidence) -> Iterator[Problem]:
     """Ask for every rank from its start to its end."""
@@ -54,6 +57,27 @@ def hosts(e: Evidence) -> Iterator[Problem]:
                 kind="wrong_ranks",
                 message=f"{host} has the local ranks {listed(local)}; asked was one each from 0 to "
                 f"{e.topology.ranks_per_node - 1}",
+            )
+
+
+def nodes_in_log(e: Evidence) -> Iterator[Problem]:
+    """Compare the hosts that a framework's own launcher names with those that the run was given."""
+    if not e.series.nodes:
+        return
+    named = {next((given for given in e.hosts if same_host(given, host)), host) for host, _ in e.series.nodes}
+    here = len(named) == 1 and named <= _THIS_MACHINE
+    if len(named) != e.topology.nodes or (e.hosts and not here and named != set(e.hosts)):
+        yield Problem(
+            kind="wrong_nodes",
+            message=f"its log names {len(named)} hosts ({listed(sorted(named))}); the run was on "
+            f"{e.topology.nodes} nodes ({listed(list(e.hosts)) if e.hosts else 'no names are known'})",
+        )
+    for host, ranks in e.series.nodes:
+        if ranks != e.topology.ranks_per_node:
+            yield Problem(
+                kind="wrong_ranks",
+                message=f"its log says that {host} has {ranks} ranks; asked were "
+                f"{e.topology.ranks_per_node} on each node",
             )
 
 

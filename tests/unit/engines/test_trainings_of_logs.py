@@ -187,6 +187,30 @@ def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> 
     assert read_log([path], dialect(engine)).stamped == (LAUNCHED + 10, LAUNCHED + 10)
 
 
+@pytest.mark.parametrize(
+    ("world", "hosts", "kind"),
+    [
+        (None, (), None),
+        (None, ("ml-512-node-001",), None),
+        (None, ("ML-512-node-001.site.example",), None),
+        (None, ("ml-512-node-002",), "wrong_nodes"),
+        ("'localhost': [0, 1, 2, 3, 4, 5, 6, 7]", ("ml-512-node-001",), None),
+        ("'a': [0, 1, 2, 3], 'b': [0, 1, 2, 3]", (), "wrong_nodes"),
+        ("'ml-512-node-001': [0, 1, 2, 3]", (), "wrong_ranks"),
+    ],
+)
+def test_the_hosts_that_deepspeed_names_are_the_leases(
+    tmp_path: Path, world: str | None, hosts: tuple[str, ...], kind: str | None
+) -> None:
+    """Its launcher says on which hosts it starts how many ranks, by the names of the hostfile."""
+    text = LAMBDA_350M.text()
+    if world is not None:
+        text, count = re.subn(r"(WORLD INFO DICT: \{).*(\})", rf"\g<1>{world}\g<2>", text)
+        assert count == 1
+    problem = first_problem(dataclasses.replace(LAMBDA_350M.evidence(tmp_path, text), hosts=hosts))
+    assert (problem.kind if problem else None) == kind
+
+
 def test_a_run_that_was_resumed_in_a_second_file_is_two(tmp_path: Path) -> None:
     """It died, and another went on from its steps; a copy of the same log is none."""
     whole = ours().splitlines(keepends=True)
