@@ -34,6 +34,8 @@ ClaimName = Literal[
     "activation_checkpointing",
     "optimizer",
     "parameters_of_rank",
+    "frozen_parameters",
+    "lora",
 ]
 
 

@@ -14,6 +14,7 @@ from pytest_llmbench.engines._external import fill
 from pytest_llmbench.engines._overrides import Rules, Same, given
 from pytest_llmbench.engines.base import Place, options_of
 from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.readers.deepspeed_claims import lora
 
 TRAINING = "applications/DeepSpeed-Chat/training"
 MAIN = {
@@ -127,6 +128,12 @@ def parameters_of(recipe: Recipe) -> Span:
     lora = 18 * model.layers * model.hidden_size * rank if isinstance(rank, int) else 0
     # OPT's position embeddings are 2050, whatever the sequences' length.
     return Span(whole - 0.55 * table, whole + lora + 0.01 * table + 2050 * model.hidden_size)
+
+
+def lora_of(recipe: Recipe) -> str:
+    """Say in the words of a claim which weights the arguments of step 1 or 2 train."""
+    given = options_of(recipe, Options).arguments
+    return lora(given.get("lora_dim") or 0, alone=bool(given.get("only_optimize_lora")))
 
 
 def _filled(value: Argument, place: Place, where: str) -> Argument:

@@ -22,6 +22,7 @@ from pytest_llmbench.engines._deepspeed_chat import (
     Options,
     arguments,
     launcher_args,
+    lora_of,
     parameters_of,
     rules,
     timed_steps,
@@ -46,6 +47,7 @@ _OF_ONE_MODEL: tuple[ClaimName, ...] = (
     "activation_checkpointing",
     "global_batch_size",
     "micro_batch_size",
+    "lora",
     "parameters_of_rank",
     "sequence_length",
     "sharding",
@@ -92,7 +94,7 @@ class DeepSpeedChat(External):
         """Say what its log prints; of step 3, which has four models, nobody can say what is said of which."""
         if options_of(recipe, Options).step == 3:
             return dict.fromkeys(_OF_ONE_MODEL)
-        return {"parameters_of_rank": parameters_of(recipe)}
+        return {"parameters_of_rank": parameters_of(recipe), "lora": lora_of(recipe)}
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         """Build the commands: the log begins with the hostfile, as Lambda's evaluator wants it; then `deepspeed`."""

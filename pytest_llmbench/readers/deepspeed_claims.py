@@ -63,7 +63,16 @@ def _of_the_command(words: Sequence[str]) -> Iterator[Said]:
             layers, hidden = _OPT_SIZES[size[1]]
             yield from (Said("layers", layers), Said("hidden_size", hidden))
     if "--zero_stage" in words:  # steps 1 and 2 have it, and one model
+        rank = next((value for word, value in pairwise((*words, "")) if word == "--lora_dim"), "0")
+        yield Said("lora", lora(rank, alone="--only_optimize_lora" in words))
         yield Said("activation_checkpointing", "full" if "--gradient_checkpointing" in words else "none")
+
+
+def lora(rank: object, *, alone: bool) -> str:
+    """Say in the words of a claim whether matrices of low rank are trained beside the model's own, or alone."""
+    if str(rank) == "0":
+        return "none"
+    return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"
 
 
 def _count(name: ClaimName) -> Callable[[str], Iterator[Said]]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from pytest_llmbench.core.claims import ClaimName
 from pytest_llmbench.readers.items import Said
 
-_PARAMETERS = re.compile(r"\| num\. (?:shared )?model params: (\d[\d,]{0,20}) \(num\. trained: ", re.ASCII)
+_PARAMETERS = re.compile(
+    r"\| num\. (?:shared )?model params: (\d[\d,]{0,20}) \(num\. trained: (\d[\d,]{0,20})\)", re.ASCII
+)
 _MICRO_BATCH = re.compile(r"\| max tokens per GPU = \w+ and batch size per GPU = (\d{1,9})\s*$", re.ASCII)
 # `'decoder_layers': 2` or `decoder_layers=2`, of a printed dictionary or name space.
 _SETTING = re.compile(r"\b([a-z_\d]{4,30})'?(?:=|: )'?(\d{1,12}|True|False|[a-z_]{4,20})\b", re.ASCII)
@@ -33,7 +35,8 @@ NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
 def said(text: str) -> Iterator[Said]:
     """Yield the settings that a line prints."""
     if match := _PARAMETERS.search(text):
-        yield Said("parameters_of_rank", int(match[1].replace(",", "")))
+        whole, trained = (int(count.replace(",", "")) for count in match.groups())
+        yield from (Said("parameters_of_rank", whole), Said("frozen_parameters", whole - trained))
     elif match := _MICRO_BATCH.search(text):
         yield Said("micro_batch_size", int(match[1]))
     elif "decoder_layers" in text:

@@ -16,6 +16,9 @@ _ON_DEVICE = re.compile(
     r"Pipeline model parallel rank: (\d{1,6}), .{0,80}Number of model parameters on device: (\d\.\d{1,9}e\+\d\d)",
     re.ASCII,
 )
+# `1.2 M     Non-trainable params`, of Lightning's summary of the model.
+_FROZEN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)(?: ([KMBT]))?\s+Non-trainable params\s*", re.ASCII)
+_THOUSANDS = {None: 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _SWITCH = {"true": on_off(True), "True": on_off(True), "false": on_off(False), "False": on_off(False)}
 _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
     "num_layers": ("layers", None),
@@ -41,6 +44,7 @@ _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
 NEEDLES = (
     *(b"%s: " % name.encode() for name in _SETTINGS),
     b"Number of model parameters on device",
+    b"Non-trainable params",
     *megatron_claims.NEEDLES,
 )
 
@@ -54,5 +58,7 @@ def said(text: str) -> Iterator[Said]:
             yield Said(name, value)
     elif match := _ON_DEVICE.search(text):
         yield Said("parameters_of_rank", float(match[2]), stage=int(match[1]))
+    elif match := _FROZEN.fullmatch(text):
+        yield Said("frozen_parameters", float(match[1]) * _THOUSANDS[match[2]])
     else:
         yield from megatron_claims.said(text)

@@ -82,4 +82,5 @@ OF_RECIPES: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
     "sharding": lambda e: e.recipe.parallelism.sharding,
     "sequence_parallel": lambda e: on_off(e.recipe.parallelism.sequence),
     "activation_checkpointing": lambda e: e.recipe.parallelism.activation_checkpointing,
+    "frozen_parameters": lambda _: 0,
 }

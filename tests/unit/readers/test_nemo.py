@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.nemo import parse
+from pytest_llmbench.readers.nemo_claims import said
 
 BAR = "Epoch 0: 100%|████| 40/40 [00:31<00:00,  1.27it/s, v_num=, reduced_train_loss=10.90, global_step={}]"
 LINE = "Training epoch 0, iteration 18/19 | lr: 0.005 | global_batch_size: 4 | global_step: 18 | {}"
@@ -150,3 +151,10 @@ def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
     item = one(f"{text} | reduced_train_loss: {loss:.4}")
     assert isinstance(item, StepLine)
     assert (item.step, item.samples, item.loss) == (step + 1, batch, float(f"{loss:.4}"))
+
+
+@pytest.mark.parametrize(("text", "frozen"), [("0         ", 0.0), ("77.3 K    ", 77300.0), ("1.2 B     ", 1.2e9)])
+def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
+    """Lightning counts them in its summary of the model."""
+    assert list(said(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
+    assert list(said(f"{text}Trainable params")) == []
