@@ -18,7 +18,7 @@ STATISTICS: Mapping[str, str] = {
     f"latency_{size_name(_LATENCY)}": "us",
 }
 _WRONG = "do not train here: look for link errors (NVLink, network), XIDs and ECC errors, and swap nodes to find whose"
-_SLOW = "find out which node or link is slow: run the checks of the network on the same nodes"
+_SLOW = "a collective does not say which node or link is slow: the check `pairs` on the same nodes names it"
 
 
 def judge(

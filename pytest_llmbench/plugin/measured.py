@@ -10,6 +10,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.slowest import slowest_node
 from pytest_llmbench.judging.statistics import STATISTICS, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
 
@@ -142,10 +143,12 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
     job = f" (job {record.job_id})" if record.job_id else ""
     # An engine's own rule says itself which lines it is about.
+    node = slowest_node(record.rank_info, record.telemetry)
     judged = f"; {window(record.recipe)}" if measured.statistic in STATISTICS else ""
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
         f"measured {shown} is {distance}{side} the threshold {bound}",
+        *([node] if node else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
         f"run: {record.key}{where}{job}",

@@ -63,8 +63,8 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
 
 
 def facts_of_reference(reference: Reference) -> dict[str, Any]:
-    """What a test's report says of the threshold that it applies."""
-    return {"reference": reference.name, "threshold": reference.threshold}
+    """What a test's report says of the threshold that it applies, also where nothing was measured."""
+    return {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
 
 
 def note(item: pytest.Item, **properties: Any) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict")
 _REASON_WIDTH = 100
+# So many hosts are named of a run; its record has all of them.
+_MOST_HOSTS = 8
 # Tests that share these share what is told under them.
 _ALIKE = ("verdict", "reason", "run_record")
 
@@ -37,6 +39,21 @@ def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
         yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", ""))))
         if verdict in {"FAIL", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
+    yield from (("", line) for line in _places(rows))
+
+
+def _places(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
+    """Yield which nodes each run was on, unless all were on one and the same."""
+    runs: dict[tuple[str, ...], dict[str, None]] = {}
+    for row in rows:
+        hosts = tuple(filter(None, str(row.get("hosts") or "").split(",")))
+        if hosts and row.get("run"):
+            runs.setdefault(hosts, {})[str(row["run"])] = None
+    if len(runs) < 2 and all(len(hosts) < 2 for hosts in runs):
+        return
+    for hosts, names in runs.items():
+        more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+        yield from _wrapped(f"on {', '.join(hosts[:_MOST_HOSTS])}{more}: {', '.join(names)}")
 
 
 def _wrapped(text: str) -> list[str]:

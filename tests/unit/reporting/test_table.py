@@ -53,6 +53,17 @@ def test_a_reason_is_wrapped_under_its_line() -> None:
     assert " ".join(line.strip() for _, line in lines) == " ".join(reason.split())
 
 
+def test_the_nodes_of_each_run_are_told() -> None:
+    """Once for all runs on the same, and never for runs that were all on one."""
+    on = [
+        PASSED | {"run": f"group{number}", "hosts": hosts} for number, hosts in enumerate(("n1,n2", "n3,n4", "n1,n2"))
+    ]
+    assert [line for _, line in render(on)][-2:] == ["on n1, n2: group0, group2", "on n3, n4: group1"]
+    assert [line for _, line in render([PASSED | {"hosts": "n1"}, PASSED | {"hosts": "n1", "run": "b"}])][-1][:1] == "b"
+    (line,) = [line for _, line in render([PASSED | {"hosts": ",".join(f"n{i}" for i in range(128))}])][2:]
+    assert line == "on n0, n1, n2, n3, n4, n5, n6, n7 and 120 more: opt125m"
+
+
 ROWS = st.fixed_dictionaries(
     {"verdict": st.sampled_from(["PASS", "FAIL", "ERROR", "SKIP"])},
     optional={

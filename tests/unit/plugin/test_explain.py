@@ -1,0 +1,38 @@
+"""What a failing comparison says of where the run was, and of which node."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.records import Metric, RunRecord
+from pytest_llmbench.core.series import RankInfo
+from pytest_llmbench.plugin.explain import explain_comparison
+from pytest_llmbench.plugin.measured import Measured
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [((700.0, 600.0), "slow node: n1, by its matrix products"), ((700.0, 699.0), "no node stands out")],
+)
+def test_the_slow_node_is_named(rates: tuple[float, ...], said: str) -> None:
+    """Right below what was missed, where the ranks measured enough to tell."""
+    ranks = tuple(
+        RankInfo(
+            rank=rank, host=f"n{rank}", pid=7, local_rank=0, device="NVIDIA H200", versions={},
+            matmul_flops_per_s=1e12 * rate,
+        )
+        for rank, rate in enumerate(rates)
+    )  # fmt: skip
+    metric = Metric(value=150_000.0, unit="words/s", rule="words per second")
+    record = RunRecord(
+        session="s", key="opt125m", token="t", recipe=load_recipes([shipped("recipes")])["opt125m"], system="any",
+        cluster="slurm", allocation="run", nodes=2, ranks=2, gpus=2, folder="/runs/opt125m", hosts=("n0", "n1"),
+        rank_info=ranks, metrics={"throughput": metric},
+    )  # fmt: skip
+    lines = explain_comparison(">=", Measured("throughput", metric, record), Quantity("200000 words/s"))
+    assert lines is not None
+    assert lines[0].startswith("measured 150000 words/s is 25 % below")
+    assert lines[1].startswith(said)
