@@ -105,7 +105,12 @@ class JobRequest:
     @property
     def identity(self) -> Identity:
         """By what Slurm's job will be known to be this one."""
-        return Identity(token=next(iter(self.comment.split()), ""), name=self.name)
+        return Identity(token=next(iter(self.comment.split()), ""), name=self.name, script=str(self.script))
+
+    @property
+    def script(self) -> Path:
+        """What sbatch is given; Slurm shows where it lay, whatever becomes of it."""
+        return self.folder.absolute() / "submission.sh"
 
     @property
     def interpreter(self) -> str:
@@ -188,7 +193,7 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
 
     folder = request.folder
     make_folder(folder)
-    script, pickle = folder / "submission.sh", folder / "submitted.pkl"
+    script, pickle = request.script, folder / "submitted.pkl"
     script.write_text(sbatch_script(request), encoding="utf-8")
     slurm.run(["sbatch", "--test-only", str(script)])
     work = DelayedSubmission(function, *args)

@@ -6,11 +6,12 @@ had saved a job. So an id alone is never looked at, used or cancelled: see `Iden
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -35,7 +36,7 @@ _PATIENCE_S = 1.0
 _FRESH_S = 1.0
 # Before and between the fields of an answer: nothing that people write into a comment or a reason.
 _RECORD, _FIELD = "\x1e", "\x1f"
-_SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%k")
+_SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%k")
 _SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
 
 # A pending job with one of these reasons waits for an administrator, not for nodes.
@@ -133,34 +134,50 @@ class Identity:
         token: the first word of its comment; empty for the job that pytest itself runs inside.
         name: its name; likewise.
         uid: the number of its user; empty where the token tells.
+        script: its submission script, which lies in the session's folder: sites rewrite comments.
     """
 
     token: str = ""
     name: str = ""
     uid: str = ""
+    script: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One job as squeue or sacct shows it."""
+    """One job as squeue or sacct shows it; sacct shows no script."""
 
     job_id: str
     status: JobStatus
     submitted: str
     uid: str
     name: str
+    script: str
     comment: str
 
-    def fits(self, identity: Identity, submitted: str, *, comment_kept: bool = True) -> bool:
-        """Whether this is the job that is meant; sacct may not keep comments."""
-        words = self.comment.split()
-        has_token = not identity.token or words[:1] == [identity.token] or not (words or comment_kept)
-        return (
-            has_token
-            and identity.name in {"", self.name}
-            and identity.uid in {"", self.uid}
-            and submitted in {"", self.submitted}
+    def fits(self, identity: Identity, submitted: str) -> bool:
+        """Whether this is the job that is meant, as squeue shows it."""
+        return (not identity.token or self._has_token(identity) or self._has_script(identity)) and self._is_like(
+            identity, submitted
         )
+
+    def ends(self, job: _Watched) -> bool:
+        """Whether this is the job that is meant, as sacct shows it, which may not keep comments."""
+        kept = not self.comment.split() or self._has_token(job.identity) or self.comment == job.comment
+        return (not job.identity.token or kept) and self._is_like(job.identity, job.submitted)
+
+    def was_rewritten(self, identity: Identity) -> bool:
+        """Whether it is known by its script alone."""
+        return bool(identity.token) and not self._has_token(identity)
+
+    def _has_token(self, identity: Identity) -> bool:
+        return self.comment.split()[:1] == [identity.token]
+
+    def _has_script(self, identity: Identity) -> bool:
+        return bool(identity.script) and self.script == identity.script
+
+    def _is_like(self, identity: Identity, submitted: str) -> bool:
+        return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
 
     @property
     def told(self) -> str:
@@ -187,6 +204,7 @@ class _Watched:
 
     Attributes:
         submitted: when it was submitted, as Slurm says; empty until it was seen.
+        comment: of it, as squeue shows it.
         seen: our clock before the last query that found it in squeue as the job that is meant.
         answered: our clock when Slurm last said anything of it.
     """
@@ -194,6 +212,7 @@ class _Watched:
     identity: Identity
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
     submitted: str = ""
+    comment: str | None = None
     seen: float = -_NEVER
     answered: float = field(default_factory=time.monotonic)
 
@@ -338,13 +357,21 @@ class Slurm:
         for row in rows:
             job = wanted.get(row.job_id)
             if job is not None and row.fits(job.identity, job.submitted):
+                self._say_if_rewritten(job, row)
                 job.status, job.submitted = self._explained(row.status), row.submitted
+                job.comment = row.comment
                 job.seen, job.answered = began, time.monotonic()
                 del missing[row.job_id]
         sacct_error = self._take_ends(missing) if missing else ""
         for job_id, job in missing.items():
             if job_id in strangers:
-                why = f"its id belongs to another job now ({strangers[job_id].told}): Slurm has forgotten ours"
+                stranger = strangers[job_id]
+                why = f"its id belongs to another job now ({stranger.told}): Slurm has forgotten ours"
+                if stranger.uid == str(os.getuid()) and job.submitted in {"", stranger.submitted}:
+                    why += (
+                        "; or it is ours, and a job_submit plugin of the site has changed its name, "
+                        f"{job.identity.name}: ask the site to leave names that begin with llmbench- as they are"
+                    )
                 job.status = JobStatus(state=JobState.LOST, reason=why)
             elif self._was_silent and job.status.state is not JobState.PENDING:
                 job.answered = (
@@ -354,6 +381,13 @@ class Slurm:
                 why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
                 job.status = JobStatus(state=JobState.LOST, reason=why)
 
+    def _say_if_rewritten(self, job: _Watched, row: _Row) -> None:
+        if job.comment is None and row.was_rewritten(job.identity):
+            self.notes.append(
+                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} in place of {job.identity.token!r} "
+                "(does a job_submit plugin rewrite it?); it is known by its script"
+            )
+
     def _take_ends(self, missing: dict[str, _Watched]) -> str:
         """Believe sacct about ends, take those jobs out of `missing`, and return why it failed, if it did.
 
@@ -362,7 +396,7 @@ class Slurm:
         rows, error = self._sacct(f"--jobs={','.join(missing)}")
         for row in rows:
             job = missing.get(row.job_id)
-            if job is None or not row.fits(job.identity, job.submitted, comment_kept=False):
+            if job is None or not row.ends(job):
                 continue
             job.answered = time.monotonic()
             if not row.status.alive:
@@ -455,7 +489,8 @@ class Slurm:
     def _sacct(self, *which: str) -> tuple[list[_Row], str]:
         command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={_FIELD}"]
         answer, error = self._answer([*command, f"--format={','.join(_SACCT_FIELDS)}", *which])
-        return list(_rows(answer.split("\n"))), error
+        rows = (line.split(_FIELD, len(_SACCT_FIELDS) - 1) for line in answer.split("\n"))
+        return list(_rows(_FIELD.join((*row[:-1], "", *row[-1:])) for row in rows)), error
 
     def _sinfo(self, fields: Sequence[str], *which: str) -> Iterator[list[str]]:
         answer, _ = self._answer(["sinfo", "--noheader", f"--format={_RECORD}{_FIELD.join(fields)}", *which])
@@ -472,13 +507,13 @@ class Slurm:
             return "", str(error)
 
 
-def _rows(records: Sequence[str]) -> Iterator[_Row]:
+def _rows(records: Iterable[str]) -> Iterator[_Row]:
     """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
     for record in records:
         fields = record.removesuffix("\n").split(_FIELD, len(_SQUEUE_FIELDS) - 1)
         if len(fields) != len(_SQUEUE_FIELDS):
             continue
-        job_id, word, reason, nodelist, submitted, uid, name, comment = fields
+        job_id, word, reason, nodelist, submitted, uid, name, script, comment = fields
         status = JobStatus(
             state=parse_state(word),
             reason="" if reason == "None" else plain(reason),
@@ -486,7 +521,7 @@ def _rows(records: Sequence[str]) -> Iterator[_Row]:
             word=plain(word),
         )
         yield _Row(
-            job_id=job_id, status=status, submitted=submitted, uid=uid, name=name,
+            job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
             comment="" if comment == "(null)" else comment,
         )  # fmt: skip
 

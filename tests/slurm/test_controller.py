@@ -156,6 +156,39 @@ def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> No
         slurm.run("scontrol", "reconfigure")
 
 
+REWRITES = {
+    "dropped": 'job_desc.comment = ""',
+    "replaced": 'job_desc.comment = "account=physics, by the site"',
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+def test_a_site_that_rewrites_comments(mine: UserFolder, slurm: OwnSlurm, mode: str, rewrite: str) -> None:
+    """By a job_submit plugin: our jobs are known by their scripts, used, ended, and it is said."""
+    conf, lua = slurm.base / "etc" / "slurm.conf", slurm.base / "etc" / "job_submit.lua"
+    lua.write_text(
+        f"function slurm_job_submit(job_desc, parts, uid)\n  {rewrite}\n  return slurm.SUCCESS\nend\n"
+        "function slurm_job_modify(job_desc, job, parts, uid)\n  return slurm.SUCCESS\nend\n"
+        "return slurm.SUCCESS\n"
+    )
+    before = conf.read_text()
+    try:
+        conf.write_text(f"{before}\nJobSubmitPlugins=lua\n")
+        slurm.run("scontrol", "reconfigure")
+        mine.recipe()
+        result = mine.run(*SLURM, *MODES[mode], timeout_s=120)
+        assert result.returncode == 0, result.text
+        assert "does a job_submit plugin rewrite it?); it is known by its script" in result.text
+        deadline = time.monotonic() + 30
+        while slurm.run("squeue", "--noheader") and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert slurm.run("squeue", "--noheader") == []
+    finally:
+        conf.write_text(before)
+        slurm.run("scontrol", "reconfigure")
+
+
 def test_a_preemption_with_a_grace_time_is_said_so(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
     """Its ranks are ended at the beginning of it: they did not die by themselves, and no other run begins in it."""
     mine.recipe("tiny2")

@@ -21,7 +21,8 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
 TOKEN = "llmbench:s"
-OURS = Identity(token=TOKEN, name="llmbench-tiny")
+SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
+OURS = Identity(token=TOKEN, name="llmbench-tiny", script=SCRIPT)
 FIRST, LATER = "2026-11-23T02:00:00", "2026-11-23T03:00:00"
 
 
@@ -56,11 +57,17 @@ def test_no_state_is_read_as_success_by_chance(word: str) -> None:
 
 def row(
     job_id: str = "7", state: str = "RUNNING", reason: str = "None", nodes: str = "n1", *, submitted: str = FIRST,
-    uid: str = "1000", name: str = OURS.name, comment: str = TOKEN,
+    uid: str = "1000", name: str = OURS.name, script: str = "(null)", comment: str = TOKEN,
 ) -> str:  # fmt: skip
-    """A job as squeue shows it, and without the first character as sacct does."""
-    fields = (job_id, state, reason, nodes, submitted, uid, name, comment)
+    """A job as squeue shows it."""
+    fields = (job_id, state, reason, nodes, submitted, uid, name, script, comment)
     return "\x1e" + "\x1f".join(fields) + "\n"
+
+
+def record(state: str, *, submitted: str = FIRST, comment: str = TOKEN) -> str:
+    """Job 7 as sacct shows it."""
+    fields = ("7", state, "None", "n1", submitted, "1000", OURS.name, comment)
+    return "\x1f".join(fields) + "\n"
 
 
 class Commands:
@@ -116,9 +123,9 @@ def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
 
 def test_sacct_is_believed_about_an_end_only(commands: Commands, slurm: Slurm) -> None:
     """Sacct lags behind: its "still running" says nothing, its end is an end."""
-    commands.answer("sacct", row()[1:])
+    commands.answer("sacct", record("RUNNING"))
     assert slurm.status("7").state is JobState.PENDING
-    commands.answer("sacct", row(state="TIMEOUT")[1:])
+    commands.answer("sacct", record("TIMEOUT"))
     slurm.refresh()
     assert slurm.status("7").state is JobState.TIMEOUT
 
@@ -128,10 +135,10 @@ def test_sacct_may_keep_no_comments(commands: Commands, slurm: Slurm) -> None:
     commands.answer("squeue", row())
     assert slurm.status("7").state is JobState.RUNNING
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
-    for other in (row(state="COMPLETED", comment="", submitted=LATER), row(state="COMPLETED", comment="llmbench:t")):
-        commands.answer("sacct", other[1:])
+    for other in (record("COMPLETED", comment="", submitted=LATER), record("COMPLETED", comment="llmbench:t")):
+        commands.answer("sacct", other)
         assert slurm.status("7").state is JobState.RUNNING
-    commands.answer("sacct", row(state="FAILED", comment="")[1:])
+    commands.answer("sacct", record("FAILED", comment=""))
     assert slurm.status("7").state is JobState.FAILED
 
 
@@ -143,6 +150,8 @@ STRANGERS = {
     "our token further on": row(comment=f"not {TOKEN}"),
     "another run of the session": row(name="llmbench-small"),
     "a name with separators": row(name=f"a\x1f{OURS.name}\x1f{TOKEN}"),
+    "a script of another session": row(script=SCRIPT.replace("/s/", "/t/"), comment="(null)"),
+    "our script under another name": row(script=SCRIPT, name="llmbench-small", comment="(null)"),
 }
 
 
@@ -163,6 +172,32 @@ def test_a_job_without_our_token_is_not_ours(commands: Commands, slurm: Slurm, s
     assert "its id belongs to another job now" in slurm.status("7").reason
     slurm.cancel("7")
     assert commands.asked("scancel") == []
+
+
+@pytest.mark.parametrize("comment", ["(null)", "project=physics", "project=physics llmbench:s"])
+def test_a_comment_that_the_site_rewrites_costs_no_job(commands: Commands, slurm: Slurm, comment: str) -> None:
+    """It is known by its script then, which is said once; also at its end, by which sacct has the comment."""
+    commands.answer("squeue", row(script=SCRIPT, comment=comment))
+    assert slurm.find(OURS) is None  # it is watched already
+    slurm.confirm("7")
+    slurm.refresh()
+    (note,) = slurm.notes
+    assert "known by its script" in note
+    commands.answer("scancel")
+    slurm.cancel("7")
+    assert commands.asked("scancel") == ["7"]
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    commands.answer("sacct", record("COMPLETED", comment=comment.removesuffix("(null)")))
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.COMPLETED
+
+
+def test_a_name_that_the_site_rewrites_is_told(commands: Commands, slurm: Slurm) -> None:
+    """Such a job is not used; whoever asks learns what to do."""
+    commands.answer("squeue", row(name="physics", script=SCRIPT, uid=str(os.getuid())))
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.LOST
+    assert "leave names that begin with llmbench-" in slurm.status("7").reason
 
 
 def test_a_job_that_was_submitted_later_is_not_ours(commands: Commands, slurm: Slurm) -> None:
