@@ -468,7 +468,11 @@ class Runner(Keeper):
         if self._never_began(active, status):
             self._forget(active)
             words = active.job.last_words().splitlines()[-1:]
-            self._launch_again(active.run, ": ".join(filter(None, (status.reason or status.word, *words))))
+            launcher = "srun" if active.lease is not None else "its Slurm job"
+            fine = f"{launcher} ended without an error (is something else than Slurm's srun on PATH?)"
+            how = fine if status.state is JobState.COMPLETED else status.reason or status.word
+            why = f"{how}, and no rank had started"
+            self._launch_again(active.run, ": ".join((why, *words)))
             return
         self._state.launches.worked()
         outcome = Outcome(

@@ -169,6 +169,20 @@ def test_a_launch_that_fails_once_costs_nothing(tiny: UserFolder, queue: type[Qu
     queue.wait_until_empty(result.session, 30)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_launcher_that_starts_nothing_and_says_nothing(tiny: UserFolder, queue: type[Queue], mode: str) -> None:
+    """An srun that ends with 0 without a rank is no run: the error says so, and what to look at."""
+    wrap(tiny, "srun", "exit 0")
+    result = tiny.run(*SLURM, *MODES[mode], timeout_s=300)
+    assert result.case.outcome == "error", result.text
+    assert result.record()["problem"]["kind"] == "launch_failed"
+    launcher = {"session": "srun", "run": "its Slurm job"}[mode]
+    said = f"{launcher} ended without an error (is something else than Slurm's srun on PATH?), and no rank had started"
+    assert said in result.case.message
+    assert "launched 3 times" in result.case.message
+    queue.wait_until_empty(result.session, 30)
+
+
 def test_a_run_that_has_begun_is_not_repeated(tiny: UserFolder, watch: type[Watch]) -> None:
     """However its launcher ends: what was measured once is not measured again."""
     tiny.recipe(**LONG)
@@ -315,7 +329,7 @@ def test_the_environment_does_not_win_over_the_options(tiny: UserFolder, queue: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["proj%2Ffeature", "m%C3%A4rz%2Fx"])
+@pytest.mark.parametrize("name", ["proj%2Ffeature", "m%C3%A4rz%2Fx", "50% of 100% x", "a b%2Fc%2Fd", "%j of%2F %t"])
 def test_percent_signs_in_the_folder(tiny: UserFolder, queue: type[Queue], mode: str, name: str) -> None:
     """Jenkins names folders after branches, `/` as %2F: neither Slurm nor submitit replaces anything there."""
     result = tiny.run(*SLURM, *MODES[mode], "--run-dir", f"reports/{name}")
