@@ -45,6 +45,7 @@ from pytest_llmbench.core.driver import read_report
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.health import Report
+from pytest_llmbench.core.pauses import longest_pause
 from pytest_llmbench.core.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Origin
@@ -502,12 +503,32 @@ class Runner(Keeper):
         job_id, before = active.job.job_id, active.marks
         if self._settings.cluster != "slurm" or job_id is None:
             return status
-        now = self._slurm.marks(job_id) or before
-        if active.suspended or now.suspended != before.suspended:
-            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended)
-        if now.preempted != before.preempted:
+        now = self._slurm.marks(job_id)
+        if active.suspended or (now is not None and now.suspended != before.suspended):
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
+        if now is None and (why := self._pause_unseen(active, job_id)):
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=why)
+        if now is not None and now.preempted != before.preempted:
             return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
         return status
+
+    def _pause_unseen(self, active: Active, job_id: str) -> str:
+        """How it is known that a job stood still, where its controller does not say; empty where it did not."""
+        # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
+        seconds = None if active.marks.suspended else self._slurm.suspended_s(job_id)
+        if seconds:
+            return f"for {seconds:.0f} s, by sacct"
+        recipe, folder = active.run.recipe, self._session.run_folder(active.run.key)
+        ranks = get_engine(recipe.engine).read(folder, recipe).ranks
+        first_step = min((info.steps.began for info in ranks if info.steps is not None), default=0.0)
+        if pause := longest_pause(folder, first_step):
+            return f"Slurm does not say so, but {pause[0]} stood still for {pause[1]:.0f} s"
+        if seconds is None and active.watch is not None:
+            self.notes.append(
+                f"run {active.run.key}: Slurm does not say whether its job {job_id} was suspended; none of its "
+                "processes saw itself stand still"
+            )
+        return ""
 
     def _break(self, active: Active) -> None:
         """Give up a run over which we broke ourselves."""

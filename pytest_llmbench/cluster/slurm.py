@@ -327,6 +327,18 @@ class Slurm:
             return None
         return Marks(preempted=_time(found["preempted"]), suspended=_time(found["suspended"]))
 
+    def suspended_s(self, job_id: str) -> float | None:
+        """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
+        fields = "JobIDRaw,Submit,JobName,Suspended"
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}", f"--format={fields}"]
+        answer, _ = self._answer([*command, f"--jobs={job_id}"], _MARKS_S)
+        job = self._jobs[job_id]
+        for line in answer.splitlines():
+            found = line.split(_FIELD)
+            if found[:3] == [job_id, job.submitted, job.identity.name or found[2:3]]:
+                return _seconds(found[3]) if len(found) == 4 else None
+        return None
+
     def refresh(self, within_s: float | None = None) -> None:
         """Ask for every living watched job; return with the answer, or after `within_s` seconds of waiting for it.
 
@@ -524,6 +536,15 @@ def _rows(records: Iterable[str]) -> Iterator[_Row]:
             job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
             comment="" if comment == "(null)" else comment,
         )  # fmt: skip
+
+
+def _seconds(text: str) -> float | None:
+    """Read `[days-]hours:minutes:seconds`."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
 def _time(text: str) -> str:

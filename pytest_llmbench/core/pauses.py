@@ -22,12 +22,20 @@ def note_pause(folder: Path, who: str, seconds: float) -> None:
             file.write(f"{seconds:.1f} {time.time():.1f}\n")
 
 
-def longest_pause(folder: Path) -> tuple[str, float] | None:
-    """Who of a run stood still for longest, and for how many seconds; None where nobody did."""
+def longest_pause(folder: Path, since: float = 0.0) -> tuple[str, float] | None:
+    """Who of a run stood still for longest, and for how many seconds; None where nobody did.
+
+    Args:
+        folder: of the run.
+        since: what was over before this Unix time does not count. A rank that loads libraries from a slow file system
+            stands still as well, in all its threads.
+    """
     pauses: list[tuple[float, str]] = []
     for path in sorted((folder / _FOLDER).glob("*")):
         for line in path.read_text(encoding="ascii", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, IndexError):
-                pauses.append((float(line.split()[0]), path.name))
+            with contextlib.suppress(ValueError):
+                took, ended = map(float, line.split())
+                if ended >= since:
+                    pauses.append((took, path.name))
     seconds, who = max(pauses, default=(0.0, ""))
     return (who, seconds) if who else None

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,7 @@ from pytest_llmbench.core.driver import REPORT_FILE, SCRIPT_FILE, TASK_FILE, Com
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.foreign import mark_of
 from pytest_llmbench.core.labels import VARIABLE, Label
+from pytest_llmbench.core.pauses import note_pause
 from pytest_llmbench.core.records import Problem, write_model
 from pytest_llmbench.workloads import deadman, machine_lock
 from pytest_llmbench.workloads.disclosure import secret_values
@@ -61,7 +63,7 @@ class _Driver:
         if task.owner is not None:  # else this is the process of pytest, which has handlers of its own
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
-            deadman.watch(task.owner, task.ttl_s, self._on_silence)
+            deadman.watch(task.owner, task.ttl_s, self._on_silence, partial(note_pause, self._folder, "driver"))
         hosts = task.hosts or hosts_of_this_job()
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)

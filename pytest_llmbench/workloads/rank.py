@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from pytest_llmbench.core.pauses import note_pause
 from pytest_llmbench.workloads import deadman, gpu_samples, machine_lock
 from pytest_llmbench.workloads.context import RankContext, Task, place, read_task
 from pytest_llmbench.workloads.machine import device_name, gpu_identity, versions
@@ -45,7 +46,8 @@ def run_rank(folder: str) -> None:
     with StepLog(context) as log, ExitStack() as watch:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
-            deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log))
+            stood_still = partial(note_pause, context.folder, f"rank-{context.rank:05d}")
+            deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still)
         try:
             log.start(device_name(context), versions(), gpu_identity(context))
             watch.enter_context(gpu_samples.sampled(context, log))

@@ -234,6 +234,34 @@ def test_a_run_that_was_suspended_is_not_judged(
     queue.wait_until_empty(session, 30)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("accounting", [True, False], ids=["sacct", "ranks"])
+def test_a_suspension_that_the_controller_hides(
+    tiny: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, accounting: bool
+) -> None:
+    """It is silent from before the suspension until after the run: sacct says it, or the ranks, who stood still."""
+    (tiny.path / "conftest.py").unlink()
+    tiny.recipe(**LONG)
+    ill = tiny.path / "ill"
+    silent = "error: Unable to contact slurm controller (connect failure)"
+    for name in ("squeue", "scontrol", *(() if accounting else ("sacct",))):
+        wrap(tiny, name, f'[ -e {ill} ] || exec $real "$@"', f"echo '{name}: {silent}' >&2; exit 1")
+    process = tiny.start(*SLURM, *MODES[mode])
+    session = tiny.wait_for(lambda session: watch.steps(session) > 3 and session)
+    (job_id,) = queue.jobs_of(session)
+    ill.touch()
+    queue.run("scontrol", "suspend", job_id)
+    time.sleep(10)
+    queue.run("scontrol", "resume", job_id)
+    tiny.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists())
+    ill.unlink()
+    result = tiny.finish(process)
+    assert result.case.outcome == "error", result.text
+    assert result.record()["problem"]["kind"] == "job_suspended"
+    assert ("by sacct" if accounting else "rank-00000 stood still for") in result.case.message
+    queue.wait_until_empty(session, 30)
+
+
 def test_a_step_cancelled_from_outside_is_said_so(tiny: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
     """And is not taken for ranks that died."""
     tiny.recipe(**LONG)

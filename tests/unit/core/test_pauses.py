@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from pytest_llmbench.core.pauses import longest_pause, note_pause
@@ -16,6 +17,8 @@ def test_the_longest_pause_is_found(tmp_path: Path) -> None:
     with (tmp_path / "pauses" / "rank-00000").open("a") as file:
         file.write("\nx")
     assert longest_pause(tmp_path) == ("rank-00001", 20.0)
+    assert longest_pause(tmp_path, since=time.time() - 60) == ("rank-00001", 20.0)
+    assert longest_pause(tmp_path, since=time.time() + 60) is None
 
 
 def test_nobody_ends_because_a_pause_cannot_be_noted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -51,6 +52,33 @@ def test_a_new_counter_prolongs_the_wait(tmp_path: Path) -> None:
         file.write_text(str(count))
         assert not silent.wait(0.1)
     assert silent.wait(5)
+
+
+def test_who_was_stopped_sees_it_afterwards(tmp_path: Path) -> None:
+    """A process that is stopped for a while, all its threads with it, knows how long; one that only waits saw none."""
+    file, seen = tmp_path / "owner", tmp_path / "seen"
+    pid = os.fork()
+    if pid == 0:
+
+        def on_pause(seconds: float) -> None:
+            seen.write_text(str(seconds))
+
+        watch(file, 60.0, lambda _: os._exit(1), on_pause)
+        time.sleep(60)
+        os._exit(0)
+    try:
+        time.sleep(3)  # of a poll of 5 s, whose rest is slept before or after
+        assert not seen.exists()
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(8)
+        os.kill(pid, signal.SIGCONT)
+        deadline = time.monotonic() + 20
+        while not (seen.exists() and seen.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert 4 < float(seen.read_text()) < 8
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_stop_file_ends_the_wait(tmp_path: Path) -> None:
