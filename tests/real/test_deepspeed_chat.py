@@ -32,8 +32,9 @@ def test_a_step_runs_and_is_judged(user: UserFolder, system_file: str, recipe: s
     assert set(verdicts.values()) <= {"SKIP"}  # they are for GPUs
     record = result.record(recipe)
     log = Path(record["folder"]) / "logs" / "output.log"
-    lines = log.read_text().splitlines()
-    assert lines[:2] == [f"{record['hosts'][0]} slots={record['ranks']}", ""]
+    label, *head = log.read_text().splitlines()[:3]
+    assert label.startswith("#llmbench run=")
+    assert head == [f"{record['hosts'][0]} slots={record['ranks']}", ""]  # as in Lambda's own logs
     assert record["totals"]["execution_steps"] == timed
     assert record["metrics"]["reported_throughput"]["value"] > 0.0
     assert "mfu" not in record["metrics"]
