@@ -18,6 +18,8 @@ ClaimName = Literal[
     "tensor",
     "pipeline",
     "precision",
+    "fp16",
+    "bf16",
     "world_size",
     "steps",
     "micro_batches",

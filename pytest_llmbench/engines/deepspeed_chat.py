@@ -45,6 +45,8 @@ _SHORT = "its epochs ended before its steps; give more of them (num_train_epochs
 
 _OF_ONE_MODEL: tuple[ClaimName, ...] = (
     "activation_checkpointing",
+    "bf16",
+    "fp16",
     "global_batch_size",
     "micro_batch_size",
     "lora",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Literal
 
 from pytest_llmbench.core.claims import ClaimName
 from pytest_llmbench.readers.items import Said, Skipped
@@ -83,10 +84,14 @@ def _word(name: ClaimName, words: Mapping[str, str]) -> Callable[[str], Iterator
     return lambda text: (Said(name, words[text]) for _ in range(text in words))
 
 
+def _precision(name: Literal["fp16", "bf16"]) -> Callable[[str], Iterator[Said]]:
+    return lambda text: iter([Said("precision", name) if text == "True" else Said(name, "off")])
+
+
 _SETTINGS: Mapping[str, Callable[[str], Iterator[Said]]] = {
     "train_batch_size": _count("global_batch_size"),
     "train_micro_batch_size_per_gpu": _count("micro_batch_size"),
     "zero_optimization_stage": _word("sharding", {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}),
-    "fp16_enabled": _word("precision", {"True": "fp16"}),
-    "bfloat16_enabled": _word("precision", {"True": "bf16"}),
+    "fp16_enabled": _precision("fp16"),
+    "bfloat16_enabled": _precision("bf16"),
 }

@@ -74,6 +74,8 @@ OF_RECIPES: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
     "tensor": lambda e: e.recipe.parallelism.tensor,
     "pipeline": lambda e: e.recipe.parallelism.pipeline,
     "precision": lambda e: e.recipe.precision,
+    "fp16": lambda e: on_off(e.recipe.precision == "fp16"),
+    "bf16": lambda e: on_off(e.recipe.precision == "bf16"),
     "world_size": lambda e: e.topology.world_size,
     "steps": lambda e: e.recipe.steps,
     "micro_batches": lambda e: e.recipe.samples_per_step // (e.recipe.micro_batch_size * _copies(e)),

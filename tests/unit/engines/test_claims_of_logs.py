@@ -194,6 +194,7 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
         (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
         (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
         (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "precision bf16"),
+        (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
         (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
         (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),
         (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --only_optimize_lora", "which alone is trained"),
