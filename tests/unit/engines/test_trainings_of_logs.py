@@ -91,6 +91,31 @@ def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
     assert told(warm_up) == []
 
 
+@pytest.mark.parametrize(
+    ("slower", "told"),
+    [
+        ({}, []),
+        ({20: 2.0, 30: 2.0, 40: 1.5}, ["the first 3 judged steps are slow (1.83 times the median of "]),
+        ({50: 3.0, 80: 3.0}, ["slow steps among the judged ones (3 times the median of 0.20", "50, 80: an evaluation"]),
+        ({100: 2.0, 110: 2.0}, ["the last 2 judged steps are slow ("]),
+        ({10 * step: 1 + step / 100 for step in range(2, 11)} | {110: 1.25}, ["drift by +8.4 %", "is not settled"]),
+    ],
+    ids=["none", "first", "middle", "last", "drift"],
+)
+def test_judged_lines_of_several_kinds_are_a_finding(tmp_path: Path, slower: dict[int, float], told: list[str]) -> None:
+    """Of a framework's log as of our own ranks, on GPUs, though its lines are about every tenth step."""
+
+    def slow(line: re.Match[str]) -> str:
+        return f"{line[1]}{float(line[3]) / slower.get(int(line[2]), 1.0)}"
+
+    text = re.sub(r"(global_step=(\d+), .*CurrSamplesPerSec=)([\d.]+)", slow, LAMBDA_350M.text())
+    evidence = LAMBDA_350M.evidence(tmp_path, text)
+    assert first_problem(evidence) is None
+    found = [each for each in findings(evidence, {}, MACHINE) if "were skipped" not in each]
+    assert len(found) == bool(told)
+    assert all(each in found[0] for each in told)
+
+
 def test_steps_that_are_skipped_before_the_judged_ones_are_none_of_them(tmp_path: Path) -> None:
     """In fp16 the loss scale is found at the start: such steps have no loss."""
     text = without_loss(changed(SKIPPED, lambda step: str(int(step <= 5))), 1, 5)
