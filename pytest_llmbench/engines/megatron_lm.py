@@ -146,7 +146,7 @@ class MegatronLM(External):
         yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
         each = recipe.tokens_per_step / topology.world_size
         yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", each)
-        yield from agreement.counted(series.steps, "consumed_samples")
+        yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.against_times(series, topology)
         yield from _training.lost_losses(series)
         yield from skipped.too_many(recipe, series)

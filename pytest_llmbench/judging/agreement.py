@@ -74,8 +74,20 @@ def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
         )
 
 
-def counted(steps: Sequence[Step], name: str) -> Iterator[str]:
-    """Yield where the samples consumed so far do not grow by those of the steps."""
+def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
+    """Yield where the samples consumed so far are not those of the steps so far, or do not grow by them.
+
+    Args:
+        steps: the lines.
+        name: of what was consumed.
+        samples: of a step, by the recipe.
+    """
+    first = next((step for step in steps if name in step.reported), None)
+    if first is not None and first.samples == samples and first.reported[name] != first.step * samples:
+        yield (
+            f"up to step {first.step} {first.reported[name]:.15g} samples were consumed, where {samples} in each step "
+            f"are {first.step * samples}: it did not begin with step 1"
+        )
     for before, step in pairwise(steps):
         consumed, so_far = step.reported.get(name), before.reported.get(name)
         if consumed is None or so_far is None or step.samples is None or step.samples != before.samples:

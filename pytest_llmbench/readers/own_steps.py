@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from statistics import median
 
+from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.core.series import OwnSteps
 from pytest_llmbench.core.step_events import StepEvent
 
@@ -16,6 +17,8 @@ from pytest_llmbench.core.step_events import StepEvent
 # they are of the host's clock when it wrote the step down, and it may have been late by a step.
 _STAMP_S, _STAMP_SHARE = 1e-3, 1e-3
 _OLD_STAMP_SHARE = 0.05
+# Steps in a row that no two stretches of a run have in common by chance, to the last digit.
+_COPIED = 3
 # How late a step is written down is at its least the same at the beginning and at the end, but for a clock that drifts.
 _LATE_S, _LATE_SHARE = 5e-3, 0.02
 
@@ -27,7 +30,9 @@ class Summary:
         self._numbers = array("q")
         self._seconds, self._times, self._losses = array("d"), array("d"), array("d")
         self._logged: array[float] = array("d")
-        self._flat = 0
+        self._norms = array("d")
+        self._peak = 0
+        self._less_memory: str | None = None
 
     def add(self, step: StepEvent) -> None:
         """Take the next one."""
@@ -35,7 +40,8 @@ class Summary:
         self._seconds.append(step.seconds)
         self._times.append(step.time)
         self._losses.append(float(step.loss))
-        self._flat += float(step.grad_norm) == 0.0
+        self._norms.append(float(step.grad_norm))
+        self._look_at_memory(step)
         if step.logged is not None:
             self._logged.append(step.logged)
 
@@ -54,8 +60,28 @@ class Summary:
             losses=_digest(self._losses),
             quarters=_quarters(self._losses),
             still=max(len(list(row)) for _, row in groupby(self._losses)),
-            flat=self._flat,
+            flat=self._norms.count(0.0),
+            same_norm=max((len(list(row)) for norm, row in groupby(self._norms) if norm), default=0),
+            copied=self._copied(),
+            less_memory=self._less_memory,
         )
+
+    def _look_at_memory(self, step: StepEvent) -> None:
+        """Keep the first step whose highest memory since the start is not the highest."""
+        peak = step.peak_memory_bytes
+        if peak is None:
+            return
+        if peak < self._peak and self._less_memory is None:
+            self._less_memory = f"up to step {step.step} it had at most {peak:,} bytes, and before {self._peak:,}"
+        self._peak = max(self._peak, peak)
+
+    def _copied(self) -> str | None:
+        """Look for a stretch of steps with the durations and losses, to the last digit, of another one."""
+        found = repeated(list(zip(self._seconds, self._losses, strict=True)), _COPIED, 2)
+        if found is None:
+            return None
+        first, again = (f"{self._numbers[at]} to {self._numbers[at] + _COPIED - 1}" for at in found)
+        return f"steps {again} have the very durations and losses of steps {first}"
 
     def _unlike_times(self) -> str | None:
         """Compare each duration with the time since the end of the step before, and all of them with all of it."""

@@ -152,6 +152,16 @@ def another_day(text: str) -> str:
     return re.sub(r"launched=([\d.]+)", lambda at: f"launched={float(at[1]) - DAY_S:.3f}", text)
 
 
+def copied(text: str, by: int = 15, first: int = 16) -> str:
+    """From a step on, each line has the numbers of an earlier one, at its own time and with its own counts."""
+    numbers = re.compile(r"(elapsed time per iteration \(ms\): \S+|lm loss: \S+|grad norm: \S+)")
+    lines = {int(line[1]): line[0] for line in re.finditer(r"iteration +(\d+)/.*", text)}
+    for step in range(first, first + by):
+        own, other = numbers.split(lines[step]), numbers.split(lines[step - by])
+        lines[step] = "".join(other[at] if at % 2 else piece for at, piece in enumerate(own))
+    return re.sub(r"iteration +(\d+)/.*", lambda line: lines[int(line[1])], text)
+
+
 def all_of(*damages: Damage) -> Damage:
     """Several, one after the other."""
 
@@ -174,6 +184,16 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "label of another day": (lambda x: x.edit(another_day), "other_run"),
     "label that was cut": (lambda x: x.edit(lambda t: t.replace(" #\n", "\n", 1)), "other_run"),
     "record without its token": (all_of(lambda x: x.unlabel(), lambda x: x.record(run_token=None)), "other_run"),
+    # steps that are others again
+    "second half is the first": (lambda x: x.edit(copied), "implausible"),
+    "a stretch is another": (lambda x: x.edit(lambda t: copied(t, 8, 11)), "implausible"),
+    "learning rate of nothing": (
+        lambda x: x.edit(lambda t: re.sub(r"learning rate: \S+", "learning rate: 0.000000E+00", t)), "no_training"
+    ),
+    "consumed samples of a later part": (
+        lambda x: x.edit(lambda t: re.sub(r"(consumed samples: +)(\d+)", lambda m: f"{m[1]}{int(m[2]) + 800}", t)),
+        "implausible",
+    ),
     # where it ran
     "label of another node": (lambda x: x.edit(lambda t: relabelled(t, host="elsewhere")), "wrong_nodes"),
     "label of a node too many": (lambda x: x.put(relabelled(x.label, host="elsewhere")), "wrong_nodes"),

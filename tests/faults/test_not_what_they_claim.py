@@ -207,7 +207,72 @@ def forget_task(logs: Logs) -> None:
     (logs.run / "task.json").unlink()
 
 
+def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -> Damage:
+    """The ranks trained on these GPUs, of one host or of two, and rank 0 watched one."""
+
+    def damage(logs: Logs) -> None:
+        for rank, gpu in enumerate(gpus):
+            place = {"host": f"n{rank}", "node": None, "local_rank": 0} if nodes == 2 else {}
+            logs.start((rank,), gpu=gpu, device="NVIDIA H200", **place)
+            kind = {
+                "event": "telemetry",
+                "gpu": watched if watched and not rank else gpu,
+                "period_s": 0.5,
+                "trouble": None,
+            }
+            start, *rest = logs.events(rank)
+            logs.write(rank, [start, kind, *rest])
+        logs.record(gpus=2, nodes=nodes, device="NVIDIA H200", **({"hosts": ["n0", "n1"]} if nodes == 2 else {}))
+
+    return damage
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_gpus_are_two(logs: Logs, trained: Path, nodes: int) -> None:
+    """On one host and on two, each with a GPU of its own."""
+    on_gpus(("GPU-0", "GPU-1"), nodes)(logs)
+    record = logs.judge(trained / "recipes")
+    assert record.problem is None, record.problem
+    assert record.gpus == 2
+
+
+def copied_steps(ranks: tuple[int, ...]) -> Damage:
+    """The second half of the steps of ranks is the first half again, at times that go on."""
+
+    def damage(logs: Logs) -> None:
+        for rank in ranks:
+            events = logs.events(rank)
+            steps = {event["step"]: event for event in events if event["event"] == "step"}
+            half, ended = STEPS // 2, steps[STEPS // 2]["time"]
+            for step in range(half + 1, STEPS + 1):
+                before = steps[step - half]
+                ended += before["seconds"]
+                same = {name: before[name] for name in ("seconds", "loss", "grad_norm")}
+                steps[step] |= {**same, "time": ended, "logged": ended + 1e-3}
+            logs.write(rank, [steps[e["step"]] if e["event"] == "step" else e for e in events])
+
+    return damage
+
+
+def less_memory(event: Event) -> Event:
+    """From the sixth step on, the highest memory so far is what half of it was."""
+    return {"peak_memory_bytes": event["peak_memory_bytes"] // (1 + (event["step"] > 5))}
+
+
 DAMAGES: dict[str, tuple[Damage, str]] = {
+    # GPUs
+    "two ranks on one GPU": (on_gpus(("GPU-0", "GPU-0")), "same_rank"),
+    "one GPU on two hosts": (on_gpus(("GPU-0", "GPU-0"), nodes=2), "same_rank"),
+    "a rank that does not name its GPU": (
+        all_of(on_gpus(("GPU-0", "GPU-1")), lambda x: x.start((1,), gpu=None)), "wrong_ranks"
+    ),
+    "a rank that watched another GPU": (on_gpus(("GPU-0", "GPU-1"), watched="GPU-7"), "wrong_hardware"),
+    "two ranks that watched one GPU": (on_gpus(("GPU-0", "GPU-1"), watched="GPU-1"), "same_rank"),
+    # steps that are others again
+    "second half is the first": (copied_steps((0, 1)), "implausible"),
+    "second half of one rank is its first": (copied_steps((1,)), "ranks_differ"),
+    "highest memory that falls": (lambda x: x.change("step", less_memory, (1,)), "implausible"),
+    "gradient norm that stands still": (lambda x: x.change("step", lambda _: {"grad_norm": 1.5}), "no_training"),
     # ranks
     "one log copied": (lambda x: x.copy(), "wrong_ranks"),
     "one log copied, other local rank": (lambda x: x.copy(local_rank=1), "same_rank"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_llmbench.core.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.completion import completed, ended_whole, long_enough, one_run
+from pytest_llmbench.judging.sanity.copies import copied, copied_in_log
 from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
@@ -23,11 +24,11 @@ __all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "ou
 # The most telling ones first.
 _OF_RANKS = (
     unreadable, one_run, ranks, origin, hosts, hardware, different, claims, counted,
-    steps, ended_whole, work, finite, moving, possible, alike, falling, stamps, clock, products,
+    steps, ended_whole, work, finite, moving, possible, alike, falling, copied, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
     stranger, one_run, completed, labelled, nodes_in_log, hardware, world_size, dated, claims, long_enough, lines,
-    work, finite, falling, moving_in_log, clock, logged, doubts,
+    work, finite, falling, moving_in_log, copied_in_log, clock, logged, doubts,
 )  # fmt: skip
 
 

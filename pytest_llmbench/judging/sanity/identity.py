@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.records import Problem
@@ -69,6 +69,7 @@ def different(e: Evidence) -> Iterator[Problem]:
         yield from _shared(_whole_gpus(e), "GPU", lambda info: info.gpu)
         yield from _shared(_whole_gpus(e), "GPU", lambda info: watched.get(info.rank))
         yield from _unnamed_gpus(e)
+        yield from _watched_another(e, watched)
     long_enough = [info for info in e.series.ranks if info.steps and info.steps.count >= _ENOUGH_STEPS]
     yield from _shared(long_enough, "durations of all steps", lambda info: info.steps and info.steps.durations)
     if e.expected is not None and e.expected.own_losses:
@@ -88,6 +89,17 @@ def _unnamed_gpus(e: Evidence) -> Iterator[Problem]:
             message=f"rank(s) {listed(lacking)} do not say which GPU they trained on, and others do: the logs are of "
             f"different runs, or changed",
         )
+
+
+def _watched_another(e: Evidence, watched: Mapping[int, str | None]) -> Iterator[Problem]:
+    for info in e.series.ranks:
+        if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
+            yield Problem(
+                kind="wrong_hardware",
+                message=f"rank {info.rank} on {info.host} trained on {info.gpu} and watched {watched[info.rank]}: what "
+                "its samples say is of another GPU",
+                log=f"rank-{info.rank:05d}.jsonl",
+            )
 
 
 def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:

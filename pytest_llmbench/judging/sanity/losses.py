@@ -12,6 +12,8 @@ from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # Two steps on different data may have one loss by chance, to the last digit that is kept.
 _STILL_STEPS = 3
+# By the words of Megatron-LM, and of metaseq and NeMo.
+_LEARNING_RATES = frozenset({"learning_rate", "lr"})
 # What all ranks are told is the same, but for rounding.
 _SAME_LOSS = 1e-3
 # Losses of a few noisy steps may wander; a training that ends this far above its start went wrong.
@@ -34,6 +36,8 @@ def moving(e: Evidence) -> Iterator[Problem]:
             yield _idle(f"{who} has the very same loss in {info.steps.still} steps one after the other")
         if info.steps is not None and info.steps.flat:
             yield _idle(f"{who} has a gradient norm of 0 in {info.steps.flat} of {info.steps.count} steps")
+        if info.steps is not None and info.steps.same_norm >= _STILL_STEPS:
+            yield _idle(f"{who} has the very same gradient norm in {info.steps.same_norm} steps one after the other")
 
 
 def moving_in_log(e: Evidence) -> Iterator[Problem]:
@@ -44,6 +48,10 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
     norms = [step.grad_norm for step in e.series.steps if step.grad_norm is not None]
     if norms.count(0.0) > len(norms) / 2:
         yield _idle(f"its gradient norm is 0 in {norms.count(0.0)} of {len(norms)} steps")
+    for name in sorted(_LEARNING_RATES & {name for step in e.series.steps for name in step.reported}):
+        rates = [step.reported[name] for step in e.series.steps if name in step.reported]
+        if len(rates) >= _STILL_STEPS and not any(rates):
+            yield _idle(f"its learning rate is 0 in all {len(rates)} steps")
 
 
 def _idle(why: str) -> Problem:

@@ -47,7 +47,9 @@ def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
 def doubts(steps: Sequence[Step]) -> list[str]:
     """What contradicts what."""
     series = StepSeries(steps=tuple(steps))
-    return [*same_work(steps, RATES), *counted(steps, "consumed_samples"), *against_times(series, GPUS)]
+    samples = steps[0].samples or 0 if steps else 0
+    work = (*same_work(steps, RATES), *counted(steps, "consumed_samples", samples))
+    return [*work, *against_times(series, GPUS)]
 
 
 TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])

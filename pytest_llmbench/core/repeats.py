@@ -1,0 +1,23 @@
+"""Stretches of measurements that stand in a log twice: it was filled up with copies."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+
+def repeated(rows: Sequence[tuple[Hashable, ...]], length: int, different: int) -> tuple[int, int] | None:
+    """Find a stretch of rows that stands there again, further on; return where both begin.
+
+    Args:
+        rows: in order.
+        length: of the stretch.
+        different: how many of its rows have to differ from one another: what stands still repeats itself.
+    """
+    seen: dict[tuple[tuple[Hashable, ...], ...], int] = {}
+    for begin in range(len(rows) - length + 1):
+        stretch = tuple(rows[begin : begin + length])
+        if len(set(stretch)) >= different:
+            first = seen.setdefault(stretch, begin)
+            if begin >= first + length:
+                return first, begin
+    return None
