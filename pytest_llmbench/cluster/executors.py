@@ -19,6 +19,7 @@ from pytest_llmbench.cluster.slurm import Identity, JobState, Slurm
 from pytest_llmbench.cluster.slurm_commands import NoAnswerError, is_silence, plain, slurm_words
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
+from pytest_llmbench.workloads.standing import run_in
 
 if TYPE_CHECKING:
     import submitit
@@ -70,8 +71,8 @@ class JobRequest:
         extra: dict[str, Any] = {"signal": "CONT@1", "no-requeue": True, "mem": "0"}
         extra |= {name: value for name, value in self.slurm.items() if name == "reservation"}
         extra |= {"no-kill": True} if self.outlives_nodes else {}
-        extra |= {"output": self._log("0", "out"), "error": self._log("0", "err")} if "%" in str(self.folder) else {}
-        extra |= {"chdir": str(self.folder)} if _has_tags(self.folder) else {}
+        if _has_percent(self.folder):
+            extra |= {"output": self._log("0", "out"), "error": self._log("0", "err"), "chdir": str(self.folder)}
         return {
             "job_name": self.name,
             "nodes": self.nodes,
@@ -81,7 +82,7 @@ class JobRequest:
             "comment": self.comment,
             "exclusive": True,  # a measurement shares its nodes with nobody
             "wckey": None,  # submitit's default is refused where wckeys are enforced
-            "setup": list(self.setup) or None,
+            "setup": self._setup or None,
             # srun does not take the batch job's CPUs per task over; a rank may use all it can get.
             "srun_args": [*self._srun_logs, "--mem=0", "--kill-on-bad-exit=1", "--cpu-bind=none", *self.srun_args]
             if self.use_srun
@@ -91,16 +92,39 @@ class JobRequest:
             **{name: value for name, value in self.slurm.items() if name not in {"reservation", "comment"}},
         }
 
+    @property
+    def _setup(self) -> list[str]:
+        """The shell lines, where pytest stands as ever."""
+        if not self.setup or not _has_percent(self.folder):
+            return list(self.setup)
+        there, back = (f"cd {shlex.quote(str(path))}" for path in (Path.cwd(), self.folder))
+        return [there, *self.setup, back]
+
     def _log(self, task: str, ending: str) -> str:
         """Where a task logs, by submitit's name for it, as Slurm's own pattern."""
         return f"{slurm_pattern(self.folder)}/%j_{task}_log.{ending}"
 
     @property
     def _srun_logs(self) -> list[str]:
-        """Submitit writes the folder as it is; where that would not do, these come after it and win."""
-        return (
-            [f"--{name}={self._log('%t', name[:3])}" for name in ("output", "error")] if "%" in str(self.folder) else []
-        )
+        """Submitit writes the folder as it is; where that would not do, these come after it and win.
+
+        Slurm 22.05 replaces some percent signs of a step's log twice, but none of the folder that it is relative to.
+        """
+        if not _has_percent(self.folder):
+            return []
+        return [f"--{name}=%j_%t_log.{name[:3]}" for name in ("output", "error")]
+
+    @property
+    def step_logs(self) -> list[str]:
+        """Options of an srun from outside of the job: a log for each task, `rank-0.log` and so on."""
+        if _has_percent(self.folder):
+            return [f"--chdir={self.folder}", "--output=rank-%t.log"]
+        return [f"--output={self.folder}/rank-%t.log"]
+
+    @property
+    def step_setup(self) -> tuple[str, ...]:
+        """Shell lines before a task of such an srun, which begin where pytest stands."""
+        return (f"cd {shlex.quote(str(Path.cwd()))}", *self.setup) if _has_percent(self.folder) else self.setup
 
     @property
     def identity(self) -> Identity:
@@ -175,6 +199,10 @@ def slurm_pattern(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
+def _has_percent(path: Path) -> bool:
+    return "%" in str(path)
+
+
 def _has_tags(path: Path) -> bool:
     return any(tag in str(path) for tag in _TAGS)
 
@@ -196,7 +224,9 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
     script, pickle = request.script, folder / "submitted.pkl"
     script.write_text(sbatch_script(request), encoding="utf-8")
     slurm.run(["sbatch", "--test-only", str(script)])
-    work = DelayedSubmission(function, *args)
+    # Where the folder is the job's own, its tasks stand there too; with us, they stand where pytest does.
+    here = (run_in, str(Path.cwd()), function) if _has_percent(folder) else (function,)
+    work = DelayedSubmission(*here, *args)
     work.set_timeout(request.time_min, max_num_timeout=0)
     work.dump(pickle)
     make_private(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.base import CheckSettings, Probe, deadline_of, get_check
-from pytest_llmbench.cluster.executors import JobRequest, slurm_pattern
+from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.scripts import write_script
 from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings
@@ -118,8 +118,8 @@ def srun_command(
         f"--ntasks={len(hosts) * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
         *([] if end_together else ["--wait=0", "--distribution=block"]),
         *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),
-        f"--job-name={request.name}", f"--output={slurm_pattern(request.folder)}/rank-%t.log", *request.srun_args,
-        *_task_command(request.interpreter, module, str(folder), request.setup),
+        f"--job-name={request.name}", *request.step_logs, *request.srun_args,
+        *_task_command(request.interpreter, module, str(folder), request.step_setup),
     ]  # fmt: skip
 
 

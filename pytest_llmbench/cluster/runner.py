@@ -470,7 +470,8 @@ class Runner(Keeper):
             self._forget(active)
             words = active.job.last_words().splitlines()[-1:]
             launcher = "srun" if active.lease is not None else "its Slurm job"
-            fine = f"{launcher} ended without an error (is something else than Slurm's srun on PATH?)"
+            silent = "" if words else " or a word (is something else than Slurm's srun on PATH?)"
+            fine = f"{launcher} ended without an error{silent}"
             how = fine if status.state is JobState.COMPLETED else status.reason or status.word
             why = f"{how}, and no rank had started"
             self._launch_again(active.run, ": ".join((why, *words)))

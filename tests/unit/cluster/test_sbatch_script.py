@@ -195,3 +195,19 @@ def test_a_held_job_has_time_for_its_checks() -> None:
     request = holder_request(Plan(runs=(), checks=("limits", "memory", "storage")), settings, SESSION)
     assert request.time_min == 7 + 5  # 90 s and 300 s, and what every held job has besides
     assert "#SBATCH --no-kill" in sbatch_script(request)
+
+
+def test_a_percent_sign_moves_no_setup() -> None:
+    """Slurm takes the folder as the place of a job where it has one: shell lines still begin where pytest stands."""
+    plain = JobRequest(
+        name="x", folder=Path("/shared/a b%2F%n"), nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="",
+        setup=("module load cuda",),
+    )  # fmt: skip
+    script = sbatch_script(plain)
+    lines = script.splitlines()
+    at = lines.index("module load cuda")
+    assert (lines[at - 1], lines[at + 1]) == (f"cd {Path.cwd()}", "cd '/shared/a b%2F%n'")
+    assert "#SBATCH --chdir='/shared/a b%2F%n'" in lines
+    assert "--output=%j_%t_log.out --error=%j_%t_log.err" in script
+    assert plain.step_logs == ["--chdir=/shared/a b%2F%n", "--output=rank-%t.log"]
+    assert plain.step_setup == (f"cd {Path.cwd()}", "module load cuda")

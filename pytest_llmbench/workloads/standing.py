@@ -1,0 +1,18 @@
+"""Where a task stands: the folder that relative paths of a recipe or a script begin at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+
+def run_in(folder: str, function: Callable[..., Any], *args: object) -> Any:
+    """Call a function with another working directory; submitit needs its own back to write what came of it."""
+    before = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.chdir(folder)
+        return function(*args)
+    finally:
+        os.fchdir(before)
+        os.close(before)
