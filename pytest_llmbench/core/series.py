@@ -156,6 +156,7 @@ class StepSeries(Strict):
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
         stamped: the first and the last time of the lines that say something of the run, in order of time, as Unix times
             if it were UTC; None where no such line has one.
+        written: the first and the last Unix time of its event files; None without any.
         skipped: how many steps had been skipped so far at which step, where the log says so apart from its steps.
         claims: what the ranks or the log say of the training itself, to be compared with the recipe.
         labels: which runs the log says it is of, in the lines that our own drivers print; each once.
@@ -181,6 +182,7 @@ class StepSeries(Strict):
     telemetry: tuple[GpuTelemetry, ...] = ()
     unlike_norms: str | None = None
     stamped: tuple[float, float] | None = None
+    written: tuple[float, float] | None = None
     skipped: tuple[tuple[int, int], ...] = ()
     claims: tuple[Claim, ...] = ()
     labels: tuple[Label, ...] = ()

@@ -112,6 +112,7 @@ class Nemo(External):
                 "unread": events.unread,
                 "unread_after": events.unread_after,
                 "restarted": said.restarted or events.restarted,
+                "written": events.written,
                 "contradictions": tuple(witness.disagreements(said.steps, events.steps, _DIGITS))[:1],
             }
         )
@@ -132,6 +133,7 @@ class Nemo(External):
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no step has a loss"
         yield from agreement.steady(series.steps, topology)
+        yield from agreement.no_slower(series, topology)
         yield from _training.by_heart(series)
         yield from _training.untrained(recipe, series)
 

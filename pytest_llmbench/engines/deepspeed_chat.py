@@ -164,6 +164,7 @@ class DeepSpeedChat(External):
         yield from agreement.steady(series.steps, topology)
         timed_lines = [step for step in series.steps if step.step >= recipe.steps - timed]
         yield from agreement.lasted(timed_lines, topology, seconds)
+        yield from agreement.no_slower(series, topology)
         yield from agreement.product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
         yield from skipped.too_many(recipe, series)
         yield from _training.by_heart(series)

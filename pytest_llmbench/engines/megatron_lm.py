@@ -119,7 +119,8 @@ class MegatronLM(External):
         events = megatron_events.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
         if said.steps:
             differ = megatron_events.disagreements(said, events)
-            return said.model_copy(update={"contradictions": tuple(itertools.islice(differ, 1))})
+            first = tuple(itertools.islice(differ, 1))
+            return said.model_copy(update={"contradictions": first, "written": events.written})
         if not events.steps and not events.unread:
             return said
         steps = (step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in events.steps)
@@ -130,6 +131,7 @@ class MegatronLM(External):
                 "unreadable": (*said.unreadable, *events.unreadable),
                 "unread": said.unread + events.unread,
                 "restarted": said.restarted or events.restarted,
+                "written": events.written,
             }
         )
 

@@ -150,6 +150,7 @@ class Metaseq(External):
             )
         yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=_slack)
         yield from agreement.against_wall(series, topology)
+        yield from agreement.no_slower(series, topology)
         yield from _training.by_heart(series)
         yield from _training.untrained(recipe, series)
 

@@ -20,6 +20,8 @@ _SHARE, _LATE_S, _LATE_ON_CPUS_S = 0.02, 0.25, 2.0
 _FASTER, _FASTER_ON_CPUS, _FEWEST = 1.9, 4.0, 3
 # What is logged of a model may take time that a rate leaves out, but no half of it.
 _BUSY = 1.5
+# By times in whole seconds, shorter ones say too little.
+_LEAST_S = 10.0
 # A night in which clocks change.
 _CLOCK_CHANGE_S = 3600.0
 
@@ -178,6 +180,32 @@ def asked(
                 ": its rate is of other work than this"
             )
             return
+
+
+def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
+    """Yield where by the lines' times the median step takes about twice what is said of it.
+
+    What comes between steps (input, logs) is in no step's time; a little of it is told beside the verdict.
+    """
+    found = pace(series)
+    if found is not None and found > (_FASTER if topology.gpus else _FASTER_ON_CPUS):
+        yield (
+            f"by the times of its lines or event files the steps take {found:.3g} times what is said of them, in the "
+            "median: what was timed is not the training, or most of the time goes by outside of it"
+        )
+
+
+def pace(series: StepSeries) -> float | None:
+    """Return how long steps take by their lines' times, of what is said of them, in the median; None without times."""
+    stamped = [step for step in series.steps if step.at is not None and step.seconds]
+    least = _LEAST_S if all((step.at or 0.0).is_integer() for step in stamped) else 0.0
+    ratios = []
+    for before, step in pairwise(stamped):
+        passed, told = (step.at or 0.0) - (before.at or 0.0), (step.seconds or 0.0) * (step.step - before.step)
+        whole = not step.paused and not series.unread_after.get(before.step)
+        if whole and told > 0.0 and max(told, passed) >= least:
+            ratios.append(passed / told)
+    return stats.median(ratios) if len(ratios) >= _FEWEST else None
 
 
 def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:

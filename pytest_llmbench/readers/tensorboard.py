@@ -29,13 +29,14 @@ _FLOATS = {1: "f", 2: "d"}  # by TensorFlow's number of the type
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One number: its tag, its step as the file has it, its value; `record` counts from 1."""
+    """One number: its tag, its step as the file has it, its value, when it was written; `record` counts from 1."""
 
     file: str
     record: int
     tag: str
     step: int
     value: float
+    time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +108,17 @@ def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str])
         yield Damage(file, record, data)
         return
     try:
-        for tag, step, value in _of_event(data, tags):
-            yield Scalar(file, record, tag, step, value)
+        for tag, step, value, time in _of_event(data, tags):
+            yield Scalar(file, record, tag, step, value, time)
     except Malformed as why:
         yield Damage(file, record, str(why))
 
 
-def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float]]:
-    """Decode Event {2: step, 5: Summary {1: Value {1: tag, 2: simple_value, 8: tensor}}}."""
+def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
+    """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value, 8: tensor}}}."""
     event = list(fields(data))
+    time = next((struct.unpack("<d", part.data)[0] for part in event if (part.number, part.kind) == (1, FIXED64)), None)
+    time = time if time and math.isfinite(time) else None
     step = signed(next((part.integer for part in event if part.number == 2), 0))
     for value in _parts(event, 5, 1):
         content = list(fields(value))
@@ -124,7 +127,7 @@ def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, fl
             number = _scalar(content)
             if number is None or step < 0:
                 raise Malformed(f"{tag} at step {step} is no scalar of a step")
-            yield tag, step, number
+            yield tag, step, number, time
 
 
 def _parts(message: Iterable[Field], *path: int) -> Iterator[bytes]:
@@ -168,6 +171,7 @@ def _made(found: Collected) -> Iterator[Step]:
         yield Step(
             step=number,
             interval=number - before,
+            at=found.times.get(number),
             seconds=timings[0] if timings else None,
             samples=whole(said.get("global_batch_size")),
             loss=said.pop("reduced_train_loss", None),
@@ -191,12 +195,14 @@ class Collected:
         alike: two tags for the same number.
         steps: by step, counted from 1.
         doubtful: steps of which the two tags do not say the same.
+        times: when the last number of a step was written, as Unix time.
     """
 
     first: int
     alike: Sequence[str] = ()
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
     doubtful: set[int] = field(default_factory=set)
+    times: dict[int, float] = field(default_factory=dict)
     _restarted: str | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unread: int = 0
@@ -207,6 +213,8 @@ class Collected:
             self._refuse(f"{item.file}:{item.record}: {item.why}")
             return
         number = item.step + 1 - self.first
+        if item.time is not None:
+            self.times[number] = item.time
         said = self.steps.get(number)
         if said is None and number > next(reversed(self.steps), 0):
             said = self.steps[number] = {}
@@ -220,7 +228,12 @@ class Collected:
     def series(self, steps: tuple[Step, ...], **more: Any) -> StepSeries:
         """Make a series of the steps, with what could not be read."""
         return StepSeries(
-            steps=steps, unreadable=tuple(self._unreadable), unread=self._unread, restarted=self._restarted, **more
+            steps=steps,
+            unreadable=tuple(self._unreadable),
+            unread=self._unread,
+            restarted=self._restarted,
+            written=(min(self.times.values()), max(self.times.values())) if self.times else None,
+            **more,
         )
 
     def _refuse(self, why: str) -> None:

@@ -9,6 +9,7 @@ from pytest_llmbench.core.records import Metric
 from pytest_llmbench.core.series import RankInfo
 from pytest_llmbench.core.telemetry import SLOWDOWNS, GpuTelemetry
 from pytest_llmbench.judging import skipped
+from pytest_llmbench.judging.agreement import pace
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 from pytest_llmbench.judging.sanity.outside import Outside, outside
@@ -18,6 +19,8 @@ from pytest_llmbench.judging.sanity.window import unsteady, within_noise
 _UNLIKE = 0.1
 # The least share of the published peak that large matrix products reach on a GPU in good order.
 _LEAST_OF_PEAK = 0.5
+# By which share the time from step to step may be more than the steps' own.
+_BETWEEN = 0.2
 # Time outside of steps that is worth a word: this share of the run, and long enough to be no end of a process.
 _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
 
@@ -36,6 +39,7 @@ def findings(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> tu
         *_unlike_rates(e),
         *_far_from_peak(e),
         *_time_outside(e),
+        *_time_between(e),
         *_old_logs(e),
         *_bad_ends(e),
         *skipped.some(e.recipe, e.series),
@@ -106,6 +110,15 @@ def _time_outside(e: Evidence) -> Iterator[str]:
         or found.seconds > max(_START_S, _OUTSIDE_SHARE * (found.steps_s + found.seconds))
     ):
         yield _told(found)
+
+
+def _time_between(e: Evidence) -> Iterator[str]:
+    found = pace(e.series) if e.kind == "command" and e.topology.gpus else None
+    if found is not None and found > 1 + _BETWEEN:
+        yield (
+            f"by the times of its lines or event files a step takes {100 * (found - 1):.3g} % longer than it says, in "
+            "the median: what lies between steps (input, logs) is in no rate of its own"
+        )
 
 
 def _told(found: Outside) -> str:

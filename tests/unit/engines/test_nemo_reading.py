@@ -19,8 +19,10 @@ from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines import nemo_launcher, nemo_torchrun
 from pytest_llmbench.engines._nemo import overrides
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.sanity import Evidence, Origin, findings, first_problem
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
+from tests.conftest import known
 
 DATA = Path(__file__).parents[2] / "data" / "nemo"
 ENGINE = nemo_torchrun.ENGINE
@@ -271,6 +273,43 @@ def test_both_engines_read_alike() -> None:
     """They share all but how NeMo is started."""
     assert nemo_launcher.ENGINE.statistics is nemo_torchrun.ENGINE.statistics
     assert nemo_launcher.ENGINE.proof == nemo_torchrun.ENGINE.proof
+
+
+DAY_S = 86400.0
+
+
+@pytest.mark.parametrize(("later_s", "sane"), [(0.0, True), (200.0, True), (DAY_S, False), (-DAY_S, False)])
+def test_event_files_are_of_the_runs_time(run: Path, later_s: float, *, sane: bool) -> None:
+    """The steps are read from them: those of another run, left in the folder, are not taken for this one's."""
+    series = ENGINE.read(run, RECIPE)
+    first, last = series.written or (0.0, 0.0)
+    assert 1795252130 < first < last < 1795252138
+    alone = series.model_copy(update={"stamped": None})
+    origin = Origin(launched=first - 30 + later_s, ended=last + 5 + later_s)
+    found = first_problem(
+        Evidence(
+            recipe=RECIPE, topology=TOPOLOGY, series=alone, hosts=("here",), wall_s=None, gpu=None, kind="command",
+            origin=origin,
+        )
+    )  # fmt: skip
+    assert (found is None) == sane
+    assert sane or (found is not None and "they are of another run" in found.message)
+
+
+@pytest.mark.parametrize(("share", "doubted"), [(1.0, False), (0.7, False), (0.4, True)])
+def test_the_times_of_event_files_bound_what_is_said_of_steps(run: Path, share: float, *, doubted: bool) -> None:
+    """Steps that say half of the time that passes from one to the next were not what took it; less is a finding."""
+    gpus = Topology(nodes=1, gpus_per_node=2)
+    series = ENGINE.read(run, RECIPE)
+    steps = tuple(s.model_copy(update={"seconds": share * known(s.seconds), "at": 0.17 * s.step}) for s in series.steps)
+    series = series.model_copy(update={"steps": steps})
+    told = [each for each in ENGINE.doubts(RECIPE, gpus, series) if "by the times of its lines or event files" in each]
+    assert bool(told) == doubted
+    evidence = Evidence(
+        recipe=RECIPE, topology=gpus, series=series, hosts=("here",), wall_s=None, gpu=None, kind="command"
+    )
+    machine = Machine(system="here", device="cpu", gpus=2, nodes=1, scale="full")
+    assert any("% longer than it says" in each for each in findings(evidence, {}, machine)) == (share < 1)
 
 
 def with_line(folder: Path, step: int, old: str, new: str) -> None:

@@ -92,7 +92,7 @@ def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
 def test_every_way_to_write_a_number(tmp_path: Path, value: bytes) -> None:
     """A simple value, and tensors of one float or double."""
     path = write(tmp_path, record(7, {"other": simple(9.0), TIMING: value}))
-    assert list(read_scalars([path], {TIMING})) == [Scalar(path.name, 1, TIMING, 7, 0.25)]
+    assert list(read_scalars([path], {TIMING})) == [Scalar(path.name, 1, TIMING, 7, 0.25, 1_700_000_000.0)]
 
 
 @pytest.mark.parametrize(
