@@ -26,6 +26,7 @@ class OwnSteps(Strict):
         quarters: mean loss of each quarter of the steps, in order; of fewer than four, of each step.
         still: the longest row of steps with the very same loss.
         flat: how many have a gradient norm of 0.
+        peak_memory_bytes: the highest that any of them says; None where none does.
         same_norm: the longest row of steps with the very same gradient norm, if it is not 0.
         copied: which steps have the durations and losses of earlier ones, in words.
         less_memory: the first step whose highest memory so far is lower than before, in words.
@@ -42,6 +43,7 @@ class OwnSteps(Strict):
     quarters: tuple[float, ...]
     still: int
     flat: int
+    peak_memory_bytes: int | None = None
     same_norm: int = 1
     copied: str | None = None
     less_memory: str | None = None

@@ -61,6 +61,7 @@ class Summary:
             quarters=_quarters(self._losses),
             still=max(len(list(row)) for _, row in groupby(self._losses)),
             flat=self._norms.count(0.0),
+            peak_memory_bytes=self._peak or None,
             same_norm=max((len(list(row)) for norm, row in groupby(self._norms) if norm), default=0),
             copied=self._copied(),
             less_memory=self._less_memory,

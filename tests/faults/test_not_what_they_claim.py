@@ -260,6 +260,10 @@ def less_memory(event: Event) -> Event:
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
+    "one rank of another minute": (lambda x: x.later(60, (1,)), "other_run"),
+    "memory of a smaller model": (
+        lambda x: x.change("step", lambda _: {"peak_memory_bytes": 10_000}, (1,)), "wrong_work"
+    ),
     # GPUs
     "two ranks on one GPU": (on_gpus(("GPU-0", "GPU-0")), "same_rank"),
     "one GPU on two hosts": (on_gpus(("GPU-0", "GPU-0"), nodes=2), "same_rank"),

@@ -10,7 +10,7 @@ from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.findings import findings
-from pytest_llmbench.judging.sanity.identity import different, origin
+from pytest_llmbench.judging.sanity.identity import different, origin, together
 from pytest_llmbench.judging.sanity.labels import labelled, stranger
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import alike, falling, finite, moving, moving_in_log, possible
@@ -24,7 +24,7 @@ __all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "ou
 # The most telling ones first.
 _OF_RANKS = (
     unreadable, one_run, ranks, origin, hosts, hardware, different, claims, counted,
-    steps, ended_whole, work, finite, moving, possible, alike, falling, copied, stamps, clock, products,
+    steps, ended_whole, together, work, finite, moving, possible, alike, falling, copied, stamps, clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
     stranger, one_run, completed, labelled, nodes_in_log, hardware, world_size, dated, claims, long_enough, lines,

@@ -10,6 +10,9 @@ from pytest_llmbench.core.records import Problem
 from pytest_llmbench.core.step_events import TrainingEvent
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 
+# Of a parameter at least, in the precisions that there are.
+_BYTES = 2
+
 
 def counted(e: Evidence) -> Iterator[Problem]:
     """Ask every rank for what it counted, and compare what all of one copy hold with the recipe's model."""
@@ -28,6 +31,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
         yield from _layout(e, list(known.values()))
         yield from _models(e, list(known.values()))
         yield from _unfed(known)
+        yield from _too_small(e)
 
 
 def _wrong(what: str) -> Problem:
@@ -62,6 +66,21 @@ def _models(e: Evidence, ranks: list[TrainingEvent]) -> Iterator[Problem]:
         if due is not None and number != due.parameters:
             yield _wrong(
                 f"copy {copy} of the model has {number} parameters; that of recipe {e.recipe.name} has {due.parameters}"
+            )
+
+
+def _too_small(e: Evidence) -> Iterator[Problem]:
+    """Ask for the memory that the parameters of a rank take at least, shared with the other copies or not."""
+    shared = e.topology.world_size if e.recipe.parallelism.sharding in {"gradients", "full"} else 1
+    for info in e.series.ranks:
+        peak, held = info.steps.peak_memory_bytes if info.steps else None, info.training
+        least = _BYTES * held.parameters / shared if held else 0.0
+        if held is not None and peak is not None and peak < least:
+            yield Problem(
+                kind="wrong_work",
+                message=f"rank {info.rank} on {info.host} used {peak:,} bytes of memory at most; the "
+                f"{held.parameters:,} parameters that it counted take {least:,.0f} at least",
+                log=f"rank-{info.rank:05d}.jsonl",
             )
 
 

@@ -12,6 +12,8 @@ from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, list
 
 # A host's clock may be set while a rank runs.
 _CLOCK_SET_S = 1.0
+# How far the ends of ranks that wait for each other may be apart on one host, beside a few of their steps.
+_APART_S, _APART_STEPS = 5.0, 4.0
 # Of so many steps two ranks cannot agree in every digit by chance.
 _ENOUGH_STEPS = 3
 
@@ -59,6 +61,27 @@ def _stranger(info: RankInfo, why: str) -> Problem:
     return Problem(
         kind="other_run", message=f"rank {info.rank} on {info.host}: {why}", log=f"rank-{info.rank:05d}.jsonl"
     )
+
+
+def together(e: Evidence) -> Iterator[Problem]:
+    """Refuse ranks of one host that did not end together: no rank ends a step that another one has not begun."""
+    if e.expected is None or not e.expected.one_model:
+        return
+    hosts: dict[str, list[RankInfo]] = defaultdict(list)
+    for info in e.series.ranks:
+        if info.steps is not None:
+            hosts[info.node or info.host].append(info)
+    for host, ranks in hosts.items():
+        ends = sorted((info.steps.ended, info.rank) for info in ranks if info.steps)
+        longest = max(info.steps.seconds / info.steps.count for info in ranks if info.steps)
+        (first, one), (last, other) = ends[0], ends[-1]
+        if last - first > _APART_S + _APART_STEPS * longest:
+            yield Problem(
+                kind="other_run",
+                message=f"by the clock of {host}, rank {one} ended its last step {last - first:.4g} s before rank "
+                f"{other}, and a step takes {longest:.4g} s: they did not train together",
+                log=f"rank-{one:05d}.jsonl",
+            )
 
 
 def different(e: Evidence) -> Iterator[Problem]:
