@@ -328,8 +328,10 @@ class Runner(Keeper):
 
     def _start(self, run: RunSpec, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
-        job = None if marks.preempted else self._launcher.start(run, lease, self._allocation.job_id)
-        return _Launched(job=job, marks=marks, submitted=submitted, at=at)
+        taken = marks is not None and bool(marks.preempted)
+        job = None if taken else self._launcher.start(run, lease, self._allocation.job_id)
+        # A launch has to have had an answer of Slurm: so there is one about what was before it.
+        return _Launched(job=job, marks=marks or self._marks() or Marks(), submitted=submitted, at=at)
 
     def _take_launched(self, within_s: float | None) -> None:
         """Go on with a launch that took long, if it is over."""
@@ -368,10 +370,10 @@ class Runner(Keeper):
         self.write(self._session.run_folder(run.key) / "job.json", self._traces(active))
         return True
 
-    def _marks(self) -> Marks:
+    def _marks(self) -> Marks | None:
         """What was done to the job that holds the nodes so far; nothing where each run will have a job of its own."""
         job_id = self._allocation.job_id
-        return (self._slurm.marks(job_id) if job_id is not None else None) or Marks()
+        return Marks() if job_id is None else self._slurm.marks(job_id)
 
     def _launch_again(self, run: RunSpec, why: str) -> None:
         """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
@@ -401,6 +403,8 @@ class Runner(Keeper):
 
     def _look_after(self, active: Active) -> None:
         status = active.job.status()
+        if status.state is JobState.PENDING and self._slurm.silent and began(self._session.run_folder(active.run.key)):
+            status = replace(status, state=JobState.RUNNING)  # its ranks know better than what Slurm said last
         if status.state is JobState.PENDING:
             active.pending_reason = status.reason
             if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:

@@ -335,8 +335,8 @@ class Slurm:
         job = self._jobs[job_id]
         for line in answer.splitlines():
             found = line.split(_FIELD)
-            if found[:3] == [job_id, job.submitted, job.identity.name or found[2:3]]:
-                return _seconds(found[3]) if len(found) == 4 else None
+            if len(found) == 4 and found[:2] == [job_id, job.submitted] and job.identity.name in {"", found[2]}:
+                return _seconds(found[3])
         return None
 
     def refresh(self, within_s: float | None = None) -> None:
@@ -386,9 +386,8 @@ class Slurm:
                     )
                 job.status = JobStatus(state=JobState.LOST, reason=why)
             elif self._was_silent and job.status.state is not JobState.PENDING:
-                job.answered = (
-                    time.monotonic()
-                )  # silence says nothing of it; what counts is that Slurm does not know it
+                # Silence says nothing of it. What counts is how long Slurm, when it speaks, does not know it.
+                job.answered = time.monotonic()
             elif time.monotonic() - job.answered > (SILENCE_S if self._was_silent else PATIENCE_S):
                 why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
                 job.status = JobStatus(state=JobState.LOST, reason=why)

@@ -153,6 +153,18 @@ def test_an_squeue_that_hangs_ends_no_run(tiny: UserFolder, watch: type[Watch], 
     queue.wait_until_empty(session, 60)
 
 
+def test_a_job_that_squeue_never_shows_is_seen_by_its_ranks(tiny: UserFolder, queue: type[Queue]) -> None:
+    """Slurm's last word was that it had taken it; ranks that write say that it runs, and when they are done."""
+    wrap(tiny, "squeue", "sleep 300")
+    process = tiny.start(*SLURM)
+    session = tiny.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists() and session)
+    (tiny.path / "bin" / "squeue").unlink()
+    result = tiny.finish(process)
+    assert result.returncode == 0, result.text
+    assert result.record()["problem"] is None
+    queue.wait_until_empty(session, 60)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_launch_that_fails_once_costs_nothing(tiny: UserFolder, queue: type[Queue], mode: str) -> None:
     """Of which no rank has started: it is tried again, and the record says so."""
