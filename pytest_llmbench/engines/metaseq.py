@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics as stats
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +141,15 @@ class Metaseq(External):
         if due is not None and due != recipe.steps:
             yield f"it was told to stop after {due:g} updates; the recipe says {recipe.steps}"
         yield from agreement.steady(series.steps, topology)
-        yield from agreement.product(series.steps, "wps", ("ups", "wpb"), _slack)
+        slack = _slack(topology)
+        yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)
         skipped = series.totals.get("gradient_overflows")
         if skipped:
             yield (
                 f"{skipped:g} updates were skipped because their gradient overflowed; its words per second count "
                 f"them all the same"
             )
-        yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=_slack)
+        yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
         yield from agreement.against_wall(series, topology)
         yield from agreement.no_slower(series, topology)
         yield from _training.by_heart(series)
@@ -208,11 +209,19 @@ def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
     }
 
 
-def _slack(step: Step) -> float:
-    """Its two rates are of clocks that are read one after the other, milliseconds apart."""
-    ups = step.reported.get("ups")
-    seconds = step.seconds or (1 / ups if ups else 0.0)
-    return 0.005 + 0.005 / max(seconds * step.interval, 0.005)
+def _slack(topology: Topology) -> Callable[[Step], float]:
+    """Its two rates are of clocks that are read one after the other, milliseconds apart.
+
+    On CPUs that others use as well, a rank may wait for its turn in between: 10 ms were seen.
+    """
+    apart_s = 0.005 if topology.gpus else 0.05
+
+    def share(step: Step) -> float:
+        ups = step.reported.get("ups")
+        seconds = step.seconds or (1 / ups if ups else 0.0)
+        return 0.005 + apart_s / max(seconds * step.interval, 0.005)
+
+    return share
 
 
 def _median_wps(m: Measurement) -> float | None:

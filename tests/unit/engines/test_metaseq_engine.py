@@ -251,3 +251,23 @@ def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: s
     found = list(ENGINE.doubts(recipe(), NODE, ENGINE.read(tmp_path, recipe())))
     assert len(found) == (doubt is not None)
     assert doubt is None or found[0].startswith(doubt)
+
+
+@pytest.mark.parametrize(
+    ("topology", "wps", "sane"), [(CPUS, "3776.1", True), (CPUS, "4176.1", False), (NODE, "3776.1", False)]
+)
+def test_on_busy_cpus_its_clocks_may_be_read_a_while_apart(
+    tmp_path: Path, topology: Topology, wps: str, *, sane: bool
+) -> None:
+    """Of a true log: five steps in 0.68 s, and 10 ms between the two clocks, as its rank had to wait for its turn."""
+    path = tmp_path / "logs" / "output.log"
+    path.parent.mkdir()
+    lines = [
+        LINE.format(index=index, loss=7 - index, wps=rate, ups=ups, step=5 * index).replace("524288", "512")
+        for index, (rate, ups) in enumerate([(wps, 7.27), ("2506", 4.89)], start=1)
+    ]
+    path.write_text("".join(f"{line}\n" for line in [*lines, DONE]))
+    what = recipe(scale="smoke")
+    found = list(ENGINE.doubts(what, topology, ENGINE.read(tmp_path, what)))
+    assert [doubt for doubt in found if "says wps" in doubt] == found
+    assert (found == []) == sane
