@@ -11,11 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from pytest_llmbench.cluster.scripts import labels_of, write_script
 from pytest_llmbench.core.driver import DriverReport, read_report
+from pytest_llmbench.core.environments import Environment
+from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.engines.base import Command, Place, Script
+from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.workloads.command import OWNER_GONE, run_command
 
 # A child, and a grandchild in a session of its own, that leave their ids behind.
@@ -116,6 +121,36 @@ def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> Non
     assert output(tmp_path).splitlines()[:2] == [f"{label} host={host} #", label]
     assert drive("echo whole").wait(timeout=60) == 0
     assert output(tmp_path) == "whole\n"
+
+
+# A stand-in for Slurm's, which runs a task on each of two nodes.
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do shift; done
+for node in n1 n2; do
+    SLURMD_NODENAME=$node SLURM_LOCALID=0 "$@"
+    SLURMD_NODENAME=$node SLURM_LOCALID=1 "$@"
+done
+"""
+
+
+@pytest.mark.parametrize(("launcher", "said"), [("torchrun", ["n1", "n2"]), ("once", ["n1"])])
+def test_every_node_with_a_process_of_the_run_labels_its_log(
+    drive: Drive, tmp_path: Path, launcher: Literal["torchrun", "once"], said: list[str]
+) -> None:
+    """The script of two nodes, by the driver on the first of them: the gate asks for as many labels as there are."""
+    nodes = Topology(nodes=2, gpus_per_node=0, cpu_ranks_per_node=2)
+    place = Place(folder=tmp_path, environment=Environment(python="echo"), slurm=True, time_limit_min=5)
+    script = Script(commands=(Command(launcher=launcher, argv=("echo", "trained")),))
+    path = tmp_path / "path" / "srun"
+    path.parent.mkdir()
+    path.write_text(SRUN)
+    path.chmod(0o755)
+    env = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "PATH": f"{path.parent}{os.pathsep}{os.environ['PATH']}"}
+    told = {"token": "llmbench:s/tiny", "labels": labels_of(script, place, nodes), "hosts": ["n1", "n2"], "nodes": 2}
+    assert drive(write_script(script, place, nodes, {}), env, **told).wait(timeout=60) == 0
+    series = read_log([tmp_path / "logs" / "output.log"], lambda _: ())
+    assert [label.host for label in series.labels] == said
+    assert {(label.token, label.of) for label in series.labels} == {("llmbench:s/tiny", len(said))}
 
 
 def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> None:
