@@ -116,11 +116,20 @@ class Quantity:
 
     @property
     def exact(self) -> str:
-        """A text that `Quantity` reads back as this very number; `str()` rounds to six digits."""
+        """A text that `Quantity` reads back as this very number; `str()` rounds it, for people."""
         return f"{repr(self.value).removesuffix('.0')} {self.unit}"
 
+    @property
+    def plain(self) -> str:
+        """For records and JUnit properties, which programs read: six digits, and no sign between them."""
+        return _with_unit(f"{self.value:.6g}", self.unit)
+
     def __str__(self) -> str:
-        return f"{self.value:.6g} {self.unit}" if self.unit != "1" else f"{self.value:.6g}"
+        return self.shown()
+
+    def shown(self, digits: int = 4) -> str:
+        """For people: so many significant digits, of a long number all before its point, in groups of three."""
+        return _with_unit(for_people(self.value, digits), self.unit)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Quantity):
@@ -158,6 +167,32 @@ def _float(value: float) -> float:
         return float(value)
     except OverflowError:  # an int beyond every float
         return math.inf
+
+
+def for_people(value: float, digits: int = 4) -> str:
+    """Write a number for people: `921,990`, `16.82`, `0.05`.
+
+    It has so many significant digits, without zeros at its end. None is left out before the point, and they stand in
+    groups of three. Only what is too long or too small to be read like that has an exponent.
+    """
+    magnitude = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    if not (-4 <= magnitude < 15 and math.isfinite(value)):
+        return f"{value:.{digits}g}"
+    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:
+    """Write two quantities for people, with as many digits as they need not to look the same."""
+    for digits in range(4, 17):
+        texts = one.shown(digits), other.shown(digits)
+        if texts[0] != texts[1]:
+            return texts
+    return one.exact, other.exact
+
+
+def _with_unit(number: str, unit: str) -> str:
+    return number if unit == "1" else f"{number} {unit}"
 
 
 def _split(text: str) -> tuple[float, str]:

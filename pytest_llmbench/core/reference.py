@@ -113,7 +113,12 @@ class Reference(Strict):
 
     @property
     def threshold(self) -> str:
-        """The bounds as text, such as `>= 200000 words/s`."""
+        """The bounds as programs read them, such as `>= 200000 words/s`."""
+        return " and ".join(f"{op} {bound.plain}" for op, bound in self.bounds)
+
+    @property
+    def asked(self) -> str:
+        """The bounds as people read them, such as `>= 200,000 words/s`."""
         return " and ".join(f"{op} {bound}" for op, bound in self.bounds)
 
     def missed_by(self, measured: Quantity) -> tuple[Literal[">=", "<="], Quantity] | None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.reference import Reference
 from pytest_llmbench.core.topology import Topology
@@ -59,7 +60,8 @@ class Peak:
     def limit(self) -> str:
         """The throughput that the peak allows, and the one that can be hoped for, in words."""
         most = self.flops_per_s / self.flops_per_token
-        return f"at most {most:.6g} words/s at the published peak of {self}, {ATTAINABLE * most:.6g} at {_ATTAINED}"
+        hoped_for = f"{for_people(ATTAINABLE * most)} at {_ATTAINED}"
+        return f"at most {for_people(most)} words/s at the published peak of {self}, {hoped_for}"
 
     def __str__(self) -> str:
         return f"{self.topology.gpus} × {self.gpu} ({_rate(self.flops_per_s)}, {self.recipe.precision})"

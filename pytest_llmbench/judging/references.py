@@ -58,4 +58,4 @@ def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
     ]
     if all(fits):
         return None
-    return f"reference {reference.name} ({reference.threshold}) is for {wanted} at scale full; this run: {machine}"
+    return f"reference {reference.name} ({reference.asked}) is for {wanted} at scale full; this run: {machine}"

@@ -30,6 +30,6 @@ def describe(reference: Reference) -> list[str]:
     """Say what a reference is and where it comes from."""
     meant = str(reference.applies_to or "any machine")
     return [
-        f"reference: {reference.name} ({reference.threshold}) for {meant}",
+        f"reference: {reference.name} ({reference.asked}) for {meant}",
         f"  {' '.join(reference.why.split())} [{reference.source}, {reference.date}]",
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.logs import log_to_read
 from pytest_llmbench.core.errors import RunError, unknown
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import Quantity, for_people, told_apart
 from pytest_llmbench.core.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.references import Machine
@@ -59,7 +59,8 @@ class Measured(Quantity):
         return self._judged("<", other, super().__lt__(other))
 
     def _judged(self, op: str, other: object, holds: bool) -> bool:
-        object.__setattr__(self, "threshold", f"{op} {other}")
+        bound = other.plain if isinstance(other, Quantity) else other
+        object.__setattr__(self, "threshold", f"{op} {bound}")
         return holds
 
     __hash__ = Quantity.__hash__
@@ -132,12 +133,7 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
         threshold: the bound it missed.
         side: `below` or `above`.
     """
-    shown, bound = (
-        (quantity.exact if str(measured.to(threshold.unit)) == str(threshold) else str(quantity))
-        for quantity in (measured.to(threshold.unit), threshold)
-    )
-    percent = measured.difference_percent(threshold)
-    distance = f"{abs(percent):.3g} % " if percent is not None else ""
+    shown, bound = told_apart(measured.to(threshold.unit), threshold)
     record = measured.record
     log = log_to_read(record.logs)
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
@@ -147,13 +143,25 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     judged = f"; {window(record.recipe)}" if measured.statistic in STATISTICS else ""
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
-        f"measured {shown} is {distance}{side} the threshold {bound}",
+        f"measured {shown} is {_distance(measured, threshold, side)} the threshold {bound}",
         *([node] if node else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
         f"run: {record.key}{where}{job}",
         f"statistic: {measured.statistic} = {measured.metric.rule}{judged}",
     ]
+
+
+def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
+    """Say how far a number is from the bound it missed, in words that tell more than that it is nearly all."""
+    percent = measured.difference_percent(threshold)
+    if percent is None:
+        return side
+    if side == "below" and percent < -95.0 and measured.base > 0.0:
+        return f"only {for_people(100.0 + percent, 2)} % of"
+    if side == "above" and percent > 900.0:
+        return f"{for_people(1.0 + percent / 100.0, 3)} times"
+    return f"{for_people(abs(percent), 3)} % {side}"
 
 
 def _short(path: Path) -> str:

@@ -19,7 +19,7 @@ _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL)}
 def compared(run: Run, reference: Reference | None) -> list[str]:
     """The statistics of speed that a test compared with a threshold, but for one that is only a floor."""
     floor = reference if reference is not None and reference.floor else None
-    bounds = {f"{op} {bound}" for op, bound in floor.bounds} if floor is not None else set()
+    bounds = {f"{op} {bound.plain}" for op, bound in floor.bounds} if floor is not None else set()
     known = statistics_of(get_engine(run.record.recipe.engine))
     found = [
         measured.statistic

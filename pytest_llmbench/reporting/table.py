@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_llmbench.core.quantity import for_people
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict")
 _REASON_WIDTH = 100
 # So many hosts are named of a run; its record has all of them.
 _MOST_HOSTS = 8
+_BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 # Tests that share these share what is told under them.
 _ALIKE = ("verdict", "reason", "run_record")
 
@@ -64,7 +68,9 @@ def _wrapped(text: str) -> list[str]:
 def _cell(row: Mapping[str, object], column: str) -> str:
     if column == "measured":
         value = row.get("value")
-        return f"{value:,.6g} {row['unit']}" if isinstance(value, float | int) else "—"
+        return f"{for_people(value)} {row['unit']}" if isinstance(value, float | int) else "—"
+    if column == "threshold":
+        return _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]))}", str(row.get(column) or "—"))
     return str(row.get(column, "—")) or "—"
 
 

@@ -14,7 +14,7 @@ from tests.conftest import TEST_REFERENCES, TINY, UserFolder, read_junit
 TWO_TESTS = f"{TEST_REFERENCES}\n\ndef test_again(run, reference):\n    raise SystemExit\n"
 PLAIN = "def test_plain():\n    pass\n"
 AZURE = ("--cluster", "slurm", "--system", "ND96amsr_A100_v4", "--gpus-per-node", "8", "-k", "opt175b-azure_200k")
-NEEDS = ">= 200000 words/s needs 215.3 PFLOP/s"
+NEEDS = ">= 200,000 words/s needs 215.3 PFLOP/s"
 TAKES = "it would take at least 87 nodes at their peak, 133 at 65 % of it"
 
 

@@ -80,7 +80,7 @@ def test_throttling_is_a_failure(judge: Judge) -> None:
     """One sample of one GPU is enough, and the record says what held it."""
     result = judge(seen(0), seen(1, {20.0: {"clocks_event_reasons": 0x44}}))
     assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "FAIL"}, result.text
-    assert "measured 0.980392 % is above the threshold 0 %" in result.text
+    assert "measured 0.9804 % is above the threshold 0 %" in result.text
     reasons = [each["reasons"] for each in result.record()["telemetry"]]
     assert reasons == [{"power cap": 51}, {"power cap": 51, "hardware thermal slowdown": 1}]
 

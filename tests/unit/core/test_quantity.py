@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import UNITS, Quantity
+from pytest_llmbench.core.quantity import UNITS, Quantity, for_people, told_apart
 
 # Far enough from the largest float that every unit's factor leaves it finite.
 NUMBERS = st.floats(min_value=-1e280, max_value=1e280)
@@ -120,11 +120,38 @@ def test_exact_text_reads_back_as_the_same_number(quantity: Quantity) -> None:
 
 
 @given(QUANTITIES.filter(lambda quantity: quantity.unit != "1"))
-def test_text_for_people_reads_back_to_six_digits(quantity: Quantity) -> None:
-    """`str()` is a quantity again, rounded."""
-    again = Quantity(str(quantity))
-    assert again.unit == quantity.unit
-    assert again.value == pytest.approx(quantity.value, rel=1e-5)
+def test_text_reads_back_rounded(quantity: Quantity) -> None:
+    """For programs to six digits, for people to four."""
+    for text, rounded in ((quantity.plain, 1e-5), (str(quantity), 1e-3)):
+        again = Quantity(text)
+        assert again.unit == quantity.unit
+        assert again.value == pytest.approx(quantity.value, rel=rounded)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (921990.42, "921,990"), (1802020.0, "1,802,020"), (9e8, "900,000,000"), (2435.169, "2,435"),
+        (16.81912, "16.82"),
+        (2.0368, "2.037"), (0.05, "0.05"), (100.0, "100"), (0.0, "0"), (-1234.5, "-1,234"), (0.000123456, "0.0001235"),
+        (1.5e-6, "1.5e-06"), (1e15, "1e+15"), (float("inf"), "inf"),
+    ],
+)  # fmt: skip
+def test_numbers_for_people(value: float, text: str) -> None:
+    """Four digits, or all before the point, in groups of three."""
+    assert for_people(value) == text
+
+
+@given(QUANTITIES, QUANTITIES)
+def test_two_numbers_are_told_apart(one: Quantity, other: Quantity) -> None:
+    """Whatever differs looks different, with four digits where they are enough."""
+    assume(math.isfinite(other.value * UNITS[one.unit][1]))
+    texts = told_apart(one, Quantity(other.value, one.unit))
+    assert (texts[0] == texts[1]) == (one.value == other.value)
+    assert told_apart(Quantity("199999.5 words/s"), Quantity("200K words/s")) == (
+        "199,999.5 words/s",
+        "200,000 words/s",
+    )
 
 
 def test_a_word_is_a_token() -> None:

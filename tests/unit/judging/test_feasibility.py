@@ -62,7 +62,7 @@ def test_200k_words_of_175b_are_worked_out_by_hand() -> None:
     assert (found.nodes_at(1.0), found.nodes_at(0.65)) == (87, 133)
     assert found.impossible
     assert str(found) == (
-        "opt175b-r: >= 200000 words/s needs 215.3 PFLOP/s, 10.8 times the published peak of 64 × A100-SXM4-80GB "
+        "opt175b-r: >= 200,000 words/s needs 215.3 PFLOP/s, 10.8 times the published peak of 64 × A100-SXM4-80GB "
         "(19.97 PFLOP/s, bf16): it would take at least 87 nodes at their peak, 133 at 65 % of it"
     )
 
@@ -79,7 +79,7 @@ def test_on_enough_nodes_it_is_bold_and_on_more_it_is_neither() -> None:
 def test_the_peak_says_what_it_allows() -> None:
     """The throughput at the peak asks for all of it."""
     assert peak().limit == (
-        "at most 18548.4 words/s at the published peak of 64 × A100-SXM4-80GB (19.97 PFLOP/s, bf16), 12056.5 at "
+        "at most 18,548 words/s at the published peak of 64 × A100-SXM4-80GB (19.97 PFLOP/s, bf16), 12,056 at "
         "65 % of it"
     )
     most = peak().flops_per_s / flops_per_token(OPT_175B.model, 2048)

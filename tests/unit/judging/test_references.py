@@ -95,6 +95,6 @@ def test_the_reason_names_both_machines() -> None:
     """Who reads that a reference was not judged learns what it is for and what ran instead."""
     machine = Machine(system="local", device="cpu", gpus=0, nodes=1, scale="smoke")
     assert why_not_applicable(reference(AppliesTo(gpu="A100-SXM4-80GB", gpus=8)), machine) == (
-        "reference r (>= 200000 words/s) is for 8 × A100-SXM4-80GB at scale full; "
+        "reference r (>= 200,000 words/s) is for 8 × A100-SXM4-80GB at scale full; "
         "this run: cpu, 1 node, system local, scale smoke"
     )

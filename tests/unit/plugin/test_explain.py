@@ -34,5 +34,5 @@ def test_the_slow_node_is_named(rates: tuple[float, ...], said: str) -> None:
     )  # fmt: skip
     lines = explain_comparison(">=", Measured("throughput", metric, record), Quantity("200000 words/s"))
     assert lines is not None
-    assert lines[0].startswith("measured 150000 words/s is 25 % below")
+    assert lines[0].startswith("measured 150,000 words/s is 25 % below the threshold 200,000 words/s")
     assert lines[1].startswith(said)

@@ -62,7 +62,7 @@ def test_runs_are_rows_in_the_order_of_their_groups(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (batch.reference.name, batch.applies) == ("lambda_900_per_node", True)
     assert list(batch.describe()) == [
-        ("", f"chat_350m_bs24_zero0: 4 runs, success from 1800 samples/s on; {HEADER} | verdict"),
+        ("", f"chat_350m_bs24_zero0: 4 runs, success from 1,800 samples/s on; {HEADER} | verdict"),
         ("PASS", '  chat_350m_bs24_zero0-group1: "n1, n2",1874.1065,Success | PASS'),
         ("FAIL", '  chat_350m_bs24_zero0-group2: "n3, n4",1799.9999,Fail | FAIL'),
         ("ERROR", '  chat_350m_bs24_zero0-group3: "n5, n6",-1,Fail | ERROR (time_limit)'),

@@ -19,8 +19,8 @@ PASSED = {
 def test_a_test_is_a_line_under_a_header() -> None:
     """Columns line up, numbers have their unit, and thousands are grouped."""
     assert list(render([PASSED])) == [
-        ("", "run      nodes  statistic   measured         threshold          verdict"),
-        ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200000 words/s  PASS"),
+        ("", "run      nodes  statistic   measured         threshold           verdict"),
+        ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200,000 words/s  PASS"),
     ]
 
 
