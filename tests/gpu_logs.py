@@ -46,7 +46,7 @@ def samples(until_s: float, changes: Mapping[float, Mapping[str, Any]] | None = 
 def step(number: int, seconds: float = 1.0) -> StepEvent:
     """A step of a run whose steps take so long each, one after the other from `BEGIN` on."""
     return StepEvent(
-        step=number, seconds=seconds, tokens=128, samples=4, loss=5.0 - 0.01 * number, grad_norm=1.0,
+        step=number, seconds=seconds, tokens=128, samples=4, loss=5.0 - 0.01 * number, grad_norm=1.0 + 0.01 * number,
         peak_memory_bytes=2**30, time=BEGIN + number * seconds,
     )  # fmt: skip
 
