@@ -66,8 +66,8 @@ _REASONS = (
         why="an event file alone says each number once, and its check sums find all damage but one with new sums",
     ),
     Reason(
-        logs="nvlink: .*", kinds="splice two logs", statistics="verdict",
-        why="joined at the right line, two outputs are word for word that of a node whose links are all up",
+        logs="(nvlink|nvidia_smi): .*", kinds="splice two logs", statistics="verdict",
+        why="joined at the right line, two outputs are word for word that of a node that is in order",
     ),
     Reason(
         logs="gnu_time: .*", kinds=".*", statistics="elapsed",

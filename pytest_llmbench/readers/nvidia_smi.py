@@ -16,6 +16,12 @@ _ROOT = "nvidia_smi_log"
 # Slowdowns that no setting causes.
 _FAULTS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 
+# Of each GPU there is at most one of these; the first would hide what the second says.
+_ONCE = frozenset({
+    "clocks_event_reasons", "clocks_throttle_reasons", "ecc_errors", "ecc_mode", "fabric", "fb_memory_usage", "pci",
+    "processes", "remapped_rows", "retired_pages", "uuid",
+})  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
@@ -122,6 +128,12 @@ def read_smi(printed: str) -> Smi:
         root = ET.fromstring(start + body + end)  # noqa: S314 - the driver's own, and without its DOCTYPE no entities
     except ET.ParseError as error:
         raise RunError("unreadable", f"nvidia-smi -q -x printed what is no XML: {error}") from error
+    for gpu in root.findall("gpu"):
+        twice = _ONCE & {child.tag for place, child in enumerate(gpu) if gpu.find(child.tag) is not gpu[place]}
+        if twice:
+            raise RunError(
+                "unreadable", f"nvidia-smi -q -x says {min(twice)} twice of GPU {gpu.get('id')}: two in one?"
+            )
     gpus = tuple(_gpu(index, element) for index, element in enumerate(root.findall("gpu")))
     if number(root, "attached_gpus") != len(gpus):
         said = text(root, "attached_gpus")

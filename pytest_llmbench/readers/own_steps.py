@@ -87,11 +87,14 @@ class Summary:
     def _unlike_times(self) -> str | None:
         """Compare each duration with the time since the end of the step before, and all of them with all of it."""
         since, seconds = self._times[0], 0.0
-        slack, share = (_STAMP_S, _STAMP_SHARE) if self._logged else (max(self._seconds), _OLD_STAMP_SHARE)
+        longest = sorted(self._seconds)[-2:]
         for number, before, time, duration in zip(
             self._numbers[1:], self._times, self._times[1:], self._seconds[1:], strict=False
         ):
             seconds += duration
+            slack, share = _STAMP_S, _STAMP_SHARE
+            if not self._logged:  # as long as another step took, so that no duration excuses itself
+                slack, share = longest[0 if duration == longest[-1] else -1], _OLD_STAMP_SHARE
             for passed, took, what in (
                 (time - before, duration, f"step {number} took {duration:.4g} s"),
                 (time - since, seconds, f"the steps up to {number} took {seconds:.4g} s"),

@@ -136,8 +136,8 @@ def _error(seconds: Sequence[float]) -> _Error:
 def _standard_error(residuals: Sequence[float]) -> float:
     """The standard error of a mean by its residuals, of which neighbours may be alike."""
     squares = math.fsum(each * each for each in residuals)
-    if not squares:
-        return 0.0
+    if not squares or math.isinf(squares):
+        return squares
     products = math.fsum(one * other for one, other in pairwise(residuals))
     alike = min(max(0.0, products / squares), _MOST_ALIKE)
     count = len(residuals)

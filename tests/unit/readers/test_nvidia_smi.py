@@ -103,3 +103,10 @@ def test_a_gpu_that_is_not_listed_is_noticed() -> None:
     """The document counts its GPUs."""
     with pytest.raises(RunError, match="attached_gpus 2, and lists 1"):
         read_smi(_HEALTHY.replace("<attached_gpus>1<", "<attached_gpus>2<"))
+
+
+def test_two_outputs_in_one_are_refused() -> None:
+    """The first part of a GPU would hide what the second one says."""
+    bad = "<ecc_errors><volatile><dram_uncorrectable>3</dram_uncorrectable></volatile></ecc_errors></gpu>"
+    with pytest.raises(RunError, match="says ecc_errors twice of GPU"):
+        read_smi(_HEALTHY.replace("</gpu>", bad))

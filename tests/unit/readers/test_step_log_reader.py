@@ -305,3 +305,16 @@ def test_garbage_between_lines_changes_no_number(garbage: list[tuple[int, bytes]
         soiled = run(b"".join(lines))
     assert (soiled.steps, soiled.ranks) == (clean.steps, clean.ranks)
     assert len(soiled.unreadable) == len(garbage)
+
+
+@pytest.mark.parametrize("seconds", [30.0, 1e300])
+def test_no_duration_excuses_itself(read: Read, seconds: float) -> None:
+    """Logs of schema version 1 may be late by a step, but not by the very one that is too long."""
+    steps = [step(n, seconds=1.0, time=1.7e9 + n, loss=5 - n / 10, grad_norm=1 + n / 10) for n in range(1, 9)]
+    (rank,) = read(b"".join([start(), *steps, END])).ranks
+    assert rank.steps is not None
+    assert rank.steps.unlike_times is None
+    steps[4] = step(5, seconds=seconds, time=1.7e9 + 5, loss=4.5, grad_norm=1.5)
+    (rank,) = read(b"".join([start(), *steps, END])).ranks
+    assert rank.steps is not None
+    assert f"step 5 took {seconds:.4g} s and ended 1 s after" in (rank.steps.unlike_times or "")
