@@ -168,7 +168,7 @@ def _ranks(
     name: str, files: dict[str, bytes], judge: Judge, telling: re.Pattern[bytes] = re.compile(rb".")
 ) -> Iterator[Subject]:
     """Step logs, of which each rank's has to say that it ended."""
-    proof = rb'"event":"end"'
+    proof = rb'"event"\s*:\s*"end"'  # between its words JSON may have blanks
     whole = Subject(
         name=name, files=files, judge=judge, telling=telling,
         proves=lambda left: all(re.search(proof, text) for text in left.values()),
