@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.quantity import for_people
 from tests.conftest import Result, UserFolder
 from tests.standin import Edit, MegatronLM, alive, iteration
 
@@ -139,7 +140,7 @@ def test_what_a_log_says_decides(megatron: MegatronLM, subtests: pytest.Subtests
             assert said in message
             assert record["metrics"] == {}
             throughput = record["unjudged"]["throughput"]["value"]
-            assert f"its log gives throughput {throughput:.6g} words/s, which is no verdict" in message
+            assert f"its log gives throughput {for_people(throughput)} words/s, which is no verdict" in message
     assert result.text.count("which is no verdict") == len(WRONG)
     assert result.record("no_end")["provenance"]["exit_code"] == "0"
     with subtests.test("a failure after the end costs nothing: all the work was done and proved"):

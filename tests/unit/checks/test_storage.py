@@ -118,7 +118,7 @@ def test_a_slow_node_is_named(tmp_path: Path) -> None:
     slow = {**_GOOD, "read_s": 1.0}
     report = judged(tmp_path, _GOOD, _GOOD, slow, _GOOD)
     assert [(f.host, f.kind) for f in report.findings] == [("n2", "outlier")]
-    assert "read 1.07374 GB/s is 75.0% below" in report.findings[0].message
+    assert "read 1.074 GB/s is 75.0% below" in report.findings[0].message
     assert not judged(tmp_path, _GOOD, slow).findings
 
 
