@@ -165,7 +165,8 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if silent:
         words = outcome.job.last_words()
         first = _first_to_end(silent, words)
-        said = f"; the launcher says: {' / '.join(words.splitlines()[:3])}" if words else ""
+        errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
+        said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
         names = ", ".join(_rank(info) for info in first[:4])
         return _told(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
     if failed:

@@ -61,6 +61,7 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: typ
     assert "rank_died" in message
     assert f"(pid {pid})" in message
     assert f"(pid {watch.pid(session, 'tiny', 0)})" not in message  # srun ended it, because of the other
+    assert "the launcher says: srun: error: " in message  # and nothing that it says of healthy runs as well
     queue.wait_until_empty(session, 30)
 
 
