@@ -105,6 +105,8 @@ def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) 
         os.kill(orphan, signal.SIGSTOP)  # else they may end themselves before the second session has begun
     first.kill()
     first.wait()  # and not until its pipe is closed: who started the orphans may have it
+    assert first.stdout is not None
+    first.stdout.close()
     second = user.start("--cluster", "local", "-n0", "-k", "tiny", "--run-dir", "second")
     wait_until(lambda: list(user.path.glob("second/*/owner")))
     time.sleep(2.0)
