@@ -219,6 +219,17 @@ def user(pytester: pytest.Pytester) -> Iterator[UserFolder]:
             process.communicate()
 
 
+def trained_in(folder: Path, *args: str) -> Path:
+    """Run pytest in a user's folder that many tests share, which has to pass; return the folder."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "tiny", *args],
+        cwd=folder, env={**clean, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
 def steps_logged(session: Path, run: str = "tiny", rank: int = 0) -> int:
     """How many steps a rank has logged so far."""
     log = session / "runs" / run / "steps" / f"rank-{rank:05d}.jsonl"

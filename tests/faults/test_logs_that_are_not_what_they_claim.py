@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipes import load_recipes
 from pytest_llmbench.core.records import RunRecord
-from tests.conftest import NOT_THE_USERS, TEST_REFERENCES, UserFolder
+from tests.conftest import TEST_REFERENCES, UserFolder, trained_in
 from tests.standin import MegatronLM
 
 Damage = Callable[["Logs"], object]
@@ -99,13 +96,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     megatron = MegatronLM(user)
     megatron.install()
     megatron.recipe()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--system", "here.yaml", "-k", "tiny"],
-        cwd=folder, env={**clean, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return folder
+    return trained_in(folder, "--system", "here.yaml")
 
 
 @pytest.fixture

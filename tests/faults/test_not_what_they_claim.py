@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipes import load_recipes
 from pytest_llmbench.core.records import RunRecord
-from tests.conftest import NOT_THE_USERS, TEST_REFERENCES, TINY
+from tests.conftest import TEST_REFERENCES, TINY, trained_in
 
 DAY_S = 86400.0
 STEPS = TINY["steps"]
@@ -106,13 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\nllmbench_require_verdict = no\n")
     (folder / "recipes" / "tiny.yaml").write_text(json.dumps({"family": "tiny", "recipes": {"tiny": {**TINY}}}))
     (folder / "test_user.py").write_text(TEST_REFERENCES)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--cluster", "local", "-k", "tiny"],
-        cwd=folder, env={**clean, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return folder
+    return trained_in(folder, "--cluster", "local")
 
 
 @pytest.fixture

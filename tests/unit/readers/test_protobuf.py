@@ -7,16 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.readers.protobuf import FIXED32, FIXED64, LENGTH, VARINT, Field, Malformed, fields, signed
-
-
-def varint(value: int) -> bytes:
-    """Encode an int64 as protocol buffers do."""
-    value &= (1 << 64) - 1
-    parts = []
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
+from tests.events import varint
 
 
 def test_the_examples_of_the_documentation() -> None:
