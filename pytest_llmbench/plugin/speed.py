@@ -93,7 +93,7 @@ def _advice(run: RunSpec, left_out: bool) -> str:
         return "At scale smoke no threshold for a machine is judged: use --scale full on the hardware that it is for"
     return (
         f"Write a reference for this machine: in its system file, references: {run.recipe.name}: "
-        '(how-to guide, "Set a site\'s own threshold")'
+        '(how-to guide "Set your own threshold")'
     )
 
 
