@@ -8,12 +8,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.plugin.unfinished import report_of
 
 
 class _OwnReport(LogXML):
@@ -71,7 +72,7 @@ class JUnit:
         """Add its properties to a test that has its outcome, and whose teardown nobody reports."""
         report = self._config.stash.get(xml_key, None)
         if report is not None:
-            report.pytest_runtest_logreport(_test_report(report, nodeid, properties, "teardown", "passed"))
+            _add(report, report_of(nodeid, properties, "teardown", "passed"))
 
     def describe_session(self, properties: Mapping[str, str]) -> None:
         """Add suite properties: what the whole session was run on."""
@@ -110,24 +111,13 @@ def _writer(config: pytest.Config, path: Path) -> _OwnReport:
 
 
 def _add_error(writer: LogXML, nodeid: str, properties: Mapping[str, Any]) -> None:
-    writer.pytest_runtest_logreport(_test_report(writer, nodeid, properties, "setup", "failed"))
-    writer.pytest_runtest_logreport(_test_report(writer, nodeid, properties, "teardown", "passed"))
+    _add(writer, report_of(nodeid, properties, "setup", "failed"))
+    _add(writer, report_of(nodeid, properties, "teardown", "passed"))
 
 
-def _test_report(
-    writer: LogXML,
-    nodeid: str,
-    properties: Mapping[str, Any],
-    when: Literal["setup", "teardown"],
-    outcome: Literal["passed", "failed"],
-) -> pytest.TestReport:
-    """A report of a test as pytest makes it; of a test case that is open already, by the worker that opened it."""
-    file = nodeid.split("::", maxsplit=1)[0]
-    longrepr = str(properties["reason"]) if outcome == "failed" else None
-    report = pytest.TestReport(
-        nodeid, (file, None, file), {}, outcome, longrepr, when, user_properties=properties.items()
-    )
-    workers = [worker for case, worker in writer.node_reporters if str(case) == nodeid and worker is not None]
+def _add(writer: LogXML, report: pytest.TestReport) -> None:
+    """Add a report; to a test case that is open already, as of the worker that opened it."""
+    workers = [worker for case, worker in writer.node_reporters if str(case) == report.nodeid and worker is not None]
     if workers:
         report.node = workers[-1]  # type: ignore[attr-defined]  # as xdist does
-    return report
+    writer.pytest_runtest_logreport(report)

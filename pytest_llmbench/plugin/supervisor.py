@@ -28,7 +28,7 @@ from pytest_llmbench.plugin.progress import Progress
 from pytest_llmbench.plugin.provenance import suite_properties
 from pytest_llmbench.plugin.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.speed import EXIT_CODE
-from pytest_llmbench.plugin.unfinished import Reports, verdict_of_unfinished
+from pytest_llmbench.plugin.unfinished import Reports, report_of, verdict_of_unfinished
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.reporting.batches import Batch, batches
 from pytest_llmbench.reporting.benchmark_json import add_rounds
@@ -46,6 +46,7 @@ class Supervisor:
         self._progress = progress
         self._junit = JUnit(config, bench.session.folder / "junit.xml")
         self._rows: list[Mapping[str, Any]] = []
+        self._unreported: list[pytest.TestReport] = []
         self._batches: list[Batch] = []
         self._in_earnest = False
         self._unjudged: Mapping[str, Sequence[str]] = {}
@@ -157,8 +158,11 @@ class Supervisor:
         for test in tests:
             properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.runner))
             self._rows.append({**properties, "test": test.test.test})
-            add = self._junit.close if test.crash or test.told is not None else self._junit.add_error
-            add(test.test.test, properties)
+            if test.crash or test.told is not None:
+                self._junit.close(test.test.test, properties)
+            else:
+                self._junit.add_error(test.test.test, properties)
+                self._unreported.append(report_of(test.test.test, properties, "setup", "failed"))
         if tests and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.runner is not None:
@@ -187,7 +191,8 @@ class Supervisor:
             self._progress.note(f"a report cannot be written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the verdict table."""
+        """Print the verdict table, and leave the tests that nothing else reports to pytest's own list of errors."""
+        terminal.add_errors(terminalreporter, self._unreported)
         if checked := [row for row in self._rows if "check" in row]:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:

@@ -43,6 +43,12 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     ]
 
 
+def add_errors(reporter: pytest.TerminalReporter, errors: Sequence[pytest.TestReport]) -> None:
+    """Have pytest list these tests in its short summary and count them in its last line, as the XML file does."""
+    if errors:
+        reporter._add_stats("error", errors)  # noqa: SLF001 - `stats` alone leaves the last line green
+
+
 def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
     """Print how each check ended, and every node that is not fit with what to do about it."""
     reporter.section("llmbench health", sep="=")

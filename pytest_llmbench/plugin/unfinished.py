@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -100,3 +100,17 @@ def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[st
     if test.told is not None:
         return dict(test.told)
     return {**facts, "verdict": str(Verdict.ERROR), "reason": test.why}
+
+
+def report_of(
+    nodeid: str,
+    properties: Mapping[str, Any],
+    when: Literal["setup", "teardown"],
+    outcome: Literal["passed", "failed"],
+) -> pytest.TestReport:
+    """A report as pytest makes it, of a test that pytest reports nothing of."""
+    file = nodeid.split("::", maxsplit=1)[0]
+    longrepr = str(properties["reason"]) if outcome == "failed" else None
+    return pytest.TestReport(
+        nodeid, (file, None, file), {}, outcome, longrepr, when, user_properties=properties.items()
+    )
