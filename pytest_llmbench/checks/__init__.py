@@ -1,1 +1,1 @@
-"""Checks: each module here validates one thing about hosts, GPUs, links or storage, and provides `CHECKS`."""
+"""Checks: each validates one thing about hosts, GPUs, links or storage, and has a line of pyproject.toml."""

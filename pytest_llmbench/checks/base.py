@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import PositiveFloat
 
-from pytest_llmbench import checks
 from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.errors import unknown
+from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.recipes import Scale
 from pytest_llmbench.core.reference import Reference
@@ -23,8 +20,6 @@ from pytest_llmbench.core.topology import Device
 
 # In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
 FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
-
-_NOT_CHECKS = {"base"}
 
 Options = TypeVar("Options", bound=Strict)
 
@@ -160,10 +155,10 @@ class CheckSettings(Strict):
 
 
 class Check(Protocol):
-    """One validation. A module of this package provides some as `CHECKS`.
+    """One validation. A package announces its checks in the entry points `pytest_llmbench.checks`.
 
     Attributes:
-        name: names the test case and the folder, such as `limits`.
+        name: names the test case and the folder, such as `limits`; the name under which it is announced.
         family: one of `FAMILIES`.
         scope: `node`, when every node has a verdict of its own, or `cluster`.
         summary: what it answers, in a line.
@@ -202,13 +197,17 @@ def deadline_of(check: Check, settings: CheckSettings) -> float:
     return settings.deadline_s or check.deadline_s
 
 
-@cache
+def _of_no_family(check: Check) -> str | None:
+    return unknown("family", check.family, FAMILIES) if check.family not in FAMILIES else None
+
+
+CHECKS: Extensions[Check] = Extensions("check", "pytest_llmbench.checks", Check, _of_no_family)
+
+
 def all_checks() -> dict[str, Check]:
-    """Every check there is by name, in the order they run."""
-    found: list[Check] = []
-    for module in sorted(pkgutil.iter_modules(checks.__path__), key=lambda each: each.name):
-        if module.name not in _NOT_CHECKS and not module.name.startswith("_"):
-            found.extend(importlib.import_module(f"{checks.__name__}.{module.name}").CHECKS)
+    """Every check that can be used, by name, in the order they run."""
+    broken = CHECKS.broken()
+    found = [get_check(name) for name in CHECKS.names() if name not in broken]
     found.sort(key=lambda check: FAMILIES.index(check.family))
     return {check.name: check for check in found}
 
@@ -218,7 +217,6 @@ def get_check(name: str) -> Check:
 
     Raises:
         ConfigError: there is none of that name.
+        ExtensionError: there is one, and it cannot be used.
     """
-    if name not in all_checks():
-        raise ConfigError(unknown("check", name, all_checks()))
-    return all_checks()[name]
+    return CHECKS.load(name)

@@ -198,4 +198,4 @@ def _named(options: CollectivesOptions) -> str:
     return f"collectives-{hashlib.sha256(options.model_dump_json().encode()).hexdigest()[:8]}"
 
 
-CHECKS: tuple[Check, ...] = tuple(Collective(name) for name in COLLECTIVES)
+CHECKS: Mapping[str, Check] = {name: Collective(name) for name in COLLECTIVES}

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pytest_llmbench.checks._answers import one_per_host
 from pytest_llmbench.checks._dcgm_verdict import Expected, Judged, judge
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, Site, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, Site, options_of
 from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.schema import Strict
 
@@ -109,6 +109,3 @@ def _evidence(told: Mapping[str, Any], judged: Judged) -> dict[str, Any]:
     """What the record keeps of a node's diagnostic; a longer output is cut there, and was read whole."""
     read = {"version": judged.diagnosis.version, "driver": judged.diagnosis.driver, "gpus": judged.diagnosis.gpus}
     return {**told, "stdout": told["stdout"][:_LONGEST], **read}
-
-
-CHECKS: tuple[Check, ...] = (Dcgm(),)

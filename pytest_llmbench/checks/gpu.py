@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from pytest_llmbench.checks._alike import unlike
 from pytest_llmbench.checks._gpu_nodes import Nodes, PerGpu, fault, subject
-from pytest_llmbench.checks.base import Check, NoOptions
+from pytest_llmbench.checks.base import NoOptions
 from pytest_llmbench.core.health import Finding, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.readers.nvidia_smi import Gpu
@@ -156,6 +156,3 @@ class Processes(PerGpu):
             message = f"{used:g} MiB of its memory are in use, and no process is to be seen"
             action = "look for a process of another container; if there is none, reset the GPU"
             yield fault(gpu, "memory_in_use", Severity.RESET, message, action)
-
-
-CHECKS: tuple[Check, ...] = (Pcie(), Throttle(), Processes())

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pytest_llmbench.checks._alike import unlike
 from pytest_llmbench.checks._gpu_nodes import NO_GPUS, Nodes, ask_nodes, fault, subject
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
 from pytest_llmbench.core.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.references import same_gpu
@@ -171,6 +171,3 @@ def _unknown(nodes: Nodes, site: Site, options: InventoryOptions) -> dict[str, s
         if missing:
             told.setdefault(host, f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}")
     return told
-
-
-CHECKS: tuple[Check, ...] = (Inventory(),)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pydantic import NonNegativeInt
 
 from pytest_llmbench.checks._gpu_nodes import PerGpu, fault
-from pytest_llmbench.checks.base import Check
 from pytest_llmbench.core.health import Finding, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.readers.nvidia_smi import Gpu
@@ -70,6 +69,3 @@ class Ecc(PerGpu):
         if gpu.correctable is not None and gpu.correctable > options.correctable:
             message = f"{gpu.correctable:g} corrected ECC errors since the driver was loaded"
             yield fault(gpu, "ecc_correctable", Severity.MONITOR, message, "watch whether they become more")
-
-
-CHECKS: tuple[Check, ...] = (Ecc(),)

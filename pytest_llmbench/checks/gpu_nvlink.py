@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt, PositiveFloat
 
 from pytest_llmbench.checks._alike import unlike
 from pytest_llmbench.checks._gpu_nodes import NO_GPUS, Nodes, ask_nodes
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -136,6 +136,3 @@ def _fabric(nodes: Nodes) -> Iterator[Finding]:
 
 def _shown(gpus: Mapping[int, Links]) -> list[dict[str, Any]]:
     return [{"gpu": gpu, "speeds_gb_s": list(each.speeds)} for gpu, each in gpus.items()]
-
-
-CHECKS: tuple[Check, ...] = (Nvlink(),)

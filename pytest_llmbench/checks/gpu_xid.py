@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pytest_llmbench.checks._gpu_nodes import NO_GPUS, ask_nodes, subject
 from pytest_llmbench.checks._gpu_xids import meaning
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.core.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.readers.kernel_log import DriverLog, Event, read_driver_log
@@ -105,6 +105,3 @@ def _why_unjudged(told: Mapping[str, Any], log: DriverLog, options: XidOptions) 
 def _evidence(told: Mapping[str, Any]) -> dict[str, Any]:
     """The log with those lines alone that tell of errors: the driver says much when it is loaded."""
     return {**told, "lines": [line for line in told["lines"] if "Xid" in line or "fallen off" in line][-200:]}
-
-
-CHECKS: tuple[Check, ...] = (Xid(),)

@@ -12,7 +12,7 @@ from pydantic import PositiveFloat
 from pytest_llmbench.checks._answers import one_per_host
 from pytest_llmbench.checks._host import Facts, HostCheck, below
 from pytest_llmbench.checks._host_file_systems import has_one_clock, kind_of
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
 from pytest_llmbench.core.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -134,6 +134,3 @@ def _off(host: str, message: str, limit_s: float) -> Finding:
         message=f"{message}; {limit_s:g} s are allowed",
         action=_ACTION,
     )
-
-
-CHECKS: tuple[Check, ...] = (Clock(),)

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks._answers import one_per_host
 from pytest_llmbench.checks._host import HostCheck, below
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
 from pytest_llmbench.core.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -88,6 +88,3 @@ def wrong_with(name: str, room: Mapping[str, Any], options: DiskOptions) -> Iter
         if percent < options.free_inodes_percent:
             asked = f"{options.free_inodes_percent:g} %"
             yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free, {asked} are asked", _ACTION
-
-
-CHECKS: tuple[Check, ...] = (Disk(),)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_llmbench.checks._host import HostCheck, ask_hosts, named_paths, variables
 from pytest_llmbench.checks._host_devices import RULES, Rule, chosen
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
 from pytest_llmbench.core.health import Finding, Report, Severity
 
 # The kernel knows no state of some interfaces that work, `lo` for one.
@@ -86,6 +86,3 @@ def _device_variables(site: Site) -> dict[tuple[str, str], str]:
         for name in RULES
         if env.get(name, "").strip()
     }
-
-
-CHECKS: tuple[Check, ...] = (EnvironmentCheck(),)

@@ -9,7 +9,7 @@ from pytest_llmbench.checks._answers import one_per_host
 from pytest_llmbench.checks._host import Facts, HostCheck, variables
 from pytest_llmbench.checks._host_alike import few
 from pytest_llmbench.checks._host_file_systems import is_network, kind_of
-from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of
 from pytest_llmbench.core.health import Finding, Report, Severity
 
 _VARIABLES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR")
@@ -103,6 +103,3 @@ def _named(site: Site) -> dict[str, str]:
         for name in _VARIABLES
         if where != "env" and name in env
     }
-
-
-CHECKS: tuple[Check, ...] = (JitCache(),)

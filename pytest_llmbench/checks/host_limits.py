@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks._host import HostCheck, ask_hosts
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
 from pytest_llmbench.core.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -105,6 +105,3 @@ def _words(limit: int | None) -> str:
 def _value(name: str, needed: int | None) -> str:
     """What `ulimit` takes: locked memory in KiB, rounded up."""
     return _words(-(-needed // 1024) if needed is not None and name == "memlock" else needed)
-
-
-CHECKS: tuple[Check, ...] = (Limits(),)

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks._host import HostCheck, ask_hosts, below
 from pytest_llmbench.checks._host_alike import alike_in_size, differing
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.core.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -95,6 +95,3 @@ def _used(host: str, free: int, total: int) -> Finding:
         message=f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are available before anything has started",
         action=_ACTION,
     )
-
-
-CHECKS: tuple[Check, ...] = (Memory(),)

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_llmbench.checks._answers import one_per_host
 from pytest_llmbench.checks._host import Facts, HostCheck
 from pytest_llmbench.checks._host_file_systems import kind_of
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, deadline_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.health import Finding, Report, Severity
 
@@ -79,6 +79,3 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except OSError:
         return None
-
-
-CHECKS: tuple[Check, ...] = (SharedFolder(),)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks._host import HostCheck, ask_hosts
 from pytest_llmbench.checks._host_alike import differing
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.core.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -84,6 +84,3 @@ def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
 def _number(version: str) -> tuple[int, ...]:
     """The first two parts of a version such as 12.4."""
     return tuple(int(part) for part in version.split(".")[:2])
-
-
-CHECKS: tuple[Check, ...] = (Software(),)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_llmbench.checks._host import HostCheck, ask_hosts
 from pytest_llmbench.checks._host_alike import differing
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet
+from pytest_llmbench.checks.base import CheckSettings, Fleet
 from pytest_llmbench.checks.host_memory import meminfo
 from pytest_llmbench.core.health import Finding, Report, Severity
 
@@ -87,6 +87,3 @@ def swap(text: str) -> int:
     """Bytes that are swapped out, by the text of `/proc/meminfo`."""
     sizes = meminfo(text)
     return sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)
-
-
-CHECKS: tuple[Check, ...] = (Tuning(),)

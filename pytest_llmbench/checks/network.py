@@ -16,9 +16,8 @@ from pytest_llmbench.checks._culprits import evidence_of, findings_of, readings_
 from pytest_llmbench.checks._groups import Field
 from pytest_llmbench.checks._hunt import Hunt, hunt
 from pytest_llmbench.checks._network_options import Bounds, NetworkOptions
-from pytest_llmbench.checks._nvlink import Nvlink
 from pytest_llmbench.checks._whole import Whole, measure_whole
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, deadline_of, options_of
 from pytest_llmbench.core.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.outliers import outliers
@@ -192,6 +191,3 @@ def _latencies(found: Hunt, gpus: int) -> list[Reading]:
             name, value = "pair_latency_median", median(values)
             readings.append(Reading(host=host, statistic=name, value=value, unit="us", nodes=2, gpus=2 * gpus))
     return readings
-
-
-CHECKS: tuple[Check, ...] = (Nvlink(), Rail(), Pairs())

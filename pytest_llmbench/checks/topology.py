@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from pytest_llmbench.checks._agreement import dissenters
 from pytest_llmbench.checks._answers import one_per_host
 from pytest_llmbench.checks._topology_file import render
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, Site, deadline_of, options_of
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.health import Finding, Report, Severity
@@ -185,6 +185,3 @@ def _brief(answer: Mapping[str, Any]) -> dict[str, Any] | None:
     """The installed file without its text, which is on the node."""
     installed = answer["installed"]
     return None if installed is None else {name: value for name, value in installed.items() if name != "text"}
-
-
-CHECKS: tuple[Check, ...] = (NcclTopology(),)

@@ -126,12 +126,14 @@ class Plan(Strict):
         checks: names of the checks that the nodes are validated with, in the order they run.
         gate: whether runs stay away from nodes that a check found unfit.
         tests: the tests that wait, in their order.
+        refused: why nothing of all this can be done; then the rest is empty.
     """
 
     runs: tuple[RunSpec, ...]
     checks: tuple[str, ...] = ()
     gate: bool = False
     tests: tuple[Declared, ...] = ()
+    refused: str | None = None
 
     @property
     def empty(self) -> bool:

@@ -162,7 +162,7 @@ class Recipe(Strict):
 
     Attributes:
         name: how `-k` and reports call it.
-        engine: one of the modules of `pytest_llmbench.engines`.
+        engine: the name of an engine, ours or one that another package brings.
         options: what only this engine knows; its own model says what may be in there.
         nodes, gpus_per_node: the shape it was published for; `--nodes` and `--gpus-per-node` override.
         global_batch_size: sequences per optimizer step over all ranks. Absent where the batch grows with the

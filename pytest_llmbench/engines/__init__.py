@@ -1,1 +1,1 @@
-"""Floor 2: one module per engine behind one Protocol. Adding an engine is adding its file here."""
+"""Floor 2: one module per engine behind one Protocol. Adding one takes its file here, and a line of pyproject.toml."""

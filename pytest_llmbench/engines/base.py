@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from pytest_llmbench import engines
 from pytest_llmbench.core.claims import Asks
 from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.expected import Expected
+from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipes import Recipe
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.series import Progress, StepSeries
 from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.statistics import STATISTICS, Statistic
-
-_NOT_ENGINES = {"base"}
 
 Options = TypeVar("Options", bound=Strict)
 
@@ -117,10 +112,10 @@ Evaluate = Callable[[Sequence[BatchLog], float], bytes]
 
 
 class Engine(Protocol):
-    """The framework that trains. A module of this package provides one as `ENGINE`.
+    """The framework that trains. A package announces its engines in the entry points `pytest_llmbench.engines`.
 
     Attributes:
-        name: the module's.
+        name: the name under which it is announced.
         kind: `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is
             a command that is known by its log alone.
         options: the model of a recipe's `options`.
@@ -176,12 +171,12 @@ class NoOptions(Strict):
     """The options of an engine that has none."""
 
 
+ENGINES: Extensions[Engine] = Extensions("engine", "pytest_llmbench.engines", Engine)
+
+
 def engine_names() -> list[str]:
-    """Names of every engine this package has, without importing any."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(engines.__path__)
-        if module.name not in _NOT_ENGINES and not module.name.startswith("_")
-    )  # fmt: skip
+    """Names of every engine there is, without importing any."""
+    return ENGINES.names()
 
 
 def get_engine(name: str) -> Engine:
@@ -189,11 +184,9 @@ def get_engine(name: str) -> Engine:
 
     Raises:
         ConfigError: there is no engine of that name.
+        ExtensionError: there is one, and it cannot be used.
     """
-    if name not in engine_names():
-        raise ConfigError(unknown("engine", name, engine_names()))
-    engine: Engine = importlib.import_module(f"{engines.__name__}.{name}").ENGINE
-    return engine
+    return ENGINES.load(name)
 
 
 def statistics_of(engine: Engine) -> Mapping[str, Statistic]:

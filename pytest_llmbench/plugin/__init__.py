@@ -6,12 +6,14 @@ from collections.abc import Generator
 
 import pytest
 
+from pytest_llmbench import hookspecs
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import (
     bench,
     declared,
     explain,
     feasible,
+    lending,
     options,
     outcome,
     parametrize,
@@ -25,6 +27,11 @@ from pytest_llmbench.plugin.fixtures import health, reference, run
 from pytest_llmbench.plugin.usage import usage_errors
 
 __all__ = ["health", "reference", "run"]
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that a `conftest.py` may have."""
+    pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -56,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", checking.MARKER)
     if options.plan_only(config) and hasattr(config.option, "dist"):
         config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
+    with usage_errors():
+        lending.lend(config)
     register.register(config)
     config.pluginmanager.register(feasible, "llmbench-feasibility")
     config.pluginmanager.register(selection, "llmbench-selection")

@@ -20,11 +20,12 @@ from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.cluster.validation import health_record
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.extensions import ExtensionError
 from pytest_llmbench.core.health import HealthRecord, Report
 from pytest_llmbench.core.recipes import Recipe, load_recipes
 from pytest_llmbench.core.records import RunRecord
 from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.engines.base import engine_names, get_engine, options_of, statistics_of
+from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
 
@@ -222,8 +223,16 @@ class Bench:
             )
 
     def plan(self, tests: Sequence[Declared], checks: Sequence[str]) -> None:
-        """Set what the collected tests need, each run and check once."""
+        """Set what the collected tests need, each run and check once.
+
+        Raises:
+            ConfigError: an engine or check that is needed cannot be used.
+        """
         runs = tuple(self.choices[key] for key in dict.fromkeys(test.run for test in tests) if key is not None)
+        for run in runs:
+            get_engine(run.recipe.engine)
+        for name in checks:
+            get_check(name)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
@@ -268,9 +277,12 @@ def _with_references(recipe: Recipe, own: Sequence[Reference]) -> Recipe:
 
 
 def _check(recipe: Recipe) -> None:
-    if recipe.engine not in engine_names():
-        raise ConfigError(f"recipe {recipe.name}: {unknown('engine', recipe.engine, engine_names())}")
-    engine = get_engine(recipe.engine)
+    try:
+        engine = get_engine(recipe.engine)
+    except ExtensionError:
+        return  # a session that plans no run of it does not need the engine
+    except ConfigError as error:
+        raise ConfigError(f"recipe {recipe.name}: {error}") from error
     options_of(recipe, engine.options)
     statistics = statistics_of(engine)
     if recipe.statistic_of_record not in statistics:

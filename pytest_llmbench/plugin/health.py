@@ -7,8 +7,9 @@ from typing import Self
 
 import pytest
 
-from pytest_llmbench.checks.base import Check, CheckSettings, all_checks, get_check
+from pytest_llmbench.checks.base import CHECKS, FAMILIES, Check, CheckSettings, all_checks, get_check
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.extensions import ExtensionError
 from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.reporting.health import NO_BOUND
@@ -50,21 +51,23 @@ def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
         ConfigError: the marker names an unknown check.
     """
     keys = [
-        CheckKey(check.name, slot)
-        for check in _chosen(metafunc)
-        for slot in (range(nodes) if check.scope == "node" else (None,))
+        CheckKey(name, slot)
+        for name, check in _chosen(metafunc).items()
+        for slot in (range(nodes) if check is not None and check.scope == "node" else (None,))
     ]
     metafunc.parametrize("health", keys, indirect=True, ids=list(keys))
 
 
-def _chosen(metafunc: pytest.Metafunc) -> list[Check]:
-    known = all_checks()
-    marked = [name for marker in metafunc.definition.iter_markers("check") for name in marker.args]
-    families = {check.family for check in known.values()}
-    for name in marked:
-        if name not in known and name not in families:
-            raise ConfigError(f"{metafunc.function.__name__}: {unknown('check', name, [*known, *families])}")
-    return [check for check in known.values() if not marked or {check.name, check.family} & set(marked)]
+def _chosen(metafunc: pytest.Metafunc) -> dict[str, Check | None]:
+    """The checks of a test by name; None for one that cannot be used, which is refused where it is selected."""
+    usable = all_checks()
+    known = {**usable, **dict.fromkeys(CHECKS.broken())}
+    marked = {name for marker in metafunc.definition.iter_markers("check") for name in marker.args}
+    strangers = marked - known.keys() - set(FAMILIES)
+    if strangers:
+        raise ConfigError(f"{metafunc.function.__name__}: {unknown('check', min(strangers), [*known, *FAMILIES])}")
+    named = {name for name, check in usable.items() if check.family in marked} | marked
+    return {name: check for name, check in known.items() if not marked or name in named}
 
 
 def check_key_of(item: pytest.Item) -> CheckKey | None:
@@ -78,7 +81,7 @@ def check_names(items: Sequence[pytest.Item]) -> list[str]:
     """The checks that collected tests wait for, in the order they run."""
     asked = {key.check for item in items if (key := check_key_of(item)) is not None}
     # A session without our tests imports no check.
-    return [name for name in all_checks() if name in asked] if asked else []
+    return [name for name in (*all_checks(), *CHECKS.broken()) if name in asked] if asked else []
 
 
 def refuse_unknown(system: str, told: dict[str, CheckSettings]) -> None:
@@ -89,9 +92,12 @@ def refuse_unknown(system: str, told: dict[str, CheckSettings]) -> None:
     """
     for name, settings in told.items():
         where = f"system {system}: validation: {name}"
-        if name not in all_checks():
-            raise ConfigError(f"system {system}: validation: {unknown('check', name, all_checks())}")
-        check = get_check(name)
+        try:
+            check = get_check(name)
+        except ExtensionError:
+            continue  # a session that selects other checks does not need it
+        except ConfigError as error:
+            raise ConfigError(f"system {system}: validation: {error}") from error
         validate(check.options, settings.options, f"{where}: options")
         for reference in settings.references:
             unit = check.statistics.get(reference.statistic)

@@ -83,7 +83,8 @@ class Supervisor:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Plan the runs and checks that the collected tests need."""
-        self._bench.plan(all_declared(session.items), check_names(session.items))
+        with usage_errors():
+            self._bench.plan(all_declared(session.items), check_names(session.items))
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""

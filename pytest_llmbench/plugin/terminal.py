@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.lending import unusable
 from pytest_llmbench.plugin.requirements import ClauseVerdict
 from pytest_llmbench.plugin.speed import EXIT_CODE
 from pytest_llmbench.reporting.batches import Batch
@@ -40,6 +41,7 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
+        *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]
 
 

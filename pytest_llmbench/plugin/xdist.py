@@ -53,12 +53,19 @@ class Worker:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
 
-    @pytest.hookimpl(trylast=True)
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing."""
-        self._bench.plan(all_declared(session.items), check_names(session.items))
+        """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing.
+
+        Of a session that is refused, xdist is told of no test.
+        """
+        try:
+            self._bench.plan(all_declared(session.items), check_names(session.items))
+        except ConfigError as error:
+            self._bench.planned = Plan(runs=(), refused=str(error))
+            session.items.clear()
         self._bench.board = FileBoard(self._bench.session)
-        if not self._bench.planned.empty:
+        if not self._bench.planned.empty or self._bench.planned.refused:
             write_model(self._bench.session.folder / "plan.json", self._bench.planned)
 
 
@@ -95,7 +102,7 @@ class Controller:
         self._thread.start()
 
     @pytest.hookimpl(tryfirst=True, wrapper=True)
-    def pytest_sessionfinish(self) -> Generator[None]:
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Stop waiting, before anyone else acts: the supervisor, registered earlier and so called later, ends the runs.
 
         The session may end while they are only being started, and nobody can end what is half started.
@@ -107,6 +114,9 @@ class Controller:
         if self._thread.is_alive():
             self._thread.join()
         self._bench.planned = self._plan or self._bench.planned  # the session may end before it is started
+        if self._bench.planned.refused is not None:
+            self._progress.note(self._bench.planned.refused)
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
         return (yield)
 
     @property
@@ -138,6 +148,8 @@ class Controller:
         while (plan := self._plan) is None:
             if self._over.wait(_LOOK_S):
                 return
+        if plan.refused is not None:
+            return
         try:
             self._bench.planned = plan
             for line in terminal.header(self._bench):

@@ -9,7 +9,6 @@ The comment is a line of its own, directly before the block, and is not seen in 
     <!-- run: checkout -->     run in the root of the checkout instead
     <!-- output -->            what the commands before printed
     <!-- text -->              a picture or a formula: nothing to run (```text only)
-    <!-- checkout: a b -->     no block follows: these paths of the checkout are copied into the folder
 
 What stands after `run:` may be combined: `<!-- run: slurm, exit 1 -->`.
 
@@ -21,7 +20,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +30,7 @@ CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "docs").rglob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
 
-_COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text|checkout)\s*(?::\s*(?P<what>.*?))?\s*-->")
+_COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text)\s*(?::\s*(?P<what>.*?))?\s*-->")
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")
 _TIMEOUT_S = 300.0
 
@@ -43,7 +41,7 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """One fenced block, or a comment that needs none.
+    """One fenced block.
 
     Attributes:
         line: 1-based line of its fence.
@@ -77,9 +75,6 @@ def read_blocks(document: str, text: str) -> list[Block]:
     number = 0
     while number < len(lines):
         line = lines[number]
-        comment = _COMMENT.fullmatch(line.strip())
-        if comment is not None and comment["kind"] == "checkout":
-            blocks.append(_block(document, number + 1, comment, "", ""))
         fence = _FENCE.fullmatch(line)
         if fence is None:
             number += 1
@@ -113,8 +108,8 @@ def check_marks(blocks: Sequence[Block]) -> None:
             raise DocumentError(f"{block.where}: this {block.language or 'plain'} block has no comment before it")
         if block.kind == "text" and block.language not in {"", "text"}:
             raise DocumentError(f"{block.where}: a {block.language} block is a file, a run or an output, never text")
-        if block.kind in {"file", "checkout"} and not block.what:
-            raise DocumentError(f"{block.where}: {block.kind} needs a name: <!-- {block.kind}: NAME -->")
+        if block.kind == "file" and not block.what:
+            raise DocumentError(f"{block.where}: file needs a name: <!-- file: NAME -->")
         strangers = {word for word in block.words if not re.fullmatch(r"slurm|checkout|exit \d+", word)}
         if block.kind == "run" and strangers:
             raise DocumentError(f"{block.where}: run knows slurm, checkout and exit N, not {', '.join(strangers)}")
@@ -159,21 +154,11 @@ class Reader:
                 path = self.folder / block.what
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block.text, encoding="utf-8")
-            elif block.kind == "checkout":
-                self._copy(block.what.split())
             elif block.kind == "run":
                 mine = ("slurm" in block.words) == self.slurm
                 self.printed = self._run(block) if mine else None
             elif block.kind == "output" and self.printed is not None:
                 compare(block, self.printed)
-
-    def _copy(self, names: Sequence[str]) -> None:
-        for name in names:
-            there, here = CHECKOUT / name, self.folder / name
-            if there.is_file():
-                shutil.copyfile(there, here)
-            else:
-                shutil.copytree(there, here, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
     def _run(self, block: Block) -> str:
         printed, lines = "", list(commands(block))

@@ -1,0 +1,193 @@
+"""Engines, checks and the like by name: those of this package and those of others come in through the same door.
+
+An installed package announces what it brings in its entry points, one group for each kind. A `conftest.py` or a plugin
+lends what it defines for one session. Listing names imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pytest_llmbench.core.errors import ConfigError, unknown
+
+_OURS = "pytest-llmbench"
+_CHECKOUT = Path(__file__).parents[2]
+
+T = TypeVar("T")
+
+
+class ExtensionError(ConfigError):
+    """An extension that is there by name and cannot be used; sessions that do not need it can go on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Claim:
+    """Somebody's claim to a name.
+
+    Attributes:
+        source: who makes it, for people.
+        ours: whether it is this package.
+        load: gives the thing itself.
+    """
+
+    source: str
+    ours: bool
+    load: Callable[[], object]
+
+
+class Extensions(Generic[T]):
+    """All extensions of one kind.
+
+    Args:
+        kind: a single one of them, for people: `engine`.
+        group: the group of entry points that announces them.
+        protocol: what each of them has to have, its `name` among it.
+        refuse: why one that has all of it is still wrong; None where nothing is.
+    """
+
+    def __init__(
+        self, kind: str, group: str, protocol: type, refuse: Callable[[T], str | None] = lambda _: None
+    ) -> None:
+        self.kind = kind
+        self._group = group
+        self._protocol = protocol
+        self._refuse = refuse
+        self._lent: dict[str, _Claim] = {}
+        self._loaded: dict[str, T | ExtensionError] = {}
+
+    def names(self) -> list[str]:
+        """Every name, ours first, in the order they are announced.
+
+        Raises:
+            ConfigError: the installation of this package is older than its code.
+        """
+        return list(dict.fromkeys((*self._installed, *self._lent)))
+
+    def load(self, name: str) -> T:
+        """Import the extension of that name, the first time it is asked for.
+
+        Raises:
+            ConfigError: there is none.
+            ExtensionError: it cannot be imported, is not what it should be, or two packages claim its name.
+        """
+        if name not in self._loaded:
+            if name not in self.names():
+                broken = self.broken()
+                usable = [known for known in self.names() if known not in broken]
+                raise ConfigError("; ".join([unknown(self.kind, name, usable), *broken.values()]))
+            try:
+                self._loaded[name] = self._sound(name)
+            except ExtensionError as error:
+                self._loaded[name] = error
+        found = self._loaded[name]
+        if isinstance(found, ExtensionError):
+            raise found
+        return found
+
+    def broken(self) -> dict[str, str]:
+        """Why extensions of others cannot be used, by name; all of theirs are imported to know it."""
+        return {name: str(why) for name in self.names() if (why := self._failure(name)) is not None}
+
+    def lend(self, given: T | type[T]) -> None:
+        """Have a thing, or a class that makes it, found by its name until all is taken back.
+
+        Raises:
+            ExtensionError: it has no name, or something else of that name was lent before.
+        """
+        thing: Any = given() if isinstance(given, type) else given
+        source = f"module {type(thing).__module__} of this session"
+        name = getattr(thing, "name", None)
+        if not isinstance(name, str):
+            raise ExtensionError(f"{self.kind} {thing!r} of {source} has no `name`")
+        if name in self._lent:
+            first = self._lent[name].source
+            raise ExtensionError(f"{self.kind} {name!r} comes from both {first} and {source}: rename one")
+        self._lent[name] = _Claim(source=source, ours=False, load=lambda: thing)
+        self._loaded.pop(name, None)
+
+    def take_back(self) -> None:
+        """Forget what was lent."""
+        for name in self._lent:
+            self._loaded.pop(name, None)
+        self._lent.clear()
+
+    @cached_property
+    def _installed(self) -> Mapping[str, list[_Claim]]:
+        """What the installed packages claim, by name."""
+        found: dict[str, list[_Claim]] = {}
+        for entry in sorted(entry_points(group=self._group), key=_rank):
+            found.setdefault(entry.name, []).append(_claim(entry))
+        if not any(claim.ours for claims in found.values() for claim in claims):
+            raise ConfigError(
+                f"the installation of pytest-llmbench announces no {self.kind}: it is older than its code in "
+                f"{_CHECKOUT}; run `pip install -e {_CHECKOUT}` again"
+            )
+        return found
+
+    def _failure(self, name: str) -> ExtensionError | None:
+        if all(claim.ours for claim in self._claims(name)):
+            return None
+        try:
+            self.load(name)
+        except ExtensionError as error:
+            return error
+        return None
+
+    def _claims(self, name: str) -> list[_Claim]:
+        lent = [self._lent[name]] if name in self._lent else []
+        return [*self._installed.get(name, ()), *lent]
+
+    def _sound(self, name: str) -> T:
+        claim, *others = self._claims(name)
+        what = f"{self.kind} {name!r} of {claim.source}"
+        if others:
+            raise ExtensionError(
+                f"{self.kind} {name!r} comes from both {claim.source} and {others[0].source}: uninstall one of them, "
+                "or have it renamed"
+            )
+        try:
+            thing: Any = claim.load()
+        except (Exception, SystemExit) as error:  # whatever the module of somebody else does
+            cure = f"run `pip install -e {_CHECKOUT}` again" if claim.ours else "repair or uninstall it"
+            raise ExtensionError(f"{what} cannot be imported: {type(error).__name__}: {error}; {cure}") from error
+        wrong = ", ".join(_lacking(thing, self._protocol))
+        if wrong:
+            raise ExtensionError(f"{what} cannot be used: it has no {wrong}")
+        reason = f"it calls itself {thing.name!r}" if thing.name != name else self._refuse(thing)
+        if reason:
+            raise ExtensionError(f"{what} cannot be used: {reason}")
+        found: T = thing
+        return found
+
+
+def _claim(entry: EntryPoint) -> _Claim:
+    def load() -> object:
+        found = entry.load()
+        thing = found[entry.name] if isinstance(found, Mapping) else found
+        return thing() if isinstance(thing, type) else thing
+
+    package = _package_of(entry)
+    version = f" {entry.dist.version}" if entry.dist is not None else ""
+    return _Claim(source=f"{package}{version} ({entry.value})", ours=package == _OURS, load=load)
+
+
+def _rank(entry: EntryPoint) -> tuple[bool, str]:
+    """Ours first, then others by the names of their packages; each package in its own order."""
+    package = _package_of(entry)
+    return package != _OURS, package
+
+
+def _package_of(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"
+
+
+def _lacking(thing: object, protocol: type) -> Iterator[str]:
+    """Yield the attributes of a protocol that `thing` does not have."""
+    for name in (*protocol.__annotations__, *vars(protocol)):
+        if not name.startswith("_") and not hasattr(thing, name):
+            yield f"`{name}`"

@@ -1,0 +1,98 @@
+"""Engines and checks of others: sessions find them, and are told where one cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import UserFolder
+from tests.packages import CORES, COUNTING, install
+
+ENTRIES = {
+    "pytest_llmbench.engines": {"counting": "acme_counting:Counting"},
+    "pytest_llmbench.checks": {"cores": "acme_cores:Cores"},
+}
+TESTS = """
+import pytest
+
+@pytest.mark.check("cores", "limits")
+def test_fit(health):
+    assert not health.faults
+
+@pytest.mark.recipe("words")
+def test_reference(run, reference):
+    assert run.measured(reference.statistic) in reference
+"""
+CONFTEST = """
+import acme_cores
+import acme_counting
+
+def pytest_llmbench_engines():
+    return [acme_counting.Counting()]
+
+def pytest_llmbench_checks():
+    return [acme_cores.Cores]
+"""
+
+
+@pytest.fixture
+def site(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on the user's PYTHONPATH; the user has a recipe for the engine of others."""
+    folder = tmp_path_factory.mktemp("site")
+    user.env["PYTHONPATH"] = str(folder)
+    user.recipe("words", engine="counting")
+    user.test(TESTS)
+    return folder
+
+
+def from_a_package(site: Path, user: UserFolder) -> None:
+    """An installed package announces both."""
+    del user
+    install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, ENTRIES)
+
+
+def from_a_conftest(site: Path, user: UserFolder) -> None:
+    """The user's `conftest.py` returns both; nothing announces them."""
+    install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, {})
+    user.test(CONFTEST, "conftest.py")
+
+
+@pytest.mark.parametrize("bring", [from_a_package, from_a_conftest])
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_engines_and_checks_of_others_run(
+    user: UserFolder, site: Path, bring: Callable[[Path, UserFolder], None], more: tuple[str, ...]
+) -> None:
+    """On every rank and node, and are judged like ours."""
+    bring(site, user)
+    result = user.run("--cluster", "local", *more)
+    assert result.returncode == 0, result.text
+    assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
+    assert set(result.cases) == {"test_fit[cores-slot0]", "test_fit[limits-slot0]", "test_reference[words-learns]"}
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
+@pytest.mark.parametrize("wanted", ["cores", "words"])
+def test_a_session_that_needs_what_cannot_be_used_is_refused(
+    user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]
+) -> None:
+    """Before anything runs, with the package and the reason."""
+    broken = "import acme_lost\n"
+    install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
+    result = user.run("--cluster", "local", "-k", wanted, *more)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    assert "of acme 1.0" in result.text
+    assert "cannot be imported: ModuleNotFoundError: No module named 'acme_lost'; repair or uninstall it" in result.text
+    assert "Traceback" not in result.text
+    assert "INTERNALERROR" not in result.text
+
+
+def test_a_session_that_does_not_need_it_says_so_and_goes_on(user: UserFolder, site: Path) -> None:
+    """The header names what is left out, and why."""
+    broken = "import acme_lost\n"
+    install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
+    result = user.run("--cluster", "local", "-k", "limits")
+    assert result.returncode == 0, result.text
+    for what in ("engine 'counting'", "check 'cores'"):
+        assert f"llmbench: left out: {what} of acme 1.0" in result.text

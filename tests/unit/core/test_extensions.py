@@ -1,0 +1,163 @@
+"""Extensions: found by name among all that is installed, imported when asked for, and never lost without a word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pytest_llmbench.checks.base import CHECKS
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.extensions import ExtensionError, Extensions
+from pytest_llmbench.engines.base import ENGINES
+from tests.packages import install
+
+GROUP = "pytest_llmbench.tools"
+
+
+class Tool(Protocol):
+    """What the extensions of these tests are."""
+
+    name: str
+
+    def use(self) -> str:
+        """Do something."""
+
+
+MODULE = """
+class Hammer:
+    name = "hammer"
+    def use(self):
+        return "bang"
+
+HAMMER = Hammer()
+BOTH = {"hammer": HAMMER}
+
+class Bare:
+    name = "bare"
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where packages are installed: ours brings a saw."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ours = {GROUP: {"saw": "saw_of_ours:Saw"}}
+    saw = MODULE.replace("Hammer", "Saw").replace("hammer", "saw")
+    install(tmp_path, "pytest-llmbench", {"saw_of_ours": saw}, ours)
+    yield tmp_path
+    for module in ("saw_of_ours", "acme_tools", "other_tools"):
+        sys.modules.pop(module, None)
+
+
+def tools() -> Extensions[Tool]:
+    """What is found now."""
+    return Extensions("tool", GROUP, Tool)
+
+
+@pytest.mark.parametrize("value", ["acme_tools:HAMMER", "acme_tools:Hammer", "acme_tools:BOTH"])
+def test_a_package_brings_a_thing_a_class_or_a_mapping(site: Path, value: str) -> None:
+    """Ours stand first; names are listed without an import, and what was loaded stays the same."""
+    install(site, "acme", {"acme_tools": MODULE}, {GROUP: {"hammer": value}})
+    found = tools()
+    assert found.names() == ["saw", "hammer"]
+    assert "acme_tools" not in sys.modules
+    assert found.load("hammer").use() == "bang"
+    assert found.load("hammer") is found.load("hammer")
+    assert found.broken() == {}
+
+
+def test_a_name_that_two_packages_claim_belongs_to_neither(site: Path) -> None:
+    """Both are named; other names are not touched by it."""
+    install(site, "acme", {"acme_tools": MODULE}, {GROUP: {"hammer": "acme_tools:HAMMER"}})
+    install(site, "other", {"other_tools": MODULE}, {GROUP: {"hammer": "other_tools:HAMMER"}})
+    found = tools()
+    with pytest.raises(ExtensionError, match=r"'hammer' comes from both acme 1\.0 .* and other 1\.0 .*: uninstall one"):
+        found.load("hammer")
+    assert found.load("saw").name == "saw"
+    assert list(found.broken()) == ["hammer"]
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "why"),
+    [
+        ("import no_such_module_here", "acme_tools:HAMMER", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)", "acme_tools:HAMMER", "cannot be imported: SystemExit: 3"),
+        (MODULE, "acme_tools:ANVIL", "cannot be imported: AttributeError"),
+        (MODULE, "acme_tools:Bare", "cannot be used: it has no `use`"),
+        (MODULE.replace('"hammer"', '"nail"', 1), "acme_tools:HAMMER", "cannot be used: it calls itself 'nail'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_told_where_it_is_needed(site: Path, source: str, value: str, why: str) -> None:
+    """With the name of its package; who asks for a name that nobody has is told of it, too."""
+    install(site, "acme", {"acme_tools": source}, {GROUP: {"hammer": value}})
+    found = tools()
+    assert found.load("saw").name == "saw"
+    with pytest.raises(ExtensionError, match=r"tool 'hammer' of acme 1\.0") as told:
+        found.load("hammer")
+    assert why in str(told.value)
+    assert found.broken() == {"hammer": str(told.value)}
+    with pytest.raises(ConfigError, match=r"unknown tool 'axe'; legal: saw; tool 'hammer' of acme 1\.0"):
+        found.load("axe")
+
+
+def test_what_a_session_lends_is_found_until_it_is_taken_back(site: Path) -> None:
+    """It may be a class; a name that something else has is nobody's."""
+
+    class Axe:
+        name = "axe"
+
+        def use(self) -> str:
+            return "chop"
+
+    found = tools()
+    found.lend(Axe)
+    assert found.names() == ["saw", "axe"]
+    assert found.load("axe").use() == "chop"
+    with pytest.raises(ExtensionError, match=r"'axe' comes from both module .*test_extensions"):
+        found.lend(Axe())
+    install(site, "acme", {}, {GROUP: {"axe": "acme_tools:AXE"}})
+    both = tools()
+    both.lend(Axe())
+    with pytest.raises(ExtensionError, match=r"comes from both acme 1\.0"):
+        both.load("axe")
+    found.take_back()
+    with pytest.raises(ConfigError, match="unknown tool 'axe'"):
+        found.load("axe")
+
+
+def test_an_installation_older_than_the_code_is_told_so() -> None:
+    """Its entry points are missing, or name what has moved since: installing it again helps."""
+    with pytest.raises(ConfigError, match=r"announces no spoon: it is older than its code in .*; run `pip install -e "):
+        Extensions[Tool]("spoon", "pytest_llmbench.spoons", Tool).names()
+
+
+def test_what_of_ours_has_moved_asks_for_a_new_installation(site: Path) -> None:
+    """An editable installation has the entry points of the day it was made."""
+    (site / "saw_of_ours.py").unlink()
+    with pytest.raises(ExtensionError, match=r"tool 'saw' of pytest-llmbench .* again"):
+        tools().load("saw")
+
+
+def test_all_that_ships_can_be_used() -> None:
+    """Every engine and check of ours is what its Protocol says, under the name that announces it."""
+    for known in (ENGINES, CHECKS):
+        assert known.names()
+        for name in known.names():
+            assert known.load(name).name == name
+
+
+def test_listing_names_imports_no_engine_and_no_check() -> None:
+    """Collection stays fast, whatever is installed."""
+    code = (
+        "import sys; from pytest_llmbench.engines.base import ENGINES; from pytest_llmbench.checks.base import CHECKS; "
+        "told = [*ENGINES.names(), *CHECKS.names()]; assert 'torch' in told and 'limits' in told; "
+        "wings = ('pytest_llmbench.engines.', 'pytest_llmbench.checks.'); "
+        "found = {name.removesuffix('.base') + '.' for name in sys.modules if name.startswith(wings)}; "
+        "assert found == set(wings), found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
