@@ -16,7 +16,7 @@ help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
 	@echo "make test        lint and run the whole test suite; as root with apt also against a real Slurm"
 	@echo "make fast        lint and run the tests that need no Slurm"
-	@echo "make lint        formatting, lint, types and the floors of the house"
+	@echo "make lint        formatting, lint, types, the floors of the house, and prose"
 	@echo "make real        build the frameworks whose checkouts are in the folder CHECKOUTS, and train with each of them"
 	@echo "make slurm-up    bring up a real Slurm of 8 emulated nodes on this machine (root, Debian)"
 	@echo "make slurm-down  take it down again"
@@ -42,6 +42,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/python tools/prose.py README.md CONTRIBUTING.md docs
 
 # Without CHECKOUTS it builds nothing, and tests what is built. One test at a time: each has ranks on all cores.
 real: $(VENV)/.dev

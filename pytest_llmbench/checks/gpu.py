@@ -79,7 +79,7 @@ class Throttle(PerGpu):
     """Clocks held down, and limits set below what the GPU is made for."""
 
     name = "gpu_throttle"
-    summary = "what holds clocks down before there is any load: heat, power supply, limits"
+    summary = "reasons for low clocks before there is any load: heat, power supply, limits"
     options: type[Strict] = NoOptions
     needs = ("slowdowns", "power_limit_w", "default_power_limit_w", "max_sm_mhz")
     shows = ("application_mhz", "default_application_mhz", "performance_state")

@@ -314,7 +314,7 @@ def test_every_field_of_telemetry_is_there() -> None:
 
 def test_every_key_of_a_replay_file_is_there() -> None:
     """With its default."""
-    check_keys(only_table("Logs made elsewhere"), Facts)
+    check_keys(only_table("Replayed logs"), Facts)
 
 
 def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:

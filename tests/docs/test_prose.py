@@ -1,0 +1,113 @@
+"""The prose lint finds what a native reader stumbles over, and leaves plain sentences alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.docs.documents import CHECKOUT
+
+
+def _load() -> ModuleType:
+    """Import tools/prose.py, which is a program of its own."""
+    spec = importlib.util.spec_from_file_location("prose", CHECKOUT / "tools" / "prose.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["prose"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+prose = _load()
+
+
+def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, str]]:
+    """Lines and names of all faults of a file with this text."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return [(sentence.line, each.name) for sentence in prose.of_file(path) for each in prose.faults(sentence)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "name"),
+    [
+        ("What was not measured is never a pass.", "what-clause"),
+        ("Who is slow with most of them is bad.", "what-clause"),
+        ("How far is the host's affair.", "what-clause"),
+        ("What could not be looked at", "what-clause"),
+        ("`x` is no number of at least 1.", "is-no"),
+        ("The lines are none.", "is-no"),
+        ("With two nodes, nobody can say which is bad.", "nobody"),
+        ("The kernel does not vouch for it, and the node is accused.", "talks"),
+        ("Each line is held against the recipe.", "talks"),
+        ("Of `deepspeed`.", "leftover"),
+        ("The numbers stand beside them.", "german"),
+        ("The run got not that far.", "german"),
+        ("Every so many of them are logged.", "german"),
+    ],
+)
+def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path) -> None:
+    """Each habit, with its name and the line."""
+    assert (3, name) in found(f"# A page\n\n{sentence}\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "An unmeasured check never passes.",
+        "What does a run need?",
+        "There is no GPU on this machine.",
+        "It is no longer there, and is no more than 5 % slower.",
+        "The record names what was measured.",
+        "Run `what is no number` in a shell; see [nobody](#what-nobody-says).",
+        "Of course, it does not wait.",
+    ],
+)
+def test_a_plain_sentence_is_left_alone(sentence: str, tmp_path: Path) -> None:
+    """Questions, idioms, clauses that have a noun, and code."""
+    found_there = [name for _, name in found(f"# A page\n\n{sentence}\n", tmp_path)]
+    assert found_there == (["nobody"] if "[nobody]" in sentence else [])
+
+
+def test_code_is_no_prose_and_tables_are(tmp_path: Path) -> None:
+    """Fenced blocks and comments are left out; each cell of a table is a sentence; lines are counted right."""
+    text = "<!-- file: a -->\n```text\nnobody\n```\n| A | Nobody |\n\n- One line,\n  and what\n  follows beside it.\n"
+    assert found(text, tmp_path) == [(5, "nobody"), (7, "german")]
+
+
+def test_docstrings_and_messages_are_read(tmp_path: Path) -> None:
+    """An f-string without its values; an entry of a docstring as a sentence; short texts are names."""
+    text = (
+        '"""What a module is."""\n\n\ndef f(x):\n'
+        '    """Do it.\n\n    Attributes:\n        x: what nobody needs.\n    """\n'
+        "    raise ValueError(f\"{x!r} is no {'nobody'} number\")\n\n\nNAME = 'what is'\n"
+    )
+    assert found(text, tmp_path, "m.py") == [
+        (1, "what-clause"), (8, "what-clause"), (8, "nobody"), (10, "is-no"),
+    ]  # fmt: skip
+
+
+def test_a_fault_is_reported_with_its_place_and_its_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the exit code tells."""
+    (tmp_path / "bad.md").write_text("It is no number.\n")
+    (tmp_path / "good.md").write_text("It must be a number.\n")
+    assert prose.main([str(tmp_path / "good.md")]) == 0
+    assert prose.main([str(tmp_path / "bad.md")]) == 1
+    shown = capsys.readouterr().out
+    assert f"{tmp_path / 'bad.md'}:1: is-no: It is no number." in shown
+    assert "must be" in shown
+
+
+def test_a_guide_speaks_to_its_reader(tmp_path: Path) -> None:
+    """The share counts sentences of paragraphs and lists, not headings and cells; lists of pages are no guides."""
+    page = tmp_path / "page.md"
+    page.write_text("# You\n\nYou can do it. It works. It ends.\nIt is short.\n\n| you |\n")
+    assert prose.you_share(prose.of_file(page)) == pytest.approx(0.25)
+    assert prose.is_guide(CHECKOUT / "docs" / "how-to" / "write-a-test.md")
+    assert not prose.is_guide(CHECKOUT / "docs" / "how-to" / "index.md")
+    assert not prose.is_guide(CHECKOUT / "docs" / "reference.md")
