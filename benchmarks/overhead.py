@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/overhead.py [rounds]
 
-A tiny recipe is run as a test by pytest and, in turn, directly as `python -m pytest_llmbench.workloads.rank`
+A tiny recipe is run as a test by pytest and, in turn, directly as `python -m pytest_llmbench.workloads.rank.main`
 with one rank each; the difference of the two wall clocks is what allocating, watching and judging cost.
 """
 
@@ -54,14 +54,14 @@ def bare(folder: Path) -> float:
     shutil.rmtree(folder / "bare", ignore_errors=True)
     (folder / "bare").mkdir()
     task = {
-        "entry": "pytest_llmbench.workloads.torch.run:train",
+        "entry": "pytest_llmbench.engines.torch.ranks.run:train",
         "config": {**RECIPE, "name": "tiny"},
         "nodes": 1,
         "ranks_per_node": 1,
         "device": "cpu",
     }
     (folder / "bare" / "task.json").write_text(json.dumps(task))
-    return seconds([sys.executable, "-m", "pytest_llmbench.workloads.rank", "bare"], folder)
+    return seconds([sys.executable, "-m", "pytest_llmbench.workloads.rank.main", "bare"], folder)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench import readers
 from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import read_log
 
@@ -72,7 +71,7 @@ def write(path: Path, megabytes: int, line: Callable[[int], str]) -> int:
 
 def steps_in(path: Path, name: str) -> int:
     """Read a log; return how many steps it has."""
-    module: Any = import_module(f"{readers.__name__}.{name}")
+    module: Any = import_module(f"pytest_llmbench.engines.{name}.log")
     parse = module.reader() if hasattr(module, "reader") else module.parse
     return len(read_log([path], parse, needles=Needles(module.NEEDLES)).steps)
 

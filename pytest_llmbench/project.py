@@ -20,16 +20,16 @@ from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.projection import published
-from pytest_llmbench.judging.projection.answer import check_slice, inputs, rests_on, row
-from pytest_llmbench.judging.projection.inputs import layer_cost, read_curves, read_slice
-from pytest_llmbench.judging.projection.links import Links
-from pytest_llmbench.judging.projection.model import Band
-from pytest_llmbench.judging.projection.report import Answer, document, table
-from pytest_llmbench.judging.projection.slices import Hardware
+from pytest_llmbench.projection import published
+from pytest_llmbench.projection.answer import check_slice, inputs, rests_on, row
+from pytest_llmbench.projection.inputs import layer_cost, read_curves, read_slice
+from pytest_llmbench.projection.links import TrainingLinks
+from pytest_llmbench.projection.model import Band
+from pytest_llmbench.projection.report import ProjectionAnswer, document, table
+from pytest_llmbench.projection.slices import Hardware
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if any(each.projection for each in answer.rows) else 1
 
 
-def answer_of(options: argparse.Namespace) -> Answer:
+def answer_of(options: argparse.Namespace) -> ProjectionAnswer:
     """Read what is given, and project every layout that is asked for.
 
     Raises:
@@ -73,7 +73,7 @@ def answer_of(options: argparse.Namespace) -> Answer:
         )
         for nodes, pipeline, chunks in tried
     ]  # fmt: skip
-    return Answer(
+    return ProjectionAnswer(
         title=f"{recipe.name} on {system.name}, {per_node} × {gpu.model} a node",
         rows=rows,
         at_most_s=_bound(options.at_most, recipe),
@@ -93,7 +93,7 @@ def _hardware(options: argparse.Namespace, system: System, gpu: str) -> Hardware
             f" {', '.join(published.MEMORY_GB_S)}"
         )
     line, node = options.network or published.NETWORK_GBIT_S.get(system.name), options.node_bandwidth
-    links = Links(
+    links = TrainingLinks(
         curves=[curve for path in options.collectives for curve in read_curves(_json(path), str(path))],
         node_gb_s=None if node is None else Band.exactly(node),
         network_gb_s=None if line is None else published.network_gb_s(line),

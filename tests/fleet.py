@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.base import Answer, Probe, Site
-from pytest_llmbench.core.records import write_model
-from pytest_llmbench.workloads.context import Task
+from pytest_llmbench.core.record.records import write_model
+from pytest_llmbench.workloads.rank.context import Task
 
 
 @dataclass
@@ -70,7 +70,7 @@ class ProcessFleet:
         env = {**os.environ, **{name: str(value) for name, value in slurm.items()}, **self.env.get(host, {})}
         with (folder / f"rank-{rank}.log").open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "pytest_llmbench.workloads.probe", str(folder)],
+                [sys.executable, "-m", "pytest_llmbench.workloads.rank.probe", str(folder)],
                 env=env, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.step_events import (
+from pytest_llmbench.core.record.telemetry import PERIOD_S
+from pytest_llmbench.core.wire.step_events import (
     EndEvent,
     Event,
     GpuEvent,
@@ -15,7 +16,6 @@ from pytest_llmbench.core.step_events import (
     StepEvent,
     TelemetryEvent,
 )
-from pytest_llmbench.core.telemetry import PERIOD_S
 
 BEGIN = 1_764_000_000.0
 DEVICE = "NVIDIA H200"

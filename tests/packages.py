@@ -12,7 +12,7 @@ import math
 import random
 import time
 
-from pytest_llmbench.engines._in_process import InProcess
+from pytest_llmbench.engines.in_process import InProcess
 
 
 class Counting(InProcess):
@@ -55,10 +55,10 @@ CORES = '''
 
 import os
 
-from pytest_llmbench.checks._answers import one_per_host
-from pytest_llmbench.checks._host import HostCheck
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.host.base import HostCheck
 from pytest_llmbench.checks.base import Probe, deadline_of
-from pytest_llmbench.core.health import Report
+from pytest_llmbench.core.record.health import Report
 
 
 class Cores(HostCheck):

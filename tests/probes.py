@@ -8,8 +8,8 @@ import signal
 import time
 from typing import Any
 
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.probe import ProbeLog
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
 def behave(context: RankContext, log: ProbeLog) -> dict[str, Any]:

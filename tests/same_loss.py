@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.workloads.tokens import open_tokens
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.training.tokens import open_tokens
 from tests.plain_decoder import NONE, Mistake, Point, Rules, train
 
 Engine = Literal["torch", "megatron_core", "deepspeed"]

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from pytest_llmbench.core.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads import machine, matmul
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.machine import device_name, gpu_index, versions
-from pytest_llmbench.workloads.rendezvous import process_group
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.node import machine
+from pytest_llmbench.workloads.node.machine import device_name, gpu_index, versions
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.rendezvous import process_group
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import matmul
 
 _SEED = 1  # of initial values, as in the loop of each engine
 _MEETING_S = 300.0
@@ -63,14 +64,14 @@ def _train(context: RankContext, name: str, training: Mapping[str, Any], train: 
 
 @contextmanager
 def _torch(_: RankContext) -> Iterator[tuple[Train, Initial]]:
-    from pytest_llmbench.workloads.torch.run import train  # noqa: PLC0415 - another engine has no use for it
+    from pytest_llmbench.engines.torch.ranks.run import train  # noqa: PLC0415 - another engine has no use for it
 
     yield train, of_decoder
 
 
 @contextmanager
 def _megatron_core(context: RankContext) -> Iterator[tuple[Train, Initial]]:
-    from pytest_llmbench.workloads.megatron_core.run import train  # noqa: PLC0415 - optional
+    from pytest_llmbench.engines.megatron_core.ranks.run import train  # noqa: PLC0415 - optional
 
     def train_and_forget(own: RankContext, log: StepLog) -> None:
         train(own, log)
@@ -83,7 +84,7 @@ def _megatron_core(context: RankContext) -> Iterator[tuple[Train, Initial]]:
 
 @contextmanager
 def _deepspeed(context: RankContext) -> Iterator[tuple[Train, Initial]]:
-    from pytest_llmbench.workloads.deepspeed import run as deepspeed_run  # noqa: PLC0415 - optional
+    from pytest_llmbench.engines.deepspeed.ranks import run as deepspeed_run  # noqa: PLC0415 - optional
 
     # DeepSpeed remembers the first group that it finds, so all trainings share one.
     with process_group(context, _MEETING_S) as device:
@@ -97,7 +98,7 @@ _ENGINES = {"torch": _torch, "megatron_core": _megatron_core, "deepspeed": _deep
 
 def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
     """Of engines torch and megatron_core, which start alike."""
-    from pytest_llmbench.workloads.torch.decoder import Decoder, initialise  # noqa: PLC0415 - deepspeed has no use for it
+    from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise  # noqa: PLC0415 - deepspeed has no use for it
 
     with device:
         model = Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
@@ -109,12 +110,12 @@ def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
 
 def of_opt(recipe: Recipe, device: torch.device) -> Weights:
     """Of engine deepspeed, under our names."""
-    from pytest_llmbench.core.deepspeed_options import Options  # noqa: PLC0415 - as above
-    from pytest_llmbench.workloads.deepspeed.models import language_model  # noqa: PLC0415
-    from pytest_llmbench.workloads.deepspeed.zero import Setup  # noqa: PLC0415
+    from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions  # noqa: PLC0415 - as above
+    from pytest_llmbench.engines.deepspeed.ranks.models import language_model  # noqa: PLC0415
+    from pytest_llmbench.engines.deepspeed.ranks.zero import Setup  # noqa: PLC0415
 
     whole = recipe.model_copy(update={"parallelism": Parallelism(), "precision": "fp32"})
-    options = validate(Options, recipe.options, "options")
+    options = validate(DeepSpeedOptions, recipe.options, "options")
     setup = Setup(recipe=whole, options=options, device=device, rank=0, rank_batch=recipe.micro_batch_size, seed=_SEED)
     theirs: Weights = dict(language_model(setup).named_parameters())
     weights = {

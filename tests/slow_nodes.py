@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pytest_llmbench.judging.bisection import Bisection, bisect
-from pytest_llmbench.judging.rounds import Pair, Rounds, schedule
-from pytest_llmbench.judging.tournament import Game, Verdict, floor_of, judge
+from pytest_llmbench.checks.network.bisection import Bisection, bisect
+from pytest_llmbench.checks.network.rounds import Pair, Rounds, schedule
+from pytest_llmbench.checks.network.tournament import Game, PairVerdict, floor_of, judge
 
 TOLERANCE = 0.1
 
@@ -60,7 +60,7 @@ class SlowNodes:
         """Measure groups against a reference."""
         return [self.rate(group) < 1 - TOLERANCE for group in groups]
 
-    def hunt(self, floor: float | None = None) -> Verdict:
+    def hunt(self, floor: float | None = None) -> PairVerdict:
         """The tournament and its second pass, by comparison where no floor is given."""
         games = self.play(schedule(self.names))
         return judge(games, self.play, floor=floor_of(games, TOLERANCE) if floor is None else floor)

@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.curves import COLLECTIVES, Curve, size_name
-from pytest_llmbench.readers.nccl_tests import read_nccl_tests
-from pytest_llmbench.readers.nccl_tests_json import read_nccl_tests_json
+from pytest_llmbench.checks.collectives.report import read_nccl_tests
+from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, size_name
 
 PLACES = ("out_of_place", "in_place")
 Curves = dict[str, Curve]
@@ -34,7 +34,7 @@ def ours(collectives: Sequence[str], sizes: Sequence[int], options: argparse.Nam
     """Measure with torch.distributed: a process per GPU, as the check starts them."""
     config = {"collectives": collectives, "sizes": sizes, "iterations": options.iterations, "warm_up": 5, "checked": 1}
     task = {
-        "entry": "pytest_llmbench.workloads.checks.collectives:measure", "config": config, "nodes": 1,
+        "entry": "pytest_llmbench.checks.collectives.nodes.collectives:measure", "config": config, "nodes": 1,
         "ranks_per_node": options.gpus, "device": options.device,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
@@ -62,7 +62,7 @@ def _rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
         "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "pytest_llmbench.workloads.probe", str(folder)]
+    command = [sys.executable, "-m", "pytest_llmbench.workloads.rank.probe", str(folder)]
     return subprocess.Popen(command, env={**os.environ, **place})
 
 

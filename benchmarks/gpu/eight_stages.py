@@ -13,9 +13,9 @@ from benchmarks.gpu.records import Record, read_record
 from benchmarks.gpu.stages import LeftOut, Stage
 from benchmarks.gpu.whole_path_machine import CHECKOUT, Machine
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.judging.projection.inputs import Slice
+from pytest_llmbench.projection.inputs import Slice
 
 MINUTES = {
     "azure": 2.6, "scaling": 1.8, "all_reduce": 0.6, "collectives": 0.7, "lambda": 1.5, "slice": 1.0, "projection": 0.1,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.records import Line, Record, read_record
-from pytest_llmbench.core.curves import Curve, size_name
+from pytest_llmbench.core.record.curves import Curve, size_name
 
 TRAININGS = ("azure", "scaling", "lambda", "slice")
 COLLECTIVES = ("all_reduce", "collectives")

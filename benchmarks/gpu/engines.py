@@ -35,8 +35,8 @@ from benchmarks.gpu.rows import Case, Choice, load, parse_options
 from benchmarks.gpu.summary import table
 from benchmarks.gpu.table import markdown
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.records import write_model
-from pytest_llmbench.workloads.context import Owner
+from pytest_llmbench.core.record.records import write_model
+from pytest_llmbench.workloads.rank.context import Owner
 
 
 class Benchmark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benchmarks.gpu.kernels import Part
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.judging.flops import parameters
 
 RULES: Mapping[Part, str] = {

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
-from pytest_llmbench.core.records import write_model
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.engines.base import RankTask
-from pytest_llmbench.readers.standing import laggards
-from pytest_llmbench.workloads.context import Owner, Task
+from pytest_llmbench.readers.steps.standing import laggards
+from pytest_llmbench.workloads.rank.context import Owner, Task
 
 CHECKOUT = Path(__file__).parents[2]
 # How long the other ranks may take to end after one has failed: they fail by themselves, in their own words.
@@ -99,7 +99,7 @@ def _start(folder: Path, rank: int, ranks: int) -> Rank:
     }
     with (folder / f"rank-{rank}.log").open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "pytest_llmbench.workloads.rank", str(folder)],
+            [sys.executable, "-u", "-m", "pytest_llmbench.workloads.rank.main", str(folder)],
             env={**os.environ, **place},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -28,7 +28,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))  # started as a file, Python looks beside it, not here
 
 from pytest_llmbench.core.schema import merge  # noqa: E402 - see above
-from pytest_llmbench.readers.step_log import read_steps  # noqa: E402
+from pytest_llmbench.readers.steps.step_log import read_steps  # noqa: E402
 from tests.plain_decoder import Point  # noqa: E402
 from tests.same_loss import (  # noqa: E402
     ENGINES,
@@ -80,7 +80,7 @@ def _rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
         "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
         "PYTHONPATH": os.pathsep.join([str(folder), str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
     }
-    command = [sys.executable, "-m", "pytest_llmbench.workloads.rank", str(folder)]
+    command = [sys.executable, "-m", "pytest_llmbench.workloads.rank.main", str(folder)]
     with (folder / f"output-{rank}").open("wb") as output:
         return subprocess.Popen(
             command, env={**os.environ, **ENVIRONMENT, **place}, stdout=output, stderr=subprocess.STDOUT

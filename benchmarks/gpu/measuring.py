@@ -10,9 +10,9 @@ from benchmarks.gpu.launch import Ended
 from benchmarks.gpu.records import Launch
 from benchmarks.gpu.rows import Case
 from benchmarks.gpu.summary import LOSS_TOLERANCE_NAT, NORM_STEPS, NORM_TOLERANCE
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.core.step_events import StepEvent, parse_event
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.wire.step_events import StepEvent, parse_event
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure

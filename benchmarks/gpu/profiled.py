@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import matmul
 
 VARIABLE = "LLMBENCH_PROFILE"
 FACTS = "facts.json"

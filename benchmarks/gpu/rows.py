@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.topology import Device, Topology
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.topology import Device, Topology
 from pytest_llmbench.engines.base import Engine, Place, RankTask, get_engine
 
 # What a user would pick in place of our engines: entries called as theirs are.

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, this file
 from benchmarks.gpu.cuda_normal import normal
 from benchmarks.gpu.records import Launch, read_record
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from tests.plain_decoder import Point, Weights, train
 from tests.same_loss import batches, difference, rules

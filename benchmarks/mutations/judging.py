@@ -12,15 +12,15 @@ from tempfile import mkdtemp
 from typing import Any, Literal
 
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Probe, Site
-from pytest_llmbench.cluster.replayer import Replayer
 from pytest_llmbench.cluster.runs import Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
-from pytest_llmbench.core.health import HealthRecord, Report
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import RunRecord, Verdict
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import HealthRecord, Report
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import BatchLog, get_engine
+from pytest_llmbench.session.replay.replayer import Replayer
 
 Files = Mapping[str, bytes]
 State = Literal["judged", "failed", "error"]

@@ -15,7 +15,7 @@ from benchmarks.mutations.forms import EVENTS, TEXT, Form
 from benchmarks.mutations.judging import Files, Judge, Judgement, Runs
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.schema import validate
 
 ROOT = Path(__file__).parents[2]

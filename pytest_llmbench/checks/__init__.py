@@ -1,1 +1,1 @@
-"""Checks: each validates one thing about hosts, GPUs, links or storage, and has a line of pyproject.toml."""
+"""One folder per family of checks, each check registered in pyproject.toml; `nodes` is the part that runs on nodes."""

@@ -9,19 +9,19 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import PositiveFloat
 
-from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import unknown
 from pytest_llmbench.core.extensions import Extensions
-from pytest_llmbench.core.health import Report
-from pytest_llmbench.core.recipes import Scale
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Scale
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Device
+from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.core.topology import Device
 
 # In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
 FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
 
-Options = TypeVar("Options", bound=Strict)
+CheckOptions = TypeVar("CheckOptions", bound=Strict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,11 +179,7 @@ class Check(Protocol):
         """Look, measure, judge."""
 
 
-class NoOptions(Strict):
-    """The options of a check that has none."""
-
-
-def options_of(check: Check, settings: CheckSettings, model: type[Options]) -> Options:
+def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions]) -> CheckOptions:
     """The options of a check as its own model.
 
     Raises:

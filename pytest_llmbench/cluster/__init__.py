@@ -1,1 +1,1 @@
-"""Floor 3: nodes and jobs. Allocations are held, leases are lent, runs are launched, watched and ended."""
+"""Nodes and jobs: allocations, leases, containers, settings."""

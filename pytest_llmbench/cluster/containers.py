@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from pytest_llmbench.core.environments import Container
+from pytest_llmbench.core.recipe.environments import Container
 
 
 def srun_options(container: Container, folder: str) -> list[str]:

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm_commands import run
+from pytest_llmbench.cluster.slurm.commands import run
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import write_text
 

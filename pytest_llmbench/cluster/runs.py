@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.core.topology import Topology
 
 # In a session's folder: its `Plan`, written before anything starts.
 SESSION_FILE = "session.json"

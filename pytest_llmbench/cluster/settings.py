@@ -11,8 +11,8 @@ from typing import Literal
 
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, System
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import Recipe, Scale
-from pytest_llmbench.core.topology import Device, Topology
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale
+from pytest_llmbench.core.recipe.topology import Device, Topology
 
 ClusterName = Literal["slurm", "local", "debug", "replay"]
 CLUSTERS = ("auto", "slurm", "local", "debug")

@@ -18,10 +18,10 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from pytest_llmbench.checks.base import CheckSettings
-from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
 from pytest_llmbench.judging.references import same_gpu
 

@@ -1,1 +1,1 @@
-"""Floor 0: the words everything else speaks (quantities, recipes, references, records, errors)."""
+"""The words that everything else speaks. Folders: `recipe`, `wire`, `record`."""

@@ -24,6 +24,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, ser_json_inf_nan="strings")
 
 
+class NoOptions(Strict):
+    """The options of an engine or a check that has none."""
+
+
 def _as_quantity(value: object) -> Quantity:
     if isinstance(value, Quantity):
         return value

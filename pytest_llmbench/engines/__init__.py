@@ -1,1 +1,1 @@
-"""Floor 2: one module per engine behind one Protocol. Adding one takes its file here, and a line of pyproject.toml."""
+"""One folder per engine, each registered in pyproject.toml. What all engines share lies beside the folders."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from pytest_llmbench.core.claims import Asks
-from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.expected import Expected
 from pytest_llmbench.core.extensions import Extensions
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.core.series import Progress, StepSeries
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.statistics import STATISTICS, Statistic
 
-Options = TypeVar("Options", bound=Strict)
+EngineOptions = TypeVar("EngineOptions", bound=Strict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,10 +167,6 @@ class Engine(Protocol):
         """Say, as well as the logs allow, which ranks are behind the others and where each stands."""
 
 
-class NoOptions(Strict):
-    """The options of an engine that has none."""
-
-
 ENGINES: Extensions[Engine] = Extensions("engine", "pytest_llmbench.engines", Engine)
 
 
@@ -194,7 +190,7 @@ def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
     return {**STATISTICS, **engine.statistics}
 
 
-def options_of(recipe: Recipe, model: type[Options]) -> Options:
+def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
     """The recipe's own block for its engine, as the engine's model.
 
     Raises:

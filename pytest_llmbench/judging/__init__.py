@@ -1,1 +1,1 @@
-"""Floor 1: pure numbers. What a step series says, whether it can be believed, whether it is enough."""
+"""Pure arithmetic that judges a series of steps. Folders: `sanity` (can it be believed?), `findings`."""

@@ -10,8 +10,8 @@ import statistics as stats
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step, StepSeries
 
 # A line's time is taken after its duration is, and ranks wait for each other in between: up to 0.06 s in our logs. On
 # CPUs that others use as well, a rank may wait for its turn in between.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_llmbench.core.health import Finding, Reading, Severity
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import Finding, Reading, Severity
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 
 

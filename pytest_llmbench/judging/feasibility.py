@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.core.quantity import for_people
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Speed, Statistic
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.core.recipes import ModelShape
+from pytest_llmbench.core.recipe.recipes import ModelShape
 
 
 def parameters(model: ModelShape, sequence_length: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from pytest_llmbench.core.expected import Expected
-from pytest_llmbench.core.recipes import ModelShape, Recipe, SyntheticTokens
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import ModelShape, Recipe, SyntheticTokens
+from pytest_llmbench.core.recipe.topology import Topology
 
 # How far chance, in initial values and in one step's data, moves a first loss.
 _CHANCE_NAT = 0.5

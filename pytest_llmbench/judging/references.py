@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_llmbench.core.recipes import Scale
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.recipes import Scale
+from pytest_llmbench.core.recipe.reference import Reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

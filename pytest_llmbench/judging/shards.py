@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pytest_llmbench.core.claims import Span
-from pytest_llmbench.core.recipes import ModelShape, Parallelism
+from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
+from pytest_llmbench.core.record.claims import Span
 
 # A tokenizer's own tokens (OPT's has 50265 where its model has 50272), and tables that are padded to be divided.
 _VOCABULARY = 0.01

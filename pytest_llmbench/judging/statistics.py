@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import Metric
-from pytest_llmbench.core.series import Step
-from pytest_llmbench.core.telemetry import GpuTelemetry
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.telemetry import RULES, Watched
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_llmbench.core.telemetry import GpuTelemetry
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
 
 _MOST_NAMED = 8
 
@@ -49,7 +49,7 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class TelemetryRule:
     """How one number comes about: its unit, what it is in words, and the number, None where it is not known."""
 
     unit: str
@@ -77,48 +77,48 @@ def _gib(size: float | None) -> float | None:
     return None if size is None else size / 2**30
 
 
-RULES: Mapping[str, Rule] = {
-    "power_mean": Rule(
+RULES: Mapping[str, TelemetryRule] = {
+    "power_mean": TelemetryRule(
         unit="W",
         words="energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
         compute=_over(fmean, lambda each: _ratio(each.energy_j, each.seconds)),
     ),
-    "energy_per_token": Rule(
+    "energy_per_token": TelemetryRule(
         unit="J/token",
         words="energy of all GPUs by their own counters / tokens of the judged steps",
         compute=lambda watched: _ratio(watched.joules, watched.tokens),
     ),
-    "tokens_per_joule": Rule(
+    "tokens_per_joule": TelemetryRule(
         unit="tokens/J",
         words="tokens of the judged steps / energy of all GPUs by their own counters",
         compute=lambda watched: _ratio(watched.tokens, watched.joules),
     ),
-    "clock_mean": Rule(
+    "clock_mean": TelemetryRule(
         unit="MHz",
         words="SM clock, mean of the samples of the judged steps, mean of all GPUs",
         compute=_over(fmean, lambda each: each.sm_clock_mhz),
     ),
-    "clock_min": Rule(
+    "clock_min": TelemetryRule(
         unit="MHz",
         words="SM clock, lowest sample of any GPU in the judged steps",
         compute=_over(min, lambda each: each.sm_clock_min_mhz),
     ),
-    "throttled": Rule(
+    "throttled": TelemetryRule(
         unit="%",
         words="samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
         compute=lambda watched: watched.share_of_samples(lambda each: each.throttled),
     ),
-    "power_capped": Rule(
+    "power_capped": TelemetryRule(
         unit="%",
         words="samples of all GPUs at their power limit / samples in the judged steps",
         compute=lambda watched: watched.share_of_samples(lambda each: each.power_capped),
     ),
-    "temperature_max": Rule(
+    "temperature_max": TelemetryRule(
         unit="degC",
         words="highest sample of any GPU in the judged steps",
         compute=_over(max, lambda each: each.temperature_max_degc),
     ),
-    "memory_used_max": Rule(
+    "memory_used_max": TelemetryRule(
         unit="GiB",
         words="all memory in use on a GPU, highest sample of any GPU in the judged steps",
         compute=_over(max, lambda each: _gib(each.memory_used_max_bytes)),

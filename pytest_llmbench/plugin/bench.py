@@ -12,22 +12,22 @@ import pytest
 
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster import settings as cluster_settings
-from pytest_llmbench.cluster.conclude import identity_of
 from pytest_llmbench.cluster.quarantine import read_quarantine
-from pytest_llmbench.cluster.replay import find_replays
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import load_system
-from pytest_llmbench.cluster.validation import health_record
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError
-from pytest_llmbench.core.health import HealthRecord, Report
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.records import RunRecord
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import HealthRecord, Report
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
+from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.replay.files import find_replays
+from pytest_llmbench.session.validation import health_record
 
 KEY = pytest.StashKey["Bench"]()
 

@@ -7,12 +7,12 @@ from collections.abc import Generator, Iterator, Sequence
 
 import pytest
 
-from pytest_llmbench.cluster.planning import demand_of
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.judging.feasibility import Demand
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.parametrize import run_key_of
+from pytest_llmbench.session.planning import demand_of
 
 
 class FeasibilityWarning(pytest.PytestWarning):

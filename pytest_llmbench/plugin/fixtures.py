@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_llmbench.core.records import Verdict
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.judging.references import why_not_applicable
-from pytest_llmbench.plugin import outcome
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.health import CheckKey, Health
-from pytest_llmbench.plugin.measured import Run
+from pytest_llmbench.plugin.verdict import outcome
+from pytest_llmbench.plugin.verdict.measured import Run
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.checks.base import CHECKS, FAMILIES, Check, CheckSettings, all_checks, get_check
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError
-from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Severity
+from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.reporting.health import NO_BOUND
 

@@ -20,7 +20,7 @@ _INI_PREFIX = "llmbench_"
 _LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
 
 
-class Group(StrEnum):
+class Section(StrEnum):
     """A section of `pytest --help`."""
 
     WHAT = "LLM training benchmarks: runs and reports"
@@ -38,7 +38,7 @@ class Flag:
     """
 
     name: str
-    group: Group
+    group: Section
     help: str
 
     @property
@@ -110,87 +110,91 @@ def one_of(what: str, *legal: str) -> Callable[[str], str]:
 OPTIONS = (
     Option(
         name="nodes",
-        group=Group.WHERE,
+        group=Section.WHERE,
         parse=positive,
         metavar="N",
         help="Nodes in all; on Slurm they are held for the session",
     ),
     Option(
         name="gpus-per-node",
-        group=Group.WHERE,
+        group=Section.WHERE,
         parse=non_negative,
         metavar="N",
         help="GPUs used on each node; 0 trains on the CPU",
     ),
     Option(
         name="nodes-per-run",
-        group=Group.WHERE,
+        group=Section.WHERE,
         parse=positive,
         metavar="N",
         help="Nodes of one run: each recipe runs on every group",
     ),
     Option(
         name="cluster",
-        group=Group.WHERE,
+        group=Section.WHERE,
         parse=one_of("cluster", "auto", "slurm", "local", "debug"),
         metavar="auto|slurm|local|debug",
         help="How runs start: Slurm jobs, processes of this machine, or inside this process (default: auto)",
     ),
     Option(
         name="system",
-        group=Group.WHERE,
+        group=Section.WHERE,
         parse=str,
         metavar="NAME|FILE",
         help="The cluster, by name or by its YAML file",
     ),
-    Option(name="partition", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm partition"),
-    Option(name="account", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm account"),
-    Option(name="qos", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm quality of service"),
-    Option(name="reservation", group=Group.SLURM, parse=str, metavar="NAME", help="Slurm reservation"),
-    Option(name="nodelist", group=Group.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must use"),
-    Option(name="exclude", group=Group.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
-    Option(name="constraint", group=Group.SLURM, parse=str, metavar="FEATURES", help="Features the nodes must have"),
+    Option(name="partition", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm partition"),
+    Option(name="account", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm account"),
+    Option(name="qos", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm quality of service"),
+    Option(name="reservation", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm reservation"),
+    Option(name="nodelist", group=Section.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must use"),
+    Option(name="exclude", group=Section.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
+    Option(name="constraint", group=Section.SLURM, parse=str, metavar="FEATURES", help="Features the nodes must have"),
     Option(
-        name="comment", group=Group.SLURM, parse=str, metavar="TEXT", help="Added to the comment of every Slurm job"
+        name="comment",
+        group=Section.SLURM,
+        parse=str,
+        metavar="TEXT",
+        help="Added to the comment of every Slurm job",
     ),
     Option(
         name="time",
-        group=Group.SLURM,
+        group=Section.SLURM,
         parse=parse_minutes,
         metavar="TIME",
         help="Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation (default: the recipes')",
     ),
     Option(
         name="allocation",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=one_of("allocation", "session", "run"),
         metavar="session|run",
         help="Hold nodes for the session, or make a Slurm job per run (default: session with --nodes, else run)",
     ),
     Option(
         name="scale",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=one_of("scale", "full", "smoke"),
         metavar="full|smoke",
         help="The published configuration, or the same code at a tiny shape (default: full)",
     ),
     Option(
         name="max-runs",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=positive,
         metavar="N",
         help="Runs at once (default: as many as the nodes allow)",
     ),
     Option(
         name="run-dir",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=Path,
         metavar="DIR",
         help="Where records, scripts and logs go (default: reports)",
     ),
     Option(
         name="gate",
-        group=Group.UNFIT,
+        group=Section.UNFIT,
         parse=one_of("gate", "auto", "on", "off"),
         metavar="auto|on|off",
         help="Whether nodes that fail a check are kept from what comes later: links are not measured beside them, "
@@ -198,14 +202,14 @@ OPTIONS = (
     ),
     Option(
         name="quarantine",
-        group=Group.UNFIT,
+        group=Section.UNFIT,
         parse=Path,
         metavar="FILE",
         help="A list of unfit nodes: not used, and added to",
     ),
     Option(
         name="drain",
-        group=Group.UNFIT,
+        group=Section.UNFIT,
         parse=one_of("drain", "print", "yes"),
         metavar="print|yes",
         bare="print",
@@ -213,14 +217,14 @@ OPTIONS = (
     ),
     Option(
         name="require",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=Path,
         metavar="FILE",
         help="What has to be judged: clauses of a contract and their tests",
     ),
     Option(
         name="require-verdict",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=one_of("require-verdict", "yes", "no"),
         metavar="yes|no",
         bare="yes",
@@ -228,7 +232,7 @@ OPTIONS = (
     ),
     Option(
         name="replay",
-        group=Group.WHAT,
+        group=Section.WHAT,
         parse=Path,
         metavar="DIR",
         help="Judge the logs in DIR in place of running anything",
@@ -237,17 +241,17 @@ OPTIONS = (
 FLAGS = (
     Flag(
         name="plan",
-        group=Group.WHAT,
+        group=Section.WHAT,
         help="Print what would run, the scripts and the node-hours, and submit nothing",
     ),
     Flag(
         name="first-run-alone",
-        group=Group.WHAT,
+        group=Section.WHAT,
         help="Run nothing beside the first run, which fills the caches (compiled kernels) that all would fill at once",
     ),
     Flag(
         name="nccl",
-        group=Group.UNFIT,
+        group=Section.UNFIT,
         help="With the gate on, measure collectives and links although a node failed another check",
     ),
 )

@@ -7,11 +7,11 @@ import pytest
 from pytest_llmbench.plugin import xdist
 from pytest_llmbench.plugin.bench import KEY, Bench
 from pytest_llmbench.plugin.interruption import Interruption
-from pytest_llmbench.plugin.progress import Progress
-from pytest_llmbench.plugin.requirements import Requirements
+from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
-from pytest_llmbench.plugin.unfinished import Reports
 from pytest_llmbench.plugin.usage import usage_errors
+from pytest_llmbench.plugin.verdict.requirements import Requirements
+from pytest_llmbench.plugin.verdict.unfinished import Reports
 
 
 def register(config: pytest.Config) -> None:
@@ -25,7 +25,7 @@ def register(config: pytest.Config) -> None:
     with usage_errors():
         config.stash[KEY] = bench = Bench(config)
         distributed = xdist.is_distributed(config)
-        progress = Progress(config, live=not distributed)
+        progress = LiveLine(config, live=not distributed)
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")
         manager.register(reports := Reports(interruption), "llmbench-unfinished")

@@ -10,35 +10,37 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.heartbeat import tell_the_end
-from pytest_llmbench.cluster.keeper import Keeper
-from pytest_llmbench.cluster.planning import describe, preflight
-from pytest_llmbench.cluster.replayer import Replayer
-from pytest_llmbench.cluster.runner import Runner
 from pytest_llmbench.cluster.runs import SESSION_FILE
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder
-from pytest_llmbench.core.records import Judgement, Verdict, write_model
-from pytest_llmbench.plugin import options, outcome, speed, terminal
+from pytest_llmbench.core.record.records import Judgement, Verdict, write_model
+from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.boards import RunnerBoard
-from pytest_llmbench.plugin.declared import all_declared, facts
 from pytest_llmbench.plugin.health import check_names
-from pytest_llmbench.plugin.junit import JUnit
-from pytest_llmbench.plugin.progress import Progress
-from pytest_llmbench.plugin.provenance import suite_properties
-from pytest_llmbench.plugin.requirements import ClauseVerdict, Requirements
-from pytest_llmbench.plugin.speed import EXIT_CODE
-from pytest_llmbench.plugin.unfinished import Reports, report_of, verdict_of_unfinished
+from pytest_llmbench.plugin.output import terminal
+from pytest_llmbench.plugin.output.junit import JUnit
+from pytest_llmbench.plugin.output.progress import LiveLine
+from pytest_llmbench.plugin.output.provenance import suite_properties
 from pytest_llmbench.plugin.usage import usage_errors
+from pytest_llmbench.plugin.verdict import outcome, speed
+from pytest_llmbench.plugin.verdict.boards import RunnerBoard
+from pytest_llmbench.plugin.verdict.declared import all_declared, facts
+from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
+from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
+from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, verdict_of_unfinished
 from pytest_llmbench.reporting.batches import Batch, batches
 from pytest_llmbench.reporting.benchmark_json import add_rounds
+from pytest_llmbench.session.keeper import Keeper
+from pytest_llmbench.session.planning import describe, preflight
+from pytest_llmbench.session.replay.replayer import Replayer
+from pytest_llmbench.session.runner import Runner
 
 
 class Supervisor:
     """Starts the runs once the tests are known, gathers their verdicts, and leaves nothing behind."""
 
     def __init__(
-        self, config: pytest.Config, bench: Bench, progress: Progress, reports: Reports, requirements: Requirements
+        self, config: pytest.Config, bench: Bench, progress: LiveLine, reports: Reports, requirements: Requirements
     ) -> None:
         self.runner: Runner | Replayer | None = None
         self._config = config
@@ -291,7 +293,7 @@ class Supervisor:
 class SafeReports:
     """Innermost around the report writers: a full disk costs a file, not the terminal's summary."""
 
-    def __init__(self, supervisor: Supervisor, progress: Progress) -> None:
+    def __init__(self, supervisor: Supervisor, progress: LiveLine) -> None:
         self._supervisor = supervisor
         self._progress = progress
 

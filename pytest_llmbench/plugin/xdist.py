@@ -17,15 +17,15 @@ import pytest
 from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.records import write_model
-from pytest_llmbench.plugin import terminal
+from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.boards import FileBoard
-from pytest_llmbench.plugin.declared import all_declared
 from pytest_llmbench.plugin.health import check_names
 from pytest_llmbench.plugin.interruption import Interruption
-from pytest_llmbench.plugin.progress import Progress
+from pytest_llmbench.plugin.output import terminal
+from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import Supervisor
+from pytest_llmbench.plugin.verdict.boards import FileBoard
+from pytest_llmbench.plugin.verdict.declared import all_declared
 
 _INPUT = "llmbench"
 _LOOK_S = 0.2
@@ -77,7 +77,7 @@ class Controller:
         config: pytest.Config,
         bench: Bench,
         supervisor: Supervisor,
-        progress: Progress,
+        progress: LiveLine,
         interruption: Interruption,
     ) -> None:
         self._config = config

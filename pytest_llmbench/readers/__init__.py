@@ -1,1 +1,1 @@
-"""Floor 1½: what the ranks and the frameworks wrote becomes a step series. Nothing in a file makes reading fail."""
+"""Parsers shared by engines and checks: they turn output into values, and damage never makes them fail."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_llmbench.core.claims import ClaimName
+from pytest_llmbench.core.record.claims import ClaimName
 
 
 class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no error of ours

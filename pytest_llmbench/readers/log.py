@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_llmbench.core.claims import Claim
-from pytest_llmbench.core.labels import NEEDLE, Label, labels_in
-from pytest_llmbench.core.series import Progress, Step, StepSeries
+from pytest_llmbench.core.record.claims import Claim
+from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.wire.labels import NEEDLE, Label, labels_in
 from pytest_llmbench.readers.items import (
     EVERY_LINE,
     BadEnd,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from pytest_llmbench.core.claims import ClaimName, on_off
+from pytest_llmbench.core.record.claims import ClaimName, on_off
 from pytest_llmbench.readers.items import Said
 
 _ARGUMENT = re.compile(r"\s*(\w{1,60}) \.+ (\S{1,60})\s*", re.ASCII)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.record.series import Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,1 +1,1 @@
-"""Floor 4: run records and verdicts out, in every form a reader wants."""
+"""Tables and files made from records."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.records import RunRecord, Verdict
-from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.engines._external import OUTPUT
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statistics_of
+from pytest_llmbench.engines.external import OUTPUT
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 
 # The worst of several verdicts comes first.

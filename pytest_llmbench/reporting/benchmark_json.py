@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_llmbench.core.records import RunRecord
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.judging.statistics import judged_steps
 
 

@@ -160,13 +160,13 @@ class _Stream:
     def query(self) -> bool:
         return True
 
-    def record_event(self, event: _Event | None = None) -> _Event:
-        event = event or _Event()
+    def record_event(self, event: _CpuEvent | None = None) -> _CpuEvent:
+        event = event or _CpuEvent()
         event.record()
         return event
 
 
-class _Event:
+class _CpuEvent:
     """A moment on the host's clock."""
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -175,7 +175,7 @@ class _Event:
     def record(self, *_: object) -> None:
         self._at_s = time.perf_counter()
 
-    def elapsed_time(self, end: _Event) -> float:
+    def elapsed_time(self, end: _CpuEvent) -> float:
         """Milliseconds from this event to `end`."""
         if self._at_s is None or end._at_s is None:
             raise RuntimeError("both events must be recorded before the time between them is known")
@@ -216,7 +216,7 @@ def _replacements() -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "Stream": _Stream,
-        "Event": _Event,
+        "Event": _CpuEvent,
         "stream": nullcontext,
         "current_stream": lambda *_, **__: stream,
         "default_stream": lambda *_, **__: stream,

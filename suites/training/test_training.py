@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.reference import Reference
-    from pytest_llmbench.plugin.measured import Run
+    from pytest_llmbench.core.recipe.reference import Reference
+    from pytest_llmbench.plugin.verdict.measured import Run
 
 
 @pytest.mark.recipe("*")

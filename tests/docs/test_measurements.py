@@ -9,7 +9,7 @@ import pytest
 from benchmarks.gpu.measuring import flops_per_token as causal_flops_per_token
 from benchmarks.gpu.rows import load
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
+from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.judging.flops import flops_per_token
 from tests.docs.documents import CHECKOUT
 

@@ -16,27 +16,28 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from pytest_llmbench import plugin
-from pytest_llmbench.cluster import causes
-from pytest_llmbench.cluster.replay import Facts
 from pytest_llmbench.cluster.system import System
-from pytest_llmbench.core.driver import CommandTask
-from pytest_llmbench.core.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, UNITS, Quantity
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
-from pytest_llmbench.core.reference import Reference
-from pytest_llmbench.core.step_events import GpuEvent
-from pytest_llmbench.core.telemetry import GpuTelemetry
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
+from pytest_llmbench.core.record.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import Engine, engine_names, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
-from pytest_llmbench.plugin import options, outcome, parametrize
+from pytest_llmbench.plugin import options, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
-from pytest_llmbench.plugin.measured import Run
-from pytest_llmbench.plugin.speed import EXIT_CODE
 from pytest_llmbench.plugin.supervisor import Supervisor
-from pytest_llmbench.workloads import installed
-from pytest_llmbench.workloads.provenance import provenance
+from pytest_llmbench.plugin.verdict import outcome
+from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
+from pytest_llmbench.session.ending import causes
+from pytest_llmbench.session.replay.files import ReplayFacts
+from pytest_llmbench.workloads.node import installed
+from pytest_llmbench.workloads.node.provenance import provenance
 from tests.conftest import UserFolder
 from tests.docs.documents import CHECKOUT
 
@@ -314,7 +315,7 @@ def test_every_field_of_telemetry_is_there() -> None:
 
 def test_every_key_of_a_replay_file_is_there() -> None:
     """With its default."""
-    check_keys(only_table("Replayed logs"), Facts)
+    check_keys(only_table("Replayed logs"), ReplayFacts)
 
 
 def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping
 import pytest
 from pydantic import BaseModel
 
-from pytest_llmbench.checks import _culprits, _dcgm_findings, gpu, gpu_inventory, host_disk
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
+from pytest_llmbench.checks.dcgm import findings as _dcgm_findings
+from pytest_llmbench.checks.dcgm.report_items import TestOutcome
+from pytest_llmbench.checks.gpu import facts as gpu
+from pytest_llmbench.checks.gpu import inventory as gpu_inventory
+from pytest_llmbench.checks.host import disk as host_disk
+from pytest_llmbench.checks.network import tournament_findings as _culprits
 from pytest_llmbench.cluster.system import System
-from pytest_llmbench.core.health import SCHEMA_VERSION, Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.record.health import SCHEMA_VERSION, Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.schema import read_yaml
 from pytest_llmbench.plugin.options import OPTIONS
-from pytest_llmbench.readers.dcgm_items import Outcome
 from tests.docs.documents import CHECKOUT
 from tests.docs.test_reference_is_complete import PACKAGE, Table, leaves, titled_tables
 
@@ -110,7 +114,7 @@ PUT_TOGETHER = {
     "_culprits": {kind for kind, *_ in _culprits.KINDS.values()},
     "_whole": {kind for kind, *_ in _culprits.KINDS.values()},
     "_dcgm_findings": {
-        _dcgm_findings._finding("n1", Outcome(name="t", category="c", results=()), "", severity, "").kind
+        _dcgm_findings._finding("n1", TestOutcome(name="t", category="c", results=()), "", severity, "").kind
         for severity in Severity
     },
     "gpu": set(gpu._SLOWDOWNS),

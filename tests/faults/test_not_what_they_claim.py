@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.replay import find_replays
-from pytest_llmbench.cluster.replayer import Replayer
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
-from pytest_llmbench.core.records import RunRecord
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.session.replay.files import find_replays
+from pytest_llmbench.session.replay.replayer import Replayer
 from tests.conftest import TEST_REFERENCES, TINY, trained_in
 
 DAY_S = 86400.0

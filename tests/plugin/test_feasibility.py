@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.core.recipes import ModelShape
+from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.judging.flops import flops_per_token
 from tests.conftest import TEST_REFERENCES, TINY, UserFolder, read_junit
 

@@ -6,7 +6,7 @@ from tests.conftest import UserFolder
 
 # The runner breaks whenever it looks into one run's folder; in a way that nobody has foreseen.
 BREAKS = """
-from pytest_llmbench.cluster import runner
+from pytest_llmbench.session import runner
 
 def read_report(folder, read=runner.read_report):
     if folder.name == "bad":

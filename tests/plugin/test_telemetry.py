@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.core.step_events import Event
+from pytest_llmbench.core.wire.step_events import Event
 from tests.conftest import TINY, Result, UserFolder
 from tests.gpu_logs import DEVICE, POWER_W, samples, told, write_rank
 

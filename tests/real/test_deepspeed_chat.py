@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.readers.eval_batch import evaluate
+from pytest_llmbench.engines.deepspeed_chat.eval_batch import evaluate
 from tests.conftest import UserFolder
 
 FRAMEWORK = "deepspeed_chat"

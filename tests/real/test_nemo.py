@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.cluster.scripts import write_script
 from pytest_llmbench.cluster.system import load_system
-from pytest_llmbench.core.environments import Container, Environment
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script
-from pytest_llmbench.engines.nemo_launcher import ENGINE
+from pytest_llmbench.engines.nemo.launcher import ENGINE
+from pytest_llmbench.session.script.scripts import write_script
 from tests.conftest import UserFolder, require_slurm, slurm_nodes
 from tests.real.conftest import REPOSITORY, built
 

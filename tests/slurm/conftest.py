@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.slurm_commands import clean_environment
+from pytest_llmbench.cluster.slurm.commands import clean_environment
 from tests.conftest import require_slurm, slurm_nodes
 
 HERE = Path(__file__).parent

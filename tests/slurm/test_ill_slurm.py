@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.slurm_commands import clean_environment
+from pytest_llmbench.cluster.slurm.commands import clean_environment
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import Queue
 

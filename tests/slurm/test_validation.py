@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.cluster.slurm_commands import clean_environment
+from pytest_llmbench.cluster.slurm.commands import clean_environment
 from tests.conftest import Result, UserFolder
 from tests.slurm.conftest import Queue
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.records import RunRecord, write_model
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.record.records import RunRecord, write_model
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.schema import read_yaml
-from pytest_llmbench.core.series import Step
 from pytest_llmbench.project import main
 
 CHECKOUT = Path(__file__).parents[2]

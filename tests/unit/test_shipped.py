@@ -9,9 +9,9 @@ import pytest
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import SCALES, Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.references import Machine, why_not_applicable

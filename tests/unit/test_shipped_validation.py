@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_llmbench.checks.base import Site, all_checks, options_of
-from pytest_llmbench.checks.collectives import CollectivesOptions
+from pytest_llmbench.checks.collectives.check import CollectivesOptions
 from pytest_llmbench.cluster.system import System, load_system
-from pytest_llmbench.core.health import Reading
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import Reading
 from pytest_llmbench.judging.bounds import applies, missed
 
 SYSTEMS = {system.name: system for system in (load_system(str(path), []) for path in shipped("systems").glob("*.yaml"))}

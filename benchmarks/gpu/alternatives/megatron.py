@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.workloads import cuda_on_cpu
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 def local(context: RankContext, log: StepLog) -> None:

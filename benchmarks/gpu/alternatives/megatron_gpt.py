@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from benchmarks.gpu.alternatives.shared import DTYPE, Batch, batches, learning_rate, start
 from benchmarks.gpu.alternatives.weights import fill_vector, matrix
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.workloads.rank.steplog import StepLog
 
 # Names of Megatron-Core's matrices, in those of `weights`.
 _OUTSIDE = {

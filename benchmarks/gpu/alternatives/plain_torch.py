@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gpu.alternatives.shared import Batch, batches, group, learning_rate, start
 from benchmarks.gpu.alternatives.weights import fill_vector, matrix
-from pytest_llmbench.core.recipes import ModelShape, Recipe
+from pytest_llmbench.core.recipe.recipes import ModelShape, Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 class Block(nn.Module):

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import torch
 
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.rendezvous import limit_threads, process_group
-from pytest_llmbench.workloads.step_clock import StepClock
-from pytest_llmbench.workloads.steplog import StepLog
-from pytest_llmbench.workloads.tokens import batch, open_tokens
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_group
+from pytest_llmbench.workloads.rank.step_clock import StepClock
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import matmul
+from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -11,7 +11,7 @@ import re
 import torch
 from torch import nn
 
-from pytest_llmbench.workloads.tokens import stable_seed
+from pytest_llmbench.workloads.training.tokens import stable_seed
 
 _STD = 0.006
 _SEED = 1

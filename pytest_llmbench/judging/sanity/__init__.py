@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.completion import completed, ended_whole, long_enough, one_run
 from pytest_llmbench.judging.sanity.copies import copied, copied_in_log
 from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
-from pytest_llmbench.judging.sanity.findings import findings
 from pytest_llmbench.judging.sanity.identity import different, origin, together
 from pytest_llmbench.judging.sanity.labels import labelled, stranger
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
@@ -19,7 +18,7 @@ from pytest_llmbench.judging.sanity.ranks import hardware, hosts, nodes_in_log, 
 from pytest_llmbench.judging.sanity.rates import implausible, logged, products
 from pytest_llmbench.judging.sanity.steps import clock, doubts, stamps, steps, work
 
-__all__ = ["Evidence", "Origin", "findings", "first_problem", "implausible", "outside"]
+__all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 
 # The most telling ones first.
 _OF_RANKS = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from pytest_llmbench.core.claims import Asked, Claim, ClaimName, Span, on_off
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span, on_off
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # A framework's log rounds large counts to six digits, and parameters in words (`331 M`) to three.

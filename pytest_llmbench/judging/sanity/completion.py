@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 

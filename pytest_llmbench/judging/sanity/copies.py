@@ -7,7 +7,7 @@ import statistics as stats
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity.evidence import Evidence
 

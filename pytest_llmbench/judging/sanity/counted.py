@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
 
-from pytest_llmbench.core.records import Problem
-from pytest_llmbench.core.step_events import TrainingEvent
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 
 # Of a parameter at least, in the precisions that there are.

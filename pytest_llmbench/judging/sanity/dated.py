@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Iterator
 
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence
 
 # Logs say the time of their place, and not which place it is: zones lie at quarters of an hour, within these hours.

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_llmbench.core.claims import Asked, ClaimName
-from pytest_llmbench.core.expected import Expected
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asked, ClaimName
+from pytest_llmbench.core.record.series import StepSeries
 
 # MUNGE credentials live for 5 minutes: daemons of Slurm whose clocks are further apart do not believe each other.
 CLOCK_SKEW_S = 300.0

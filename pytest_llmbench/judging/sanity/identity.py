@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from pytest_llmbench.core.records import Problem
-from pytest_llmbench.core.series import RankInfo
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
 
 # A host's clock may be set while a rank runs.

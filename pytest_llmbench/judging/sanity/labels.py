@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmbench.core.labels import Label
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.labels import Label
 from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
 from pytest_llmbench.judging.sanity.ranks import same_host
 

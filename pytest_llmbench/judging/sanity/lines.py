@@ -7,7 +7,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # Of a framework's step lines, this share may be unreadable (two ranks that wrote at once) before nothing is judged.

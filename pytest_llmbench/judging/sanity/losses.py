@@ -6,8 +6,8 @@ import math
 import statistics as stats
 from collections.abc import Iterator
 
-from pytest_llmbench.core.expected import Expected
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # Two steps on different data may have one loss by chance, to the last digit that is kept.

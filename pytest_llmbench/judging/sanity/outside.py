@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 

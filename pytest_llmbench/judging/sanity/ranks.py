@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmbench.core.records import Problem
-from pytest_llmbench.core.series import RankInfo
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 

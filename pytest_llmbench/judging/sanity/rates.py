@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.core.records import Metric, Problem
-from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.record.records import Metric, Problem
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # GPUs may run at a little more than the clock that their published peak is for.

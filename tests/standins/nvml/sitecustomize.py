@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pytest_llmbench.workloads import gpu_samples
+from pytest_llmbench.workloads.rank import gpu_samples
 
 _module: Any = gpu_samples
 _module.gpu_uuid = lambda context: f"GPU-{context.rank}"

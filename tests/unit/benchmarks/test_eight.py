@@ -26,7 +26,7 @@ from benchmarks.gpu.stages import LeftOut, Stage, environment, ran, shares
 from benchmarks.gpu.summary import table
 from benchmarks.gpu.whole_path_machine import Machine
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.records import write_model
+from pytest_llmbench.core.record.records import write_model
 from tests.docs.documents import CHECKOUT
 
 NODES = (1, 2, 4, 8)

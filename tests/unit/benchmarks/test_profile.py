@@ -15,9 +15,9 @@ from benchmarks.gpu import profiled
 from benchmarks.gpu.kernels import breakdown, read_trace
 from benchmarks.gpu.profile_step import report, vocabulary
 from benchmarks.gpu.rows import Case, Choice
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
 
 from .test_kernels import TRACE
 

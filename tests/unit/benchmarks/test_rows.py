@@ -12,8 +12,8 @@ from benchmarks.gpu.floors import RULES, floors
 from benchmarks.gpu.measuring import flops_per_token
 from benchmarks.gpu.rows import ALTERNATIVES, Case, Choice, load, parse_options
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import SCALES, Scale
-from pytest_llmbench.core.topology import Device
+from pytest_llmbench.core.recipe.recipes import SCALES, Scale
+from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.engines.base import engine_names
 from pytest_llmbench.judging.flops import flops_per_token as flops_of_palm
 

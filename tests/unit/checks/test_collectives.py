@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks import collectives
-from pytest_llmbench.checks._curve import STATISTICS, judge
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
-from pytest_llmbench.core.curves import COLLECTIVES, Curve, Point, Timing
-from pytest_llmbench.core.environments import Container, Environment
+from pytest_llmbench.checks.collectives import check as collectives
+from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.health import Report
 from pytest_llmbench.core.quantity import UNITS, Quantity
-from pytest_llmbench.core.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, Timing
+from pytest_llmbench.core.record.health import Report
 from tests.fleet import ProcessFleet, cpu_site
 from tests.standins import nccl_tests as standin
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks._dcgm_verdict import Expected, Judged, judge
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.core.environments import Environment
+from pytest_llmbench.checks.dcgm.verdict import ExpectedTests, Judged, judge
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.health import HealthRecord, Report, Severity
-from pytest_llmbench.core.records import Verdict
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.record.health import HealthRecord, Report, Severity
+from pytest_llmbench.core.record.records import Verdict
 from tests.fleet import ProcessFleet, cpu_site
 from tests.standins.dcgm_outputs import (
     BANDWIDTH,
@@ -47,7 +47,7 @@ def judged(
 ) -> Judged:
     """What one node's output comes to."""
     told = {"code": code, "seconds": 7.0, "stdout": stdout, "stderr": stderr}
-    return judge("n1", told, Expected(level=level, gpus=2, allowed_skips=skips))
+    return judge("n1", told, ExpectedTests(level=level, gpus=2, allowed_skips=skips))
 
 
 def verdict(report: Report, host: str) -> Verdict:
@@ -253,7 +253,7 @@ def test_real_outputs() -> None:
     if not SAMPLES.is_dir():
         pytest.skip(f"no public samples in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
     told = {"code": 226, "seconds": 9.0, "stderr": ""}
-    one_gpu = Expected(level=2, gpus=1)
+    one_gpu = ExpectedTests(level=2, gpus=1)
     for name, skips in (("plugins-allowed", False), ("partial-skip", True)):
         text = (SAMPLES / f"dcgm4_gb10-level2-{name}.json").read_text()
         result = judge("n1", {**told, "stdout": text}, one_gpu)
@@ -261,8 +261,8 @@ def test_real_outputs() -> None:
         assert bool(result.unjudged) == skips
     tables = (SAMPLES / "dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text()
     first = {**told, "code": 0, "stdout": tables[: len(tables) // 2]}
-    assert "EUD Test" in judge("n1", first, Expected(level=3, gpus=8)).unjudged[0]
-    assert not judge("n1", first, Expected(level=3, gpus=8, allowed_skips=("eud",))).unjudged
+    assert "EUD Test" in judge("n1", first, ExpectedTests(level=3, gpus=8)).unjudged[0]
+    assert not judge("n1", first, ExpectedTests(level=3, gpus=8, allowed_skips=("eud",))).unjudged
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
-from pytest_llmbench.core.health import Report, Severity
+from pytest_llmbench.core.record.health import Report, Severity
 from tests.fleet import ProcessFleet, cpu_site
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, gpu_node, links_text, smi_xml
 

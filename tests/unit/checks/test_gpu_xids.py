@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.checks._gpu_xids import XIDS, meaning
-from pytest_llmbench.core.health import Severity
-from pytest_llmbench.readers.kernel_log import Event
+from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
+from pytest_llmbench.checks.gpu.xids import XIDS, meaning
+from pytest_llmbench.core.record.health import Severity
 
 
-def event(code: int, text: str = "", *, switch: bool = False) -> Event:
+def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
     """An event of some GPU or switch."""
-    return Event(switch=switch, code=code, bus="0000:10:00.0", text=text)
+    return KernelEvent(switch=switch, code=code, bus="0000:10:00.0", text=text)
 
 
 @pytest.mark.parametrize(

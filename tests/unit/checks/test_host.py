@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, all_checks, get_check
-from pytest_llmbench.core.health import Report, Severity
+from pytest_llmbench.core.record.health import Report, Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 HOST_CHECKS = [

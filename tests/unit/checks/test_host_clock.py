@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.host_clock import apart, outside, unkept, unknown_skew
+from pytest_llmbench.checks.host.clock import apart, outside, unkept, unknown_skew
 
 
 @pytest.mark.parametrize(

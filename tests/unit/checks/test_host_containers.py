@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.core.environments import Container, Environment
-from pytest_llmbench.core.health import Report
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.record.health import Report
 from tests.fleet import ProcessFleet, cpu_site
 
 DOCKER = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host_disk import DiskOptions, wrong_with
+from pytest_llmbench.checks.host.disk import DiskOptions, wrong_with
 from tests.fleet import ProcessFleet, cpu_site
 
 NOTHING_ASKED = {"free_gib": 0, "free_inodes_percent": 0}

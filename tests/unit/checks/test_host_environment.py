@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host_environment import missing_devices
-from pytest_llmbench.core.environments import Container, Environment
-from pytest_llmbench.core.health import Severity
+from pytest_llmbench.checks.host.environment import missing_devices
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.record.health import Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 NODE = {"interfaces": {"eth0": "up", "ib0": "down", "lo": "unknown"}, "infiniband": ["mlx5_0"]}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host_jit_cache import _VARIABLES, cold, shared
-from pytest_llmbench.core.environments import Container, Environment
-from pytest_llmbench.core.health import Report, Severity
-from pytest_llmbench.workloads.checks.host_caches import cache_folders
+from pytest_llmbench.checks.host.jit_cache import _VARIABLES, cold, shared
+from pytest_llmbench.checks.host.nodes.caches import cache_folders
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.record.health import Report, Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
-from pytest_llmbench.checks.host_limits import LimitsOptions, needs, too_low
+from pytest_llmbench.checks.host.limits import LimitsOptions, needs, too_low
 from tests.fleet import ProcessFleet, cpu_site
 
 GPUS = Site(system="test", nodes=2, gpus_per_node=8)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, get_check
-from pytest_llmbench.checks.host_memory import meminfo
-from pytest_llmbench.core.health import Report, Severity
+from pytest_llmbench.checks.host.memory import meminfo
+from pytest_llmbench.core.record.health import Report, Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 GIB = 2**20  # in kB

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, get_check
-from pytest_llmbench.checks.host_shared_folder import strangers
+from pytest_llmbench.checks.host.shared_folder import strangers
 from pytest_llmbench.core.files import write_text
 from tests.fleet import ProcessFleet, cpu_site
 

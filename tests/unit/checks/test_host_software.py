@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host_software import unfit_for_gpus, unlike
-from pytest_llmbench.core.health import Severity
+from pytest_llmbench.checks.host.software import unfit_for_gpus, unlike
+from pytest_llmbench.core.record.health import Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 

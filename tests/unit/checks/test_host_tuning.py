@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.host_tuning import huge_pages, of_gpus, of_host, swap
+from pytest_llmbench.checks.host.tuning import huge_pages, of_gpus, of_host, swap
 
 WELL: dict[str, Any] = {
     "iommu_options": ["iommu=pt"], "transparent_hugepage": "always [madvise] never", "numa_balancing": "0",

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.core.health import Report, Severity
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.record.health import Report, Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 Members = list[tuple[str, int]]
@@ -282,7 +282,7 @@ def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None
 
 _FAULTY = """
 import os, signal, time
-from pytest_llmbench.workloads.checks import pairs
+from pytest_llmbench.checks.network.nodes import pairs
 
 class Faulty(pairs.DirectGroup):
     def __init__(self, store, ranks, rank, *rest):

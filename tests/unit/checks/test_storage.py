@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.core.environments import Container, Environment
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.health import Report, Severity
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.record.health import Report, Severity
 from tests.fleet import ProcessFleet, cpu_site
 
 _HOSTS = ("a", "b", "c")

@@ -6,12 +6,12 @@ from typing import Literal
 
 import pytest
 
-from pytest_llmbench.cluster.conclude import judged
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.series import RankInfo, Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence
+from pytest_llmbench.session.ending.conclude import judged
 from tests.unit.judging.conftest import small
 
 Kind = Literal["ranks", "command"]

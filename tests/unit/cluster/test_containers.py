@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.containers import inside, srun_options
-from pytest_llmbench.core.environments import Container
+from pytest_llmbench.core.recipe.environments import Container
 
 FOLDER = "/shared/a run"
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.checks.base import Answer, Probe
-from pytest_llmbench.cluster.fleet import HeldFleet
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job
-from pytest_llmbench.cluster.probes import ProbeLauncher
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import Slurm
+from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
+from pytest_llmbench.session.fleet import HeldFleet
+from pytest_llmbench.session.probes import ProbeLauncher
 from tests.fleet import cpu_site
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pytest_llmbench.cluster.launches import MOST_IN_A_ROW, PAUSES_S, Launches
+from pytest_llmbench.session.launches import MOST_IN_A_ROW, PAUSES_S, Launches
 
 
 @pytest.fixture

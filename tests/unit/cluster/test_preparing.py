@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.preparing import opened, setup_of
-from pytest_llmbench.core.environments import Container, Environment
+from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.engines.base import Place
+from pytest_llmbench.session.script.preparing import opened, setup_of
 
 FOLDER = Path("/shared/run")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.planning import preflight
-from pytest_llmbench.cluster.requests import run_script
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.session.planning import preflight
+from pytest_llmbench.session.script.requests import run_script
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "scripts"
 # Each run's folder is /shared/run/runs/<recipe>.

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.cluster.executors import JobRequest, sbatch_script
-from pytest_llmbench.cluster.requests import holder_request, run_request
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.session.script.requests import holder_request, run_request
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
 SESSION = Session(id="20261121-120000-abcdef", folder=Path("/shared/reports/20261121-120000-abcdef"))

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.cluster.scripts import quote, write_script
-from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.labels import Label
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.wire.labels import Label
 from pytest_llmbench.engines.base import Command, Place, Script
+from pytest_llmbench.session.script.scripts import quote, write_script
 
 Launcher = Literal["once", "node", "srun", "torchrun", "deepspeed"]
 LAUNCHERS: tuple[Launcher, ...] = ("once", "node", "srun", "torchrun", "deepspeed")

@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.settings import Settings, check, resolve_cluster
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 
 SLURM = System(name="eight", cluster="slurm", gpus_per_node=8)
 UNKNOWN = System(name="slurm", cluster="slurm")

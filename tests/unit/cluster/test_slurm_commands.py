@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.slurm_commands import (
+from pytest_llmbench.cluster.slurm.commands import (
     NoAnswerError,
     ask,
     clean_environment,

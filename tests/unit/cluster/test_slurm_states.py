@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.cluster import slurm as module
 from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import Identity, JobState, Slurm, parse_state
-from pytest_llmbench.cluster.slurm_commands import NoAnswerError
+from pytest_llmbench.cluster.slurm import queue as module
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.cluster.slurm.queue import Identity, JobState, Slurm, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
@@ -295,9 +295,9 @@ def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> Non
     commands.answer("squeue", row())
     slurm.confirm("7")
     commands.answer("scontrol", line.format(FIRST, "None", LATER))
-    assert slurm.marks("7") == module.Marks(suspended=LATER)
+    assert slurm.marks("7") == module.JobMarks(suspended=LATER)
     commands.answer("scontrol", line.format(FIRST, LATER, "None"))
-    assert slurm.marks("7") == module.Marks(preempted=LATER)
+    assert slurm.marks("7") == module.JobMarks(preempted=LATER)
     commands.answer("scontrol", line.format(LATER, "None", "None"))
     assert slurm.marks("7") is None
     commands.answer("scontrol", b"\xff\xfe")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster import watch as module
-from pytest_llmbench.cluster.watch import Watch
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.session import watch as module
+from pytest_llmbench.session.watch import Watch
 from tests.conftest import TINY
 
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.curves import COLLECTIVES, Curve, Point, Timing, asked_size, busbw_factor, size_name, timing
+from pytest_llmbench.core.record.curves import (
+    COLLECTIVES,
+    Curve,
+    Point,
+    Timing,
+    asked_size,
+    busbw_factor,
+    size_name,
+    timing,
+)
 
 GIB = 1 << 30
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.health import Finding, HealthRecord, Report, Severity, read_health
-from pytest_llmbench.core.records import Verdict, write_model
+from pytest_llmbench.core.record.health import Finding, HealthRecord, Report, Severity, read_health
+from pytest_llmbench.core.record.records import Verdict, write_model
 
 HOSTS = ("a", "b", "c")
 

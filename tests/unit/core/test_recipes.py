@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import SCALES, Recipe, SyntheticTokens, TokenFile, load_recipes
+from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, SyntheticTokens, TokenFile, load_recipes
 from pytest_llmbench.core.schema import merge, validate
 
 SMALL: dict[str, Any] = {

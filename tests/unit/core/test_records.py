@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import (
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.records import (
     Judgement,
     Metric,
     Problem,
@@ -23,9 +23,9 @@ from pytest_llmbench.core.records import (
     read_record,
     write_model,
 )
+from pytest_llmbench.core.record.series import RankInfo, Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.series import RankInfo, Step
-from pytest_llmbench.core.telemetry import GpuTelemetry
 
 RECIPE = validate(
     Recipe,

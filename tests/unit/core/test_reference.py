@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError, UnitError
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.topology import Topology
 
 FINITE = st.floats(-1e12, 1e12)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import RankInfo, Step, StepSeries
+from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 
 COUNTS = st.integers(0, 2**63)
 STEPS = st.builds(

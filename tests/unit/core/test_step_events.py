@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_llmbench.core.step_events import (
+from pytest_llmbench.core.wire.step_events import (
     EndEvent,
     Event,
     FailureEvent,

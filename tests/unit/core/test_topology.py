@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
 
 
 @given(st.integers(1, 4096), st.integers(0, 16), st.integers(1, 128))

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.cluster.planning import peak_of, preflight
-from pytest_llmbench.cluster.preparing import preparations
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
-from pytest_llmbench.core.environments import Container, Environment
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script
-from pytest_llmbench.engines.deepspeed_chat import ENGINE
+from pytest_llmbench.engines.deepspeed_chat.engine import ENGINE
+from pytest_llmbench.session.planning import peak_of, preflight
+from pytest_llmbench.session.script.preparing import preparations
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 TWO_NODES = Topology(nodes=2, gpus_per_node=8)

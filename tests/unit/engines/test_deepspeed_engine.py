@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.deepspeed_options import Options
-from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines import _in_process
+from pytest_llmbench.engines import in_process as _in_process
 from pytest_llmbench.engines.base import Place, RankTask, get_engine
-from pytest_llmbench.engines.deepspeed import ENGINE
+from pytest_llmbench.engines.deepspeed.engine import ENGINE
+from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
@@ -116,8 +116,8 @@ def test_a_recipe_without_its_step_is_refused() -> None:
 
 def test_an_answer_is_half_of_a_sequence_unless_said() -> None:
     """The prompt is the rest."""
-    assert Options(step="ppo").answer_of(33) == 16
-    assert Options(step="ppo", answer_length=5).answer_of(33) == 5
+    assert DeepSpeedOptions(step="ppo").answer_of(33) == 16
+    assert DeepSpeedOptions(step="ppo", answer_length=5).answer_of(33) == 5
 
 
 def test_the_task_carries_the_whole_recipe() -> None:
@@ -126,7 +126,7 @@ def test_the_task_carries_the_whole_recipe() -> None:
     task = ENGINE.work(recipe(options={"step": "ppo", "critic": SHAPE}), NODE, place)
     assert isinstance(task, RankTask)
     again = validate(Recipe, task.config, "task")
-    assert validate(Options, again.options, "options").critic == recipe(options={"step": "ppo"}).model
+    assert validate(DeepSpeedOptions, again.options, "options").critic == recipe(options={"step": "ppo"}).model
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.reference import Reference
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Engine, get_engine, statistics_of
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines import _in_process
+from pytest_llmbench.engines import in_process as _in_process
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.megatron_core import ENGINE
+from pytest_llmbench.engines.megatron_core.engine import ENGINE
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
@@ -210,7 +210,7 @@ def test_the_task_carries_the_whole_recipe() -> None:
     asked = recipe(parallelism=EVERYTHING, options={"overlap": False})
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(asked, NODE, place)
-    assert task.entry == "pytest_llmbench.workloads.megatron_core.run:train"
+    assert task.entry == "pytest_llmbench.engines.megatron_core.ranks.run:train"
     assert validate(Recipe, task.config, "task") == asked
 
 

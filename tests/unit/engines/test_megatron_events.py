@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines.megatron_lm import ENGINE
-from pytest_llmbench.readers import megatron_events
+from pytest_llmbench.engines.megatron_lm import events as megatron_events
+from pytest_llmbench.engines.megatron_lm.engine import ENGINE
 from tests.events import scalars, write
 from tests.standin import LOGS, RECIPE
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
-from pytest_llmbench.core.series import Step
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.statistics import Measurement
 

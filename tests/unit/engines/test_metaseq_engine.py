@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.series import Progress, StepSeries
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script, get_engine, statistics_of
-from pytest_llmbench.engines.metaseq import ENGINE
+from pytest_llmbench.engines.metaseq.engine import ENGINE
 from pytest_llmbench.judging.statistics import Measurement, judged_steps
 
 NODE = Topology(nodes=1, gpus_per_node=8)
@@ -141,7 +141,12 @@ def test_smoke_runs_the_training_program_on_every_rank() -> None:
     """Without the launcher, with what the recipe's own fields say."""
     found = command(recipe(scale="smoke"), CPUS)
     assert found.launcher == "torchrun"
-    assert found.argv[:4] == ("-m", "pytest_llmbench.workloads.cuda_on_cpu", "-m", "metaseq.cli.train")
+    assert found.argv[:4] == (
+        "-m",
+        "pytest_llmbench.workloads.cuda_on_cpu",
+        "-m",
+        "metaseq.cli.train",
+    )
     given = dict(zip(found.argv, found.argv[1:], strict=False))
     assert given["--distributed-world-size"] == "2"
     assert given["--model-parallel-size"] == "2"

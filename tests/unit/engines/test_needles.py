@@ -11,10 +11,10 @@ from unittest import mock
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines._external import External
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine
+from pytest_llmbench.engines.external import External
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
 
 ROOT = Path(__file__).parents[3]

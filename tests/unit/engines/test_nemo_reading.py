@@ -11,16 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.series import Step
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines import nemo_launcher, nemo_torchrun
-from pytest_llmbench.engines._nemo import overrides
 from pytest_llmbench.engines.base import Place
+from pytest_llmbench.engines.nemo import launcher as nemo_launcher
+from pytest_llmbench.engines.nemo import torchrun as nemo_torchrun
+from pytest_llmbench.engines.nemo.base import overrides
+from pytest_llmbench.judging.findings.gather import findings
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.sanity import Evidence, Origin, findings, first_problem
+from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from tests.conftest import known
 
@@ -233,7 +235,7 @@ def test_samples_are_what_was_consumed_between_two_steps(run: Path, monkeypatch:
         for step in series.steps
     )
     monkeypatch.setattr(
-        "pytest_llmbench.readers.tensorboard.series", lambda _: series.model_copy(update={"steps": bare})
+        "pytest_llmbench.engines.nemo.events.series", lambda _: series.model_copy(update={"steps": bare})
     )
     steps = ENGINE.read(run, RECIPE).steps
     assert [step.samples for step in steps] == [None, *[8] * 39]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.environments import Container, Environment
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines._nemo import Nemo
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script
-from pytest_llmbench.engines.nemo_launcher import ENGINE as LAUNCHER
-from pytest_llmbench.engines.nemo_torchrun import ENGINE as TORCHRUN
-from pytest_llmbench.readers import gnu_time
+from pytest_llmbench.engines.nemo import gnu_time
+from pytest_llmbench.engines.nemo.base import Nemo
+from pytest_llmbench.engines.nemo.launcher import ENGINE as LAUNCHER
+from pytest_llmbench.engines.nemo.torchrun import ENGINE as TORCHRUN
 from pytest_llmbench.readers.items import Total
 
 FULL = load_recipes([shipped("recipes")])
@@ -124,7 +124,12 @@ def test_a_program_of_nemo_2_is_told_the_recipe() -> None:
     """All that makes up the training, and not what it is judged by."""
     recipe = SMOKE["aws_torchrun_gpt3_5b"]
     _, train, _ = commands(TORCHRUN, recipe, place(Path("/run")))
-    assert train.argv[:4] == ("-m", "pytest_llmbench.workloads.cuda_on_cpu", "-m", "pytest_llmbench.workloads.nemo_gpt")
+    assert train.argv[:4] == (
+        "-m",
+        "pytest_llmbench.workloads.cuda_on_cpu",
+        "-m",
+        "pytest_llmbench.engines.nemo.ranks.gpt",
+    )
     told = Recipe.model_validate_json(train.argv[train.argv.index("--recipe") + 1])
     assert (told.model, told.parallelism, told.optimizer) == (recipe.model, recipe.parallelism, recipe.optimizer)
     assert (told.steps, told.tokens_per_step, told.data) == (recipe.steps, recipe.tokens_per_step, recipe.data)

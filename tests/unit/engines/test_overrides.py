@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine
 
 RECIPES = load_recipes([shipped("recipes")])

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.engines import _in_process
+from pytest_llmbench.engines import in_process as _in_process
 from pytest_llmbench.engines.base import Place, engine_names, get_engine
-from pytest_llmbench.engines.torch import ENGINE
+from pytest_llmbench.engines.torch.engine import ENGINE
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
@@ -49,7 +49,7 @@ def test_choosing_the_engine_does_not_import_pytorch() -> None:
     """Collection stays fast: PyTorch is imported on the ranks only."""
     code = (
         "import sys; from pytest_llmbench.engines.base import get_engine; "
-        "import pytest_llmbench.workloads.rank; "
+        "import pytest_llmbench.workloads.rank.main; "
         "get_engine('torch').missing(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.series import RankInfo, Step, StepSeries
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.judging.sanity import Evidence
 from tests.conftest import known
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.judging.agreement import against_times, counted, product, same_work, steady
 
 RATES = {"throughput_per_gpu": "TFLOP/s per GPU"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.claims import Asked, Claim, ClaimName, Span
+from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.sanity.claims import OF_RECIPES, due
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.repeats import repeated
-from pytest_llmbench.core.series import Step
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.judging.sanity.copies import copied_in_log
 from tests.unit.judging.test_sanity_of_commands import evidence

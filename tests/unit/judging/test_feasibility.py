@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.reference import AppliesTo, Reference
-from pytest_llmbench.core.series import Step
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.feasibility import ATTAINABLE, Demand, Peak, demand
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, Speed, measure

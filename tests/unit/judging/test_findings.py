@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.conclude import judged
 from pytest_llmbench.cluster.system import load_system, published_tflops
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.series import OwnSteps, RankInfo, Step, StepSeries
-from pytest_llmbench.core.telemetry import GpuTelemetry
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import OwnSteps, RankInfo, Step, StepSeries
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.judging.findings.gather import findings
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.sanity import Evidence, findings, first_problem
+from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.sanity.evidence import Origin
+from pytest_llmbench.session.ending.conclude import judged
 
 from .conftest import small
 

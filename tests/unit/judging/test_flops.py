@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.recipes import ModelShape
+from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.judging.flops import flops_per_token, parameters
 
 OPT_125M = ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=51196)

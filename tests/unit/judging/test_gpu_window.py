@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.step_events import GpuEvent
-from pytest_llmbench.core.telemetry import PERIOD_S, GpuTelemetry
-from pytest_llmbench.judging.gpu_energy import MOST_ERROR, between, edge
-from pytest_llmbench.judging.gpu_window import GpuWindow
+from pytest_llmbench.core.record.telemetry import PERIOD_S, GpuTelemetry
+from pytest_llmbench.core.wire.step_events import GpuEvent
+from pytest_llmbench.readers.steps.gpu_energy import MOST_ERROR, between, edge
+from pytest_llmbench.readers.steps.gpu_window import GpuWindow
 from tests.gpu_logs import BEGIN, POWER_W, sample, samples, told
 
 LONGEST_S = 3 * PERIOD_S

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import SCALES
-from pytest_llmbench.core.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.recipes import SCALES
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.judging.references import Machine, same_gpu, why_not_applicable
 
 GPUS = st.sampled_from(["A100-SXM4-80GB", "A100-SXM4-40GB", "H200", "A10"])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.records import Metric, Problem
-from pytest_llmbench.core.series import RankInfo, Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Metric, Problem
+from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from tests.conftest import known
 

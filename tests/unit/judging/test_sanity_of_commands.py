@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.judging.findings.gather import findings
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.sanity import Evidence, findings, first_problem
+from pytest_llmbench.judging.sanity import Evidence, first_problem
 
 from .conftest import GPU, small
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.recipes import ModelShape, Parallelism
+from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.shards import parameters_of_stages
 

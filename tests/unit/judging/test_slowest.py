@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.series import RankInfo
-from pytest_llmbench.core.telemetry import GpuTelemetry
-from pytest_llmbench.judging.slowest import slowest_node
+from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.judging.findings.slowest import slowest_node
 
 
 def ranks(*rates: float | None, device: str = "NVIDIA H200", per_node: int = 2) -> list[RankInfo]:

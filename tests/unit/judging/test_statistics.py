@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import UNITS
-from pytest_llmbench.core.series import Step
-from pytest_llmbench.core.telemetry import GpuTelemetry
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, window
 from pytest_llmbench.judging.telemetry import RULES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.telemetry import SLOWDOWNS, GpuTelemetry, reasons_of
+from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry, reasons_of
 from pytest_llmbench.judging.telemetry import RULES, Watched, first_of, gaps
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.judging.rounds import Pair, Rounds, schedule
-from pytest_llmbench.judging.tournament import Game, floor_of, judge, second_pass, suspect
+from pytest_llmbench.checks.network.rounds import Pair, Rounds, schedule
+from pytest_llmbench.checks.network.tournament import Game, floor_of, judge, second_pass, suspect
 from tests.slow_nodes import SlowNodes
 
 

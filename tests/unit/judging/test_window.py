@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.records import Metric
-from pytest_llmbench.core.reference import AppliesTo, Reference
-from pytest_llmbench.core.series import Step, StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.judging.findings.window import unsteady, within_noise
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence
-from pytest_llmbench.judging.sanity.window import unsteady, within_noise
 
 from .conftest import small
 

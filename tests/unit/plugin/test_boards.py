@@ -11,10 +11,10 @@ import pytest
 from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
-from pytest_llmbench.core.records import RunRecord, write_model
-from pytest_llmbench.plugin import boards
-from pytest_llmbench.plugin.boards import FileBoard
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.core.record.records import RunRecord, write_model
+from pytest_llmbench.plugin.verdict import boards
+from pytest_llmbench.plugin.verdict.boards import FileBoard
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipes import load_recipes
-from pytest_llmbench.core.records import Metric, RunRecord
-from pytest_llmbench.core.series import RankInfo
-from pytest_llmbench.plugin.explain import explain_comparison
-from pytest_llmbench.plugin.measured import Measured
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.core.record.records import Metric, RunRecord
+from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.plugin.verdict.explain import explain_comparison
+from pytest_llmbench.plugin.verdict.measured import Measured
 
 
 @pytest.mark.parametrize(

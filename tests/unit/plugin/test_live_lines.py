@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.active import RunView
-from pytest_llmbench.plugin import progress
-from pytest_llmbench.plugin.progress import Progress, describe
+from pytest_llmbench.plugin.output import progress
+from pytest_llmbench.plugin.output.progress import LiveLine, describe
+from pytest_llmbench.session.active import RunView
 
 RUNNING = RunView(key="opt125m", state="running", step=12, steps=50, words_per_s=212_345.6, eta_s=41.6)
 WAITING = RunView(key="opt350m", state="waiting", detail="job 7 PENDING (Priority)")
@@ -78,7 +78,7 @@ def test_a_view_is_one_line(view: RunView, line: str) -> None:
 
 def test_a_log_gets_a_plain_line_every_30_s(config: pytest.Config, clock: Clock) -> None:
     """A run shorter than that shows none."""
-    shown = Progress(config, live=True)
+    shown = LiveLine(config, live=True)
     screen = Screen(config, isatty=False)
     for second in range(30):
         clock.now = 1000.0 + second
@@ -97,7 +97,7 @@ def test_a_log_gets_a_plain_line_every_30_s(config: pytest.Config, clock: Clock)
 
 def test_a_terminal_gets_one_line_drawn_anew(config: pytest.Config, clock: Clock) -> None:
     """Twice a second at most, all runs in it, cut at the width, and gone when it is cleared."""
-    shown = Progress(config, live=True)
+    shown = LiveLine(config, live=True)
     screen = Screen(config, isatty=True)
     shown.show([RUNNING])
     assert screen.take() == ""
@@ -118,7 +118,7 @@ def test_a_terminal_gets_one_line_drawn_anew(config: pytest.Config, clock: Clock
 
 def test_a_line_that_stays_does_not_mix_with_the_live_one(config: pytest.Config, clock: Clock) -> None:
     """The live line is taken away first, and a note stands on a line of its own."""
-    shown = Progress(config, live=True)
+    shown = LiveLine(config, live=True)
     screen = Screen(config, isatty=True)
     clock.now += 1
     shown.show([RUNNING])
@@ -132,7 +132,7 @@ def test_a_line_that_stays_does_not_mix_with_the_live_one(config: pytest.Config,
 
 def test_a_controller_never_draws(config: pytest.Config, clock: Clock) -> None:
     """Under xdist other lines come at any time: plain lines only."""
-    shown = Progress(config, live=False)
+    shown = LiveLine(config, live=False)
     screen = Screen(config, isatty=True)
     clock.now += 29
     shown.show([RUNNING])
@@ -144,7 +144,7 @@ def test_a_controller_never_draws(config: pytest.Config, clock: Clock) -> None:
 
 def test_nothing_under_way_shows_nothing(config: pytest.Config, clock: Clock) -> None:
     """Also after a long time."""
-    shown = Progress(config, live=True)
+    shown = LiveLine(config, live=True)
     screen = Screen(config, isatty=False)
     clock.now += 1000
     shown.show([])
@@ -154,7 +154,7 @@ def test_nothing_under_way_shows_nothing(config: pytest.Config, clock: Clock) ->
 def test_a_session_without_a_terminal_is_silent(pytester: pytest.Pytester, clock: Clock) -> None:
     """As with `-p no:terminal`."""
     config = pytester.parseconfigure("-p", "no:terminal")
-    shown = Progress(config, live=True)
+    shown = LiveLine(config, live=True)
     clock.now += 1000
     shown.show([RUNNING])
     shown.note("a note")

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Group
+from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
@@ -100,7 +100,7 @@ def test_the_names_are_these() -> None:
 def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
     """`pytest --help` holds them all in both forms, in sections, and no other option of ours."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
-    sections = [text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Group]
+    sections = [text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Section]
     forms = re.findall(r"^  --([\w-]+)\S*, --llmbench-([\w-]+)", "\n".join(sections), re.MULTILINE)
     assert sorted(forms) == sorted((name, name) for name in [*NAMES, *NAMES_OF_FLAGS])
     inis = sorted(re.findall(r"^  llmbench_(\w+)", text, re.MULTILINE))

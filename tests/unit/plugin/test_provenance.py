@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import load_recipes
-from pytest_llmbench.core.records import RunRecord
-from pytest_llmbench.plugin.provenance import suite_properties
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.plugin.output.provenance import suite_properties
 
 
 @pytest.fixture(scope="module")

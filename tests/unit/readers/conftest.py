@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.readers.items import EVERY_LINE, Needles, Parse
 from pytest_llmbench.readers.log import read_log
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.deepspeed_chat import parse, reader
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.deepspeed_chat.log import parse, reader
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 

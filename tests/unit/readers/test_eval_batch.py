@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.readers.eval_batch import as_csv, evaluate, rows
+from pytest_llmbench.engines.deepspeed_chat.eval_batch import as_csv, evaluate, rows
 
 HEADER = b"Hostnames,Throughput (samples/sec),Status\r\n"
 

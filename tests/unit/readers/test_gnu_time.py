@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.gnu_time import parse
+from pytest_llmbench.engines.nemo.gnu_time import parse
 from pytest_llmbench.readers.items import Failed, Total
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.labels import Label
-from pytest_llmbench.core.series import Progress, StepSeries
+from pytest_llmbench.core.record.series import Progress, StepSeries
+from pytest_llmbench.core.wire.labels import Label
 from pytest_llmbench.readers.items import (
     EVERY_LINE,
     Begun,

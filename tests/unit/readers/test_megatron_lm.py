@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.megatron_lm.log import parse
 from pytest_llmbench.readers.items import (
     Begun,
     Completed,
@@ -25,7 +26,6 @@ from pytest_llmbench.readers.items import (
     WorldSize,
 )
 from pytest_llmbench.readers.log import read_log
-from pytest_llmbench.readers.megatron_lm import parse
 
 Read = Callable[[Parse, str], StepSeries]
 Sample = Callable[[str], Path]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.metaseq.log import parse
 from pytest_llmbench.readers.items import (
     Completed,
     Count,
@@ -23,7 +24,6 @@ from pytest_llmbench.readers.items import (
     WorldSize,
 )
 from pytest_llmbench.readers.log import read_log
-from pytest_llmbench.readers.metaseq import parse
 
 Read = Callable[[Parse, str], StepSeries]
 Sample = Callable[[str], Path]

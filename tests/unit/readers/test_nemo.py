@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import StepSeries
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.nemo.claims import said
+from pytest_llmbench.engines.nemo.log import parse
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
-from pytest_llmbench.readers.nemo import parse
-from pytest_llmbench.readers.nemo_claims import said
 
 BAR = "Epoch 0: 100%|████| 40/40 [00:31<00:00,  1.27it/s, v_num=, reduced_train_loss=10.90, global_step={}]"
 LINE = "Training epoch 0, iteration 18/19 | lr: 0.005 | global_batch_size: 4 | global_step: 18 | {}"

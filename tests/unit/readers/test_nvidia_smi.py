@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.checks.gpu.nvidia_smi import Process, read_smi
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.readers.nvidia_smi import Process, read_smi
 from tests.standins.nvidia_smi import bus, smi_xml
 
 _HEALTHY = smi_xml(1)

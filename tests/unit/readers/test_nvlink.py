@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.checks.gpu.nvlink_report import read_links
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.readers.nvlink import read_links
 from tests.standins.nvidia_smi import LINKS, links_text
 
 

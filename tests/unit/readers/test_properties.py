@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pkgutil
 import signal
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench import readers
-from pytest_llmbench.core.series import Step, StepSeries
+from pytest_llmbench import engines
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
 
@@ -21,19 +21,31 @@ Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]
 
 
-def dialect(name: str) -> Parse | None:
+def modules() -> dict[str, ModuleType]:
+    """Return the modules of engines that read lines: `log` by its engine's name, others by their own."""
+    found = {}
+    for path in sorted(Path(engines.__path__[0]).glob("*/*.py")):
+        if "\ndef parse(" in (text := path.read_text()) or "\ndef reader(" in text:
+            name = path.parent.name if path.stem == "log" else path.stem
+            found[name] = import_module(f"{engines.__name__}.{path.parent.name}.{path.stem}")
+    return found
+
+
+MODULES = modules()
+DIALECTS = sorted(MODULES)
+
+
+def dialect(name: str) -> Parse:
     """Return what reads one log of a module: its `reader()`, where lines are read in context, or its `parse`."""
-    module = import_module(f"{readers.__name__}.{name}")
-    parse: Parse | None = module.reader() if hasattr(module, "reader") else getattr(module, "parse", None)
+    module = MODULES[name]
+    parse: Parse = module.reader() if hasattr(module, "reader") else module.parse
     return parse
 
 
 def needles(name: str) -> Needles:
     """Return what lines hold that say anything in a dialect."""
-    return Needles(import_module(f"{readers.__name__}.{name}").NEEDLES)
+    return Needles(MODULES[name].NEEDLES)
 
-
-DIALECTS = [module.name for module in pkgutil.iter_modules(readers.__path__) if dialect(module.name)]
 
 _MEGATRON_LINE = (
     " [2026-11-21 02:45:{0:02}.116282] iteration {0:8}/      40 | consumed samples: {1:12} | elapsed time per "
@@ -328,7 +340,7 @@ def test_what_stands_between_changes_nothing(
     plain = said(read(reading(name), log))
     lines = log.splitlines()
     assert said(read(reading(name), "\n".join(merged([lines, noise], order)) + "\n")) == plain
-    if hasattr(import_module(f"{readers.__name__}.{name}"), "reader"):
+    if hasattr(MODULES[name], "reader"):
         return  # reads lines in their context
     prefixes = data.draw(st.lists(st.sampled_from(PREFIXES), min_size=2, max_size=3, unique_by=str.strip))
     copies = [[prefix + line for line in lines] for prefix in prefixes]

@@ -6,15 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.protobuf import FIXED32, FIXED64, LENGTH, VARINT, Field, Malformed, fields, signed
+from pytest_llmbench.readers.events.protobuf import (
+    FIXED32,
+    FIXED64,
+    LENGTH,
+    VARINT,
+    Malformed,
+    WireField,
+    fields,
+    signed,
+)
 from tests.events import varint
 
 
 def test_the_examples_of_the_documentation() -> None:
     """Field 1 with 150, field 2 with `testing`, and -2 in ten bytes."""
     assert list(fields(b"\x08\x96\x01\x12\x07testing")) == [
-        Field(1, VARINT, 150, b""),
-        Field(2, LENGTH, 0, b"testing"),
+        WireField(1, VARINT, 150, b""),
+        WireField(2, LENGTH, 0, b"testing"),
     ]
     (minus_two,) = fields(b"\x08" + b"\xfe" + b"\xff" * 8 + b"\x01")
     assert signed(minus_two.integer) == -2

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import Progress
-from pytest_llmbench.core.step_events import EndEvent, FailureEvent, MatmulEvent, StepEvent
-from pytest_llmbench.readers.standing import Standing, laggards, last_step, phases
+from pytest_llmbench.core.record.series import Progress
+from pytest_llmbench.core.wire.step_events import EndEvent, FailureEvent, MatmulEvent, StepEvent
+from pytest_llmbench.readers.steps.standing import Standing, laggards, last_step, phases
 
 
 def step(number: int) -> bytes:

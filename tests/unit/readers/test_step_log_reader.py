@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.step_log import read_steps
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.readers.steps.step_log import read_steps
 from tests.conftest import known
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.series import Step
-from pytest_llmbench.core.telemetry import GpuTelemetry
-from pytest_llmbench.readers.event_lines import event_lines
-from pytest_llmbench.readers.standing import last_step
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.readers.telemetry import read_telemetry
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.readers.steps.event_lines import event_lines
+from pytest_llmbench.readers.steps.standing import last_step
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from tests.gpu_logs import POWER_W, sample, samples, step, told, write_rank
 
 STEPS = 30
@@ -53,7 +53,7 @@ def test_logs_without_samples_are_left_at_their_first_step(tmp_path: Path, monke
             read.append(line.number)
             yield line
 
-    monkeypatch.setattr("pytest_llmbench.readers.telemetry.event_lines", counted)
+    monkeypatch.setattr("pytest_llmbench.readers.steps.telemetry.event_lines", counted)
     assert read_telemetry(tmp_path, steps) == ()
     assert read == [1, 2, 3]  # start, matmul, the first step
 

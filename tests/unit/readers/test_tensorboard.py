@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.tensorboard import Damage, Scalar, event_files, read_scalars, series
-from pytest_llmbench.readers.tfrecord import masked_crc32c
+from pytest_llmbench.engines.nemo.events import series
+from pytest_llmbench.readers.events.tensorboard import Damage, Scalar, event_files, read_scalars
+from pytest_llmbench.readers.events.tfrecord import masked_crc32c
 from tests.events import part, record, simple, write
 
 NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"

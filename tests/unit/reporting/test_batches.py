@@ -9,9 +9,9 @@ import pytest
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import Recipe, load_recipes
-from pytest_llmbench.core.records import Judgement, Problem, RunRecord, Verdict
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict
 from pytest_llmbench.reporting.batches import Batch, batches
 from tests.conftest import TINY
 

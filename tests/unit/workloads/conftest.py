@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import merge, validate
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import matmul
 
 from .forked_ranks import RANK, ForkedRank
 
@@ -107,7 +107,7 @@ def _start_rank(folder: Path, env: Mapping[str, str], output: Path) -> subproces
 @pytest.fixture
 def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainAlone:
     """Train with a single rank in this process and read back what it logged."""
-    from pytest_llmbench.workloads.torch.run import train  # noqa: PLC0415 - PyTorch takes seconds to import
+    from pytest_llmbench.engines.torch.ranks.run import train  # noqa: PLC0415 - PyTorch takes seconds to import
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(matmul, "measure", lambda *_: 1e9)

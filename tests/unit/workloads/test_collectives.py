@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from pytest_llmbench.checks.base import Answer, Probe
-from pytest_llmbench.core.curves import COLLECTIVES, IN_PARTS, Curve, busbw_factor
+from pytest_llmbench.checks.collectives.nodes.collectives import measure
+from pytest_llmbench.checks.collectives.nodes.memory import fitting
+from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, why_unsupported
+from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
 from pytest_llmbench.core.errors import ConfigError, RunError
-from pytest_llmbench.workloads.checks.collective_memory import fitting
-from pytest_llmbench.workloads.checks.collective_ops import Call, Operation, Works, why_unsupported
-from pytest_llmbench.workloads.checks.collective_values import Values, fill, spoil, wrong
-from pytest_llmbench.workloads.checks.collectives import measure
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.probe import ProbeLog
+from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, Curve, busbw_factor
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
 from tests.fleet import ProcessFleet, cpu_site
 
 RANKS = 3
@@ -28,8 +28,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("collectives"))
     config = {"collectives": COLLECTIVES, "sizes": SIZES, "iterations": 3, "warm_up": 1, "checked": 2}
     probe = Probe(
-        name="all", entry="pytest_llmbench.workloads.checks.collectives:measure", config=config, ranks_per_node=RANKS,
-        together=True, deadline_s=240.0,
+        name="all", entry="pytest_llmbench.checks.collectives.nodes.collectives:measure", config=config,
+        ranks_per_node=RANKS, together=True, deadline_s=240.0,
     )  # fmt: skip
     return fleet.run([probe])[0]
 

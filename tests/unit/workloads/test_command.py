@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_llmbench.cluster.scripts import labels_of, write_script
-from pytest_llmbench.core.driver import DriverReport, read_report
-from pytest_llmbench.core.environments import Environment
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.wire.driver import DriverReport, read_report
 from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
-from pytest_llmbench.workloads.command import OWNER_GONE, run_command
+from pytest_llmbench.session.script.scripts import labels_of, write_script
+from pytest_llmbench.workloads.node.command import OWNER_GONE, run_command
 
 # A child, and a grandchild in a session of its own, that leave their ids behind.
 FAMILY = """
@@ -50,7 +50,7 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
             prepare(tmp_path, script, **task)
             process = started.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-m", "pytest_llmbench.workloads.command", str(tmp_path)],
+                    [sys.executable, "-m", "pytest_llmbench.workloads.node.command", str(tmp_path)],
                     env={**clean(), **(env or {})},
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_llmbench.workloads import telemetry
-from pytest_llmbench.workloads.checks import bandwidth, compute, gemm
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.meeting import Meeting
-from pytest_llmbench.workloads.probe import ProbeLog
-from pytest_llmbench.workloads.telemetry import Telemetry
+from pytest_llmbench.checks.compute.nodes import bandwidth, compute, gemm, telemetry
+from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _CPU = torch.device("cpu")
 _CONFIG = {"measure": ["gemm", "memory"], "side": 128, "seconds": 0.02, "block_s": 0.01, "timeout_s": 10.0}

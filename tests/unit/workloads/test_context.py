@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError, RunError
-from pytest_llmbench.workloads.context import Task, place, read_task
+from pytest_llmbench.workloads.rank.context import Task, place, read_task
 
 LOCAL = {
     "SUBMITIT_EXECUTOR": "local",

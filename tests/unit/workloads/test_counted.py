@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.records import Problem
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import merge
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
-from pytest_llmbench.readers.step_log import read_steps
+from pytest_llmbench.readers.steps.step_log import read_steps
 
 from .conftest import Fork, MakeRecipe
 
@@ -51,8 +51,8 @@ TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 # Entry functions that train something else than they are asked for, as a wrong option or a fault would.
 SABOTAGE = """
 import torch
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.torch import run as ours
+from pytest_llmbench.workloads.training import matmul
+from pytest_llmbench.engines.torch.ranks import run as ours
 
 matmul.measure = lambda *_: 1e9
 true_batch, true_build, true_clip = ours.batch, ours.build_model, ours.clip_gradients

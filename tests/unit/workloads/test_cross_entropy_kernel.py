@@ -12,8 +12,8 @@ import pytest
 
 COMPARE = """
 import torch
-from pytest_llmbench.workloads.torch.cross_entropy_kernel import losses_and_gradient as ours
-from pytest_llmbench.workloads.torch.linear_cross_entropy import losses_and_gradient as plain
+from pytest_llmbench.engines.torch.ranks.cross_entropy_kernel import losses_and_gradient as ours
+from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import losses_and_gradient as plain
 
 for dtype, places in ((torch.float32, 1e-6), (torch.bfloat16, 2e-2)):
     # Shorter than a block, one block, several, with an end that is no whole block, and with padding.

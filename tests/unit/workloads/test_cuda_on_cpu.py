@@ -124,9 +124,9 @@ def test_nothing_looks_like_a_measured_gpu(seen: dict[str, Any]) -> None:
 
 def test_an_event_that_did_not_happen_has_no_time() -> None:
     """A time from or to an event that was not recorded is an error."""
-    recorded = cuda_on_cpu._Event()
+    recorded = cuda_on_cpu._CpuEvent()
     recorded.record()
-    for start, end in ((recorded, cuda_on_cpu._Event()), (cuda_on_cpu._Event(), recorded)):
+    for start, end in ((recorded, cuda_on_cpu._CpuEvent()), (cuda_on_cpu._CpuEvent(), recorded)):
         with pytest.raises(RuntimeError, match="both events must be recorded"):
             start.elapsed_time(end)
 

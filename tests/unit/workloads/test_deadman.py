@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from pytest_llmbench.workloads.deadman import hold, watch
+from pytest_llmbench.workloads.rank.deadman import hold, watch
 
 
 def test_a_silent_owner_ends_the_wait(tmp_path: Path) -> None:

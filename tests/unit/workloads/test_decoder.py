@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from pytest_llmbench.core.recipes import ModelShape
+from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
 from pytest_llmbench.judging.flops import parameters
-from pytest_llmbench.workloads.torch.decoder import Decoder, initialise
 
 SHAPE = ModelShape(layers=3, hidden_size=16, attention_heads=4, vocab_size=64, dropout=0.0)
 

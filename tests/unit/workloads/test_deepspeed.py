@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.environments import Environment
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import merge
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.core.topology import Topology
 from pytest_llmbench.engines.base import Place, RankTask
-from pytest_llmbench.engines.deepspeed import ENGINE
-from pytest_llmbench.readers.step_log import read_steps
+from pytest_llmbench.engines.deepspeed.engine import ENGINE
+from pytest_llmbench.readers.steps.step_log import read_steps
 
 from .conftest import Fork, Launch, MakeRecipe
 
@@ -35,12 +35,12 @@ ENTRY = """
     import torch
 
     from pytest_llmbench.core.errors import ConfigError
-    from pytest_llmbench.core.recipes import Recipe
+    from pytest_llmbench.core.recipe.recipes import Recipe
     from pytest_llmbench.core.schema import validate
-    from pytest_llmbench.workloads import matmul
-    from pytest_llmbench.workloads.deepspeed.run import join
-    from pytest_llmbench.workloads.rendezvous import process_group
-    from pytest_llmbench.workloads.steplog import StepLog
+    from pytest_llmbench.workloads.training import matmul
+    from pytest_llmbench.engines.deepspeed.ranks.run import join
+    from pytest_llmbench.workloads.rank.rendezvous import process_group
+    from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
     def run_all(context, log):
@@ -48,7 +48,7 @@ ENTRY = """
         with process_group(context, 120) as device:
             torch.set_num_threads(1)
             join(device)
-            from pytest_llmbench.workloads.deepspeed.loop import run
+            from pytest_llmbench.engines.deepspeed.ranks.loop import run
 
             for name, config in context.config.items():
                 print(f"training {name}", flush=True)

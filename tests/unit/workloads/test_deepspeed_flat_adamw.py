@@ -25,19 +25,19 @@ ENTRY = """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from pytest_llmbench.core.deepspeed_options import Options
-    from pytest_llmbench.core.recipes import Recipe
+    from pytest_llmbench.engines.deepspeed.options import Options
+    from pytest_llmbench.core.recipe.recipes import Recipe
     from pytest_llmbench.core.schema import validate
-    from pytest_llmbench.workloads.deepspeed.run import join
-    from pytest_llmbench.workloads.rendezvous import process_group
+    from pytest_llmbench.engines.deepspeed.ranks.run import join
+    from pytest_llmbench.workloads.rank.rendezvous import process_group
 
 
     def steps(context, log):
         recipe = validate(Recipe, context.config, "recipe")
         with process_group(context, 120) as device:
             join(device)
-            from pytest_llmbench.workloads.deepspeed.sft import Sft
-            from pytest_llmbench.workloads.deepspeed.zero import Setup
+            from pytest_llmbench.engines.deepspeed.ranks.sft import Sft
+            from pytest_llmbench.engines.deepspeed.ranks.zero import Setup
 
             options = validate(Options, recipe.options, "options")
             rank = context.rank
@@ -95,7 +95,7 @@ def test_it_is_adamw() -> None:
     """Its steps are those of `torch.optim.AdamW`, and what is done with its groups is done with theirs."""
     from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415 - optional
 
-    from pytest_llmbench.workloads.deepspeed.flat_adamw import FlatAdamW  # noqa: PLC0415 - as above
+    from pytest_llmbench.engines.deepspeed.ranks.flat_adamw import FlatAdamW  # noqa: PLC0415 - as above
 
     torch.manual_seed(1)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)

@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.torch_options import Options
-from pytest_llmbench.workloads.torch import fsdp_copies
-from pytest_llmbench.workloads.torch import parallel
-from pytest_llmbench.workloads.torch.parallel import build_model, clip_gradients, gradient_sync
-from pytest_llmbench.workloads.rendezvous import process_group
-from pytest_llmbench.workloads.tokens import batch, open_tokens
+from pytest_llmbench.engines.torch.options import Options
+from pytest_llmbench.engines.torch.ranks import fsdp_copies
+from pytest_llmbench.engines.torch.ranks import parallel
+from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.workloads.rank.rendezvous import process_group
+from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 from tests.unit.workloads.mapped_memory import Mapped
 
 STEPS = 4

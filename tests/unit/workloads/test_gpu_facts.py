@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.workloads.checks.gpu_facts import kernel_log
+from pytest_llmbench.checks.gpu.nodes.facts import kernel_log
 from tests.standins.nvidia_smi import BOOT, LOADED, gpu_node
 
 _XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, DBE\n"

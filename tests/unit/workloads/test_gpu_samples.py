@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.step_events import EndEvent, Event, GpuEvent, TelemetryEvent, parse_event
+from pytest_llmbench.core.wire.step_events import EndEvent, Event, GpuEvent, TelemetryEvent, parse_event
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.readers.telemetry import read_telemetry
-from pytest_llmbench.workloads import gpu_samples
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.readers.steps.telemetry import read_telemetry
+from pytest_llmbench.workloads.rank import gpu_samples
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
 
 from .conftest import Launch, MakeRecipe, alone
 
@@ -293,7 +293,7 @@ def test_the_sampler_asks_only_what_the_stand_in_knows() -> None:
 
 PACED = """
 import time
-from pytest_llmbench.workloads.torch.run import train
+from pytest_llmbench.engines.torch.ranks.run import train
 
 def entry(context, log):
     write = log.step

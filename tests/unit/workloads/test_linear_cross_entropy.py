@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from pytest_llmbench.workloads.torch import linear_cross_entropy as module
-from pytest_llmbench.workloads.torch.linear_cross_entropy import linear_cross_entropy, losses_and_gradient, parts
+from pytest_llmbench.engines.torch.ranks import linear_cross_entropy as module
+from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import linear_cross_entropy, losses_and_gradient, parts
 
 TOKENS, WIDTH = 96, 32
 

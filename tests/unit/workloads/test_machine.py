@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.workloads import machine
-from pytest_llmbench.workloads.context import RankContext
+from pytest_llmbench.workloads.node import machine
+from pytest_llmbench.workloads.rank.context import RankContext
 
 
 def see_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -71,7 +71,7 @@ def test_threads_follow_the_share_of_cores(
 def test_a_rank_names_its_software() -> None:
     """What it runs with and what the machine runs, without a framework being imported for it."""
     code = (
-        "import json, sys; from pytest_llmbench.workloads.machine import versions; found = versions();"
+        "import json, sys; from pytest_llmbench.workloads.node.machine import versions; found = versions();"
         "frameworks = {'megatron', 'deepspeed', 'transformers'};"
         "print(json.dumps([found, [*frameworks & {*sys.modules}]]))"
     )

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.workloads.machine_lock import hold, holders, is_held
+from pytest_llmbench.workloads.node.machine_lock import hold, holders, is_held
 
 # Holds the lock, hands it to a program that outlives it or not, and says that it does.
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from pytest_llmbench.workloads.machine_lock import hold
+from pytest_llmbench.workloads.node.machine_lock import hold
 locks = hold(Path(sys.argv[1]))
 if sys.argv[2] == "hands on":
     child = subprocess.Popen(["sleep", "600"], pass_fds=locks, stdout=subprocess.DEVNULL, start_new_session=True)

@@ -8,9 +8,9 @@ from itertools import chain, repeat
 import pytest
 import torch
 
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.rendezvous import process_group
+from pytest_llmbench.workloads.training import matmul
 
 Measure = Callable[..., float]
 

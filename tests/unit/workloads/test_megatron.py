@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import merge
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.engines.megatron_core import ENGINE
-from pytest_llmbench.engines.torch import ENGINE as TORCH
-from pytest_llmbench.readers.step_log import read_steps
+from pytest_llmbench.engines.megatron_core.engine import ENGINE
+from pytest_llmbench.engines.torch.engine import ENGINE as TORCH
+from pytest_llmbench.readers.steps.step_log import read_steps
 
 from .conftest import Fork, MakeRecipe
 
@@ -54,8 +54,8 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 }  # fmt: skip
 # Its ranks write down every phase of their last step, in order, and measure no products.
 NOTING = """
-from pytest_llmbench.workloads import matmul
-from pytest_llmbench.workloads.megatron_core import run as megatron
+from pytest_llmbench.workloads.training import matmul
+from pytest_llmbench.engines.megatron_core.ranks import run as megatron
 
 class Noting:
     def __init__(self, log, notes, last):

@@ -22,11 +22,11 @@ import json
 from functools import partial
 
 import torch
-from pytest_llmbench.core.megatron_options import Options
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.engines.megatron_core.options import Options
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads.megatron_core import copies, run
-from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.engines.megatron_core.ranks import copies, run
+from pytest_llmbench.workloads.rank.rendezvous import process_group
 from tests.unit.workloads.kept_steps import Kept
 from tests.unit.workloads.mapped_memory import Mapped
 
@@ -37,7 +37,7 @@ def train(context, log):
     with process_group(context, 60.0) as device:
         torch.set_num_threads(1)
         from megatron.core import parallel_state
-        from pytest_llmbench.workloads.megatron_core import loop, model, sending
+        from pytest_llmbench.engines.megatron_core.ranks import loop, model, sending
         # Small products fill one multiprocessor's tiles as badly in parts as whole.
         copies._TILE = 1, 1
         split = model.split

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from pytest_llmbench.workloads.megatron_core import copies as module
-from pytest_llmbench.workloads.megatron_core.copies import Copies, Product
+from pytest_llmbench.engines.megatron_core.ranks import copies as module
+from pytest_llmbench.engines.megatron_core.ranks.copies import Copies, Product
 
 RANK, RANKS = 1, 4
 PEERS = [2, 3, 0]

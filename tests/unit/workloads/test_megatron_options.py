@@ -24,11 +24,11 @@ VARIANTS = """
 import json
 
 import torch
-from pytest_llmbench.core.megatron_options import Options
-from pytest_llmbench.core.recipes import Recipe
+from pytest_llmbench.engines.megatron_core.options import Options
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.workloads.megatron_core import run
-from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.engines.megatron_core.ranks import run
+from pytest_llmbench.workloads.rank.rendezvous import process_group
 from tests.unit.workloads.kept_steps import Kept
 
 def train(context, log):
@@ -37,7 +37,7 @@ def train(context, log):
     with process_group(context, 60.0) as device:
         torch.set_num_threads(1)
         from megatron.core import parallel_state
-        from pytest_llmbench.workloads.megatron_core import loop
+        from pytest_llmbench.engines.megatron_core.ranks import loop
         for name, recipe in recipes.items():
             options = validate(Options, recipe.options, "options")
             training, kept = loop.prepare(recipe, options, device), Kept()

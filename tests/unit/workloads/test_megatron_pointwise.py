@@ -16,7 +16,7 @@ def pointwise() -> ModuleType:
     """Not compiled, which would take longer than all tests, and a C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHDYNAMO_DISABLE", "1")
-        from pytest_llmbench.workloads.megatron_core import pointwise  # noqa: PLC0415 - it compiles when imported
+        from pytest_llmbench.engines.megatron_core.ranks.parts import pointwise  # noqa: PLC0415 - it compiles when imported
     return pointwise
 
 

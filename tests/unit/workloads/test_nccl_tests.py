@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.readers.nccl_tests import read_nccl_tests
-from pytest_llmbench.readers.nccl_tests_json import read_nccl_tests_json
-from pytest_llmbench.workloads.checks.nccl_tests import run
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.probe import ProbeLog
+from pytest_llmbench.checks.collectives.nodes.nccl_tests import run
+from pytest_llmbench.checks.collectives.report import read_nccl_tests
+from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
 from tests.standins import nccl_tests as standin
 
 ARGS = ("-b", "8", "-e", "4194304", "-f", "2", "-n", "20", "-w", "5", "-c", "4", "-d", "float")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.workloads.nodes import environment_of, gpus_of, hosts_of_this_job
+from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job
 
 HOSTS = ("n1", "n2")
 # What the driver finds as a step of a job of 8 nodes.

@@ -13,7 +13,7 @@ from tests.fleet import ProcessFleet, cpu_site
 # Rank 1 is killed in round 1, rank 5 is stopped in round 2 and goes on long after the others gave it up.
 _FAULTY = """
 import os, signal, subprocess
-from pytest_llmbench.workloads.checks import pairs
+from pytest_llmbench.checks.network.nodes import pairs
 
 class Faulty(pairs.DirectGroup):
     def __init__(self, store, ranks, rank, *rest):

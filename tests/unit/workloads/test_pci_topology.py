@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.workloads.checks.pci_topology import affinity, cpu, devices, installed
+from pytest_llmbench.checks.topology.nodes.pci_topology import affinity, cpu, devices, installed
 from tests.standins.sysfs import write_sysfs
 
 

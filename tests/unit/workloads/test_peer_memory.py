@@ -10,8 +10,8 @@ import torch
 import torch.distributed._symmetric_memory as symmetric_memory
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.workloads import peer_memory
-from pytest_llmbench.workloads.machine import beside_allocator
+from pytest_llmbench.workloads.node.machine import beside_allocator
+from pytest_llmbench.workloads.training import peer_memory
 
 
 def test_gpus_that_do_not_reach_one_another_are_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

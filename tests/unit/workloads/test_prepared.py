@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.driver import CommandTask
-from pytest_llmbench.core.recipes import Preparation
-from pytest_llmbench.workloads import prepared
-from pytest_llmbench.workloads.prepared import first_missing
+from pytest_llmbench.core.recipe.recipes import Preparation
+from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.workloads.node import prepared
+from pytest_llmbench.workloads.node.prepared import first_missing
 
 NOBODY = 65534
 

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, subprocess, sys
-from pytest_llmbench.workloads import processes
+from pytest_llmbench.workloads.node import processes
 
 signal.signal(signal.SIGTERM, lambda number, _: processes.leave(128 + number))
 

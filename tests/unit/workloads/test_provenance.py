@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.driver import CommandTask
-from pytest_llmbench.workloads import installed, provenance
-from pytest_llmbench.workloads.disclosure import disclosed, is_secret, secret_values
+from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.workloads.node import installed, provenance
+from pytest_llmbench.workloads.node.disclosure import disclosed, is_secret, secret_values
 
 Git = Callable[..., str]
 

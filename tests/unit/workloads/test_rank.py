@@ -9,15 +9,15 @@ from subprocess import TimeoutExpired
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.workloads.rank import OWNER_GONE, main
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.rank.main import OWNER_GONE, main
 
 from .conftest import Launch
 
 # Rank 1 fails while the others are connected to it and do not come back.
 FAILING = """
 import time
-from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.workloads.rank.rendezvous import process_group
 
 def entry(context, log):
     with process_group(context, 30):

@@ -8,8 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.rendezvous import process_group
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.rendezvous import process_group
 
 
 def test_one_rank_meets_itself_on_a_free_port(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:

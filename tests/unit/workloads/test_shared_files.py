@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.workloads.shared_files import exists_now
+from pytest_llmbench.workloads.node.shared_files import exists_now
 
 
 def test_a_written_file_is_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.workloads.standing import run_in
+from pytest_llmbench.workloads.node.standing import run_in
 
 
 def test_a_task_stands_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.workloads import step_clock
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.step_clock import StepClock
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.rank import step_clock
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.step_clock import StepClock
+from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 class Mark:

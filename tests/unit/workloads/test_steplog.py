@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.series import Progress, RankInfo, Step
-from pytest_llmbench.readers.standing import Standing, last_step, phases
-from pytest_llmbench.readers.step_log import read_steps
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.core.record.series import Progress, RankInfo, Step
+from pytest_llmbench.readers.steps.standing import Standing, last_step, phases
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
 from tests.conftest import known
 
 

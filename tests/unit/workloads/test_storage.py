@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.checks.storage.nodes import storage
+from pytest_llmbench.checks.storage.nodes.staging import listing
+from pytest_llmbench.checks.storage.nodes.storage_streams import BLOCK, Stream, read, write
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.workloads.checks import storage
-from pytest_llmbench.workloads.checks.staging import listing
-from pytest_llmbench.workloads.checks.storage_streams import BLOCK, Stream, read, write
-from pytest_llmbench.workloads.context import RankContext
-from pytest_llmbench.workloads.meeting import Meeting
-from pytest_llmbench.workloads.probe import ProbeLog
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
 @pytest.fixture

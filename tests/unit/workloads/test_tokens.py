@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.workloads.tokens import batch, open_tokens, stable_seed
+from pytest_llmbench.workloads.training.tokens import batch, open_tokens, stable_seed
 
 from .conftest import MakeRecipe
 

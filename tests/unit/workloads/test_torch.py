@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.environments import Environment
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipes import Recipe
-from pytest_llmbench.core.series import StepSeries
-from pytest_llmbench.core.topology import Topology
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.torch import ENGINE
-from pytest_llmbench.workloads.steplog import StepLog
+from pytest_llmbench.engines.torch.engine import ENGINE
+from pytest_llmbench.workloads.rank.steplog import StepLog
 from tests.conftest import known
 
 from .conftest import Fork, MakeRecipe, TrainAlone

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# NeMo 2 on the CPU: pytest_llmbench.workloads.nemo_gpt, through pytest_llmbench.workloads.cuda_on_cpu.
+# NeMo 2 on the CPU: pytest_llmbench.engines.nemo.ranks.gpt, through pytest_llmbench.workloads.cuda_on_cpu.
 # shellcheck disable=SC2034,SC2154  # build.sh uses and sets the names
 
 TITLE="NeMo 2"
@@ -23,7 +23,7 @@ try() {
 from pytest_llmbench.workloads import cuda_on_cpu
 cuda_on_cpu.install()
 import tensorboard.backend.event_processing.event_accumulator
-import pytest_llmbench.workloads.nemo_gpt
+import pytest_llmbench.engines.nemo.ranks.gpt
 ' >"$INTO/try.log" 2>&1 || { tail -n 20 "$INTO/try.log" >&2 && return 1; }
 }
 

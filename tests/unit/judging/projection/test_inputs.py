@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.health import HealthRecord, Report
-from pytest_llmbench.core.records import Problem, RunRecord
-from pytest_llmbench.core.series import Step
+from pytest_llmbench.core.record.health import HealthRecord, Report
+from pytest_llmbench.core.record.records import Problem, RunRecord
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.projection.inputs import SPREAD, layer_cost, read_curves, read_slice
+from pytest_llmbench.projection.inputs import SPREAD, layer_cost, read_curves, read_slice
 from tests.unit.judging.conftest import GPU, small
 
 from .test_links import MIB, curve

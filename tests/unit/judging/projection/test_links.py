@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.curves import Curve, Point, timing
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.judging.projection.links import Links
-from pytest_llmbench.judging.projection.model import ENDS, Band
+from pytest_llmbench.core.record.curves import Curve, Point, timing
+from pytest_llmbench.projection.links import TrainingLinks
+from pytest_llmbench.projection.model import ENDS, Band
 
 from .test_model import GPT
 
 MIB = 2**20
-HALF = Links(
+HALF = TrainingLinks(
     node_gb_s=Band.exactly(400.0), network_gb_s=Band(best=48.0, likely=40.0, worst=25.0),
     tensor_exposed=Band.exactly(1.0), hidden=Band.exactly(0.5), sends_exposed=Band.exactly(0.5),
 )  # fmt: skip

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.recipes import ModelShape
-from pytest_llmbench.judging.projection.layout import Layout
-from pytest_llmbench.judging.projection.links import Links
-from pytest_llmbench.judging.projection.model import ENDS, Band, Costs, bubble, project, terms
-from pytest_llmbench.judging.projection.slices import Hardware, one_slice
+from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.projection.layout import Layout
+from pytest_llmbench.projection.links import TrainingLinks
+from pytest_llmbench.projection.model import ENDS, Band, Costs, bubble, project, terms
+from pytest_llmbench.projection.slices import Hardware, one_slice
 
 WIDE = ModelShape(layers=96, hidden_size=12288, attention_heads=96, vocab_size=50304)
 GPT = Layout(
@@ -25,7 +25,7 @@ SLICE = Layout(
     model=WIDE.model_copy(update={"layers": 4}), sequence_length=2048, micro_batch=1, micro_batches=8, tensor=8,
     gpus_per_node=8,
 )  # fmt: skip
-PERFECT = Links(
+PERFECT = TrainingLinks(
     network_gb_s=Band.exactly(1e12), node_gb_s=Band.exactly(1e12), tensor_exposed=Band.exactly(1.0),
     hidden=Band.exactly(1.0), sends_exposed=Band.exactly(0.0),
 )  # fmt: skip

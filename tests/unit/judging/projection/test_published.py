@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipes import ModelShape, load_recipes
+from pytest_llmbench.core.recipe.recipes import ModelShape, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import read_yaml
-from pytest_llmbench.core.topology import Topology
-from pytest_llmbench.judging.projection.layout import Layout
-from pytest_llmbench.judging.projection.links import Links
-from pytest_llmbench.judging.projection.memory import memory
-from pytest_llmbench.judging.projection.model import Band, Projection, project
-from pytest_llmbench.judging.projection.published import (
+from pytest_llmbench.projection.layout import Layout
+from pytest_llmbench.projection.links import TrainingLinks
+from pytest_llmbench.projection.memory import memory
+from pytest_llmbench.projection.model import Band, Projection, project
+from pytest_llmbench.projection.published import (
     CALIBRATED_ERROR,
     HIDDEN,
     MEMORY_GB_S,
@@ -31,8 +31,8 @@ from pytest_llmbench.judging.projection.published import (
     memory_gb_s,
     network_gb_s,
 )
-from pytest_llmbench.judging.projection.recipes import layout_of
-from pytest_llmbench.judging.projection.slices import Hardware, one_slice
+from pytest_llmbench.projection.recipes import layout_of
+from pytest_llmbench.projection.slices import Hardware, one_slice
 
 CHECKOUT = Path(__file__).parents[4]
 TEXT = (CHECKOUT / "docs" / "projection.md").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def hardware(group: Mapping[str, Any]) -> Hardware:
     system = group["system"]
     node, bandwidth = system.get("node_gb_s"), memory_gb_s(system["gpu"])
     assert bandwidth is not None
-    links = Links(
+    links = TrainingLinks(
         node_gb_s=None if node is None else Band.exactly(node),
         network_gb_s=network_gb_s(system["network_gbit_s"]),
         tensor_exposed=TENSOR_EXPOSED,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.judging.projection.layout import Layout
-from pytest_llmbench.judging.projection.model import ENDS, Band, project
-from pytest_llmbench.judging.projection.slices import JITTER, Hardware, LayerCost, one_slice, recomputed, two_slices
+from pytest_llmbench.projection.layout import Layout
+from pytest_llmbench.projection.model import ENDS, Band, project
+from pytest_llmbench.projection.slices import JITTER, Hardware, LayerCost, one_slice, recomputed, two_slices
 
 from .test_links import HALF
 from .test_model import GPT, SLICE, WIDE

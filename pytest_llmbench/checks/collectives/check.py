@@ -1,0 +1,201 @@
+"""Collectives: how fast all nodes together exchange data, and is it the right data?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
+from pytest_llmbench.checks.collectives.report import read_nccl_tests
+from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.record.curves import COLLECTIVES, Curve
+from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.readers.items import Unreadable
+
+_TORCH = "pytest_llmbench.checks.collectives.nodes.collectives:measure"
+_NCCL_TESTS = "pytest_llmbench.checks.collectives.nodes.nccl_tests:run"
+_SRUN = ("srun", "--mpi=pmix", "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={gpus}", "--cpu-bind=none")
+_TYPES = {"float32": "float", "bfloat16": "bfloat16"}
+# By how much work a device does in a second: largest size, iterations, warm-up, checked rounds.
+_USUAL = {"cuda": (8 << 30, 20, 5, 4), "cpu": (16 << 20, 5, 1, 2)}
+_SMOKE_BYTES = 1 << 20
+
+
+class CollectivesOptions(Strict):
+    """How collectives are measured. Checks with the same options share one measurement.
+
+    Attributes:
+        backend: `torch`, our own measurement by torch.distributed; or `nccl_tests`, NVIDIA's programs.
+        path: the folder of NVIDIA's programs, in place of the root of the system's environment `nccl_tests`.
+        launcher: starts NVIDIA's programs, built with MPI, on several nodes (`workloads.checks.nccl_tests.Command`).
+        min_bytes, max_bytes: smallest and largest message; by default 8 B, and 8 GiB on GPUs or 16 MiB on CPUs.
+        factor: from one size to the next.
+        iterations: operations that are timed together; by default 20 on GPUs, 5 on CPUs.
+        warm_up: operations before them; by default 5 on GPUs, 1 on CPUs.
+        checked: further operations whose results are checked; by default 4 on GPUs, 2 on CPUs.
+        dtype: type of an element.
+    """
+
+    backend: Literal["torch", "nccl_tests"] = "torch"
+    path: str | None = None
+    launcher: tuple[str, ...] = _SRUN
+    min_bytes: Annotated[int, Field(ge=8)] = 8
+    max_bytes: PositiveInt | None = None
+    factor: Annotated[int, Field(ge=2)] = 2
+    iterations: PositiveInt | None = None
+    warm_up: NonNegativeInt | None = None
+    checked: PositiveInt | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="after")
+    def _in_order(self) -> CollectivesOptions:
+        if self.max_bytes is not None and self.max_bytes < self.min_bytes:
+            raise ValueError(f"max_bytes {self.max_bytes} is less than min_bytes {self.min_bytes}")
+        return self
+
+    def filled(self, site: Site) -> CollectivesOptions:
+        """With the usual values of a site in place of what was left out."""
+        largest, iterations, warm_up, checked = _USUAL[site.device]
+        usual = {"max_bytes": largest, "iterations": iterations, "warm_up": warm_up, "checked": checked}
+        told = {name: value for name, value in self.model_dump().items() if value is not None}
+        if site.scale == "smoke":  # a system's file speaks of the full size
+            told["max_bytes"] = max(self.min_bytes, min(_SMOKE_BYTES, self.max_bytes or _SMOKE_BYTES))
+        return validate(CollectivesOptions, {**usual, **told}, "collectives")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes, bytes."""
+        sizes = [self.min_bytes]
+        while self.max_bytes is not None and sizes[-1] * self.factor <= self.max_bytes:
+            sizes.append(sizes[-1] * self.factor)
+        return tuple(sizes)
+
+
+class Collective:
+    """One collective operation over all GPUs of all nodes."""
+
+    family = "collectives"
+    scope: Literal["node", "cluster"] = "cluster"
+    options: type[Strict] = CollectivesOptions
+    statistics: Mapping[str, str] = STATISTICS
+    deadline_s = 900.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.summary = f"{name} over all nodes by message size: bus bandwidth, and whether the results are right"
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Measure all selected collectives at once, and judge this one."""
+        site = fleet.site
+        if site.ranks_per_node * len(fleet.hosts) < 2:
+            return Report(skip="a collective takes two ranks, and there is one: cpu_ranks_per_node or more nodes help")
+        options = options_of(self, settings, CollectivesOptions).filled(site)
+        names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
+        deadline_s = deadline_of(self, settings)
+        if options.backend == "torch":
+            return self._ours(fleet.once(_ours(options, site, names, deadline_s)), fleet, settings)
+        if site.device == "cpu":
+            return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
+        return self._theirs(fleet.once(_theirs(options, fleet, names, deadline_s)), fleet, settings)
+
+    def _ours(self, answers: Sequence[Answer], fleet: Fleet, settings: CheckSettings) -> Report:
+        data = answers[0].data
+        unjudged = silent(answers)
+        if data is None or unjudged:
+            return Report(unjudged=unjudged)
+        if self.name in data["unsupported"]:
+            return Report(skip=f"torch.distributed here cannot do it: {data['unsupported'][self.name]}")
+        wrong: Counter[str] = Counter()
+        for answer in answers:
+            wrong[answer.host] += (answer.data or {}).get("wrong", {}).get(self.name, 0)
+        curve = Curve.model_validate(data["curves"][self.name])
+        report = judge(curve, settings.references, fleet, data["device"], wrong)
+        return report.model_copy(update={"notes": (*report.notes, *data["notes"])})
+
+    def _theirs(self, answers: Sequence[Answer], fleet: Fleet, settings: CheckSettings) -> Report:
+        data = answers[0].data
+        if data is None:
+            return Report(unjudged=silent(answers))
+        told = data["runs"][self.name]
+        curves = _read(told, self.name, fleet.site.ranks_per_node * len(fleet.hosts))
+        if len(curves) != 1:
+            why = "printed no table" if not curves else f"printed {len(curves)} tables: was it built without MPI?"
+            return Report(problem=f"{told['command']} {why}; it {_ended(told)}", evidence={"nccl_tests": told})
+        doubt = None if told["code"] == 0 else f"{told['command']} {_ended(told)}"
+        if curves[0].collective != self.name:
+            doubt = doubt or f"{told['command']} measured {curves[0].collective}, and not {self.name}"
+        report = judge(curves[0], settings.references, fleet, data["device"], {}, doubt)
+        return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": told}})
+
+
+def _ours(options: CollectivesOptions, site: Site, names: Sequence[str], deadline_s: float) -> Probe:
+    config = {
+        "collectives": names,
+        "sizes": options.sizes,
+        "timeout_s": deadline_s,
+        **options.model_dump(include={"dtype", "iterations", "warm_up", "checked"}),
+    }
+    return Probe(
+        name=_named(options), entry=_TORCH, config=config, deadline_s=deadline_s, ranks_per_node=site.ranks_per_node,
+        gpus=site.device == "cuda", together=True,
+    )  # fmt: skip
+
+
+def _theirs(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], deadline_s: float) -> Probe:
+    site, hosts = fleet.site, fleet.hosts
+    where = site.environments.get("nccl_tests", Environment())
+    root = options.path or where.root
+    if root is None:
+        raise ConfigError(
+            "backend nccl_tests: say where its programs are: option path, or environments.nccl_tests.root"
+        )
+    if where.container is not None:
+        raise ConfigError("environments.nccl_tests: container is not supported; name programs on the nodes with root")
+    args = {
+        "-b": options.min_bytes, "-e": options.max_bytes, "-f": options.factor, "-n": options.iterations,
+        "-w": options.warm_up, "-c": options.checked, "-d": _TYPES[options.dtype],
+    }  # fmt: skip
+    config: dict[str, Any] = {
+        "root": root,
+        "collectives": names,
+        "args": [text for option, value in args.items() for text in (option, str(value))],
+        "hosts": hosts,
+        "gpus": site.gpus_per_node,
+        "launcher": options.launcher if len(hosts) > 1 else (),
+        "setup": where.setup,
+        "env": dict(where.env),
+        "timeout_s": deadline_s / len(names),
+    }
+    return Probe(
+        name=_named(options), entry=_NCCL_TESTS, config=config, deadline_s=deadline_s, hosts=hosts[:1], gpus=True
+    )
+
+
+def _read(told: Mapping[str, Any], name: str, ranks: int) -> list[Curve]:
+    """The curve by the file, which has all digits, or what was printed."""
+    try:
+        return [read_nccl_tests_json(told["json"] or "", name, ranks)]
+    except Unreadable:
+        return read_nccl_tests(told["text"], name, ranks)
+
+
+def _ended(told: Mapping[str, Any]) -> str:
+    ended = "took too long" if told["code"] is None else f"ended with status {told['code']}"
+    return f"{ended}: {' '.join(told['text'].split()[-40:])}"
+
+
+def _named(options: CollectivesOptions) -> str:
+    """A name that measurements with other options do not have."""
+    return f"collectives-{hashlib.sha256(options.model_dump_json().encode()).hexdigest()[:8]}"
+
+
+CHECKS: Mapping[str, Check] = {name: Collective(name) for name in COLLECTIVES}

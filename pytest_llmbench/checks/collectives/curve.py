@@ -1,0 +1,128 @@
+"""What a curve says of the nodes it was measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_llmbench.checks.base import Fleet
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.curves import Curve, Point, asked_size, size_name
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.judging.bounds import applies, missed, unbounded
+
+_LEAST, _MOST = 3, 34  # powers of two: 8 B to 16 GiB
+_LATENCY = 8
+STATISTICS: Mapping[str, str] = {
+    **{f"busbw_{size_name(1 << power)}": "GB/s" for power in range(_LEAST, _MOST + 1)},
+    "busbw_peak": "GB/s",
+    f"latency_{size_name(_LATENCY)}": "us",
+}
+_WRONG = "do not train here: look for link errors (NVLink, network), XIDs and ECC errors, and swap nodes to find whose"
+_SLOW = "a collective does not say which node or link is slow: the check `pairs` on the same nodes names it"
+
+
+def judge(
+    curve: Curve,
+    references: Sequence[Reference],
+    fleet: Fleet,
+    device: str,
+    wrong: Mapping[str, int],
+    doubt: str | None = None,
+) -> Report:
+    """Judge a curve: by its values always, and by bounds if nothing speaks against it.
+
+    Args:
+        curve: what was measured.
+        references: bounds of the check.
+        fleet: the nodes.
+        device: the GPU model as the driver names it, or `cpu`.
+        wrong: elements with a wrong value by the node that got them, where that is known.
+        doubt: why it proves nothing, where that is known already.
+    """
+    site, hosts = fleet.site, fleet.hosts
+    gpus = site.gpus_per_node * len(hosts)
+    host = hosts[0] if len(hosts) == 1 else None
+    readings = [
+        Reading(host=host, statistic=name, subject=subject, value=value, unit=unit, nodes=len(hosts), gpus=gpus)
+        for name, subject, value, unit in _numbers(curve, site.ranks_per_node * len(hosts))
+    ]
+    # What a reference is for is the full size; a smoke run has no number that could meet it.
+    wanted = references if site.scale == "full" else ()
+    whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=len(hosts), gpus=gpus)
+    applicable = [each for each in wanted if applies(each, whole, site.system, device)]
+    doubt = doubt or next(_doubts(curve, site.ranks_per_node * len(hosts)), None) or _unmeasured(readings, applicable)
+    findings = tuple(_wrong(curve, wrong, host))
+    notes = [] if applicable else ["no reference is for this machine: bandwidths are reported, values were checked"]
+    if doubt and findings:
+        notes.append(doubt)
+    elif not doubt:
+        findings += tuple(missed(readings, applicable, system=site.system, device=device, action=_SLOW))
+    return Report(
+        findings=findings,
+        readings=tuple(readings),
+        problem=None if findings else doubt,
+        unbounded=unbounded(readings, applicable, system=site.system, device=device),
+        notes=tuple(notes),
+        evidence={"curve": curve.model_dump(mode="json"), "device": device},
+    )
+
+
+def _numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:
+    """Statistic, subject, value and unit of what is there, what says most first."""
+    peak, small = curve.peak, curve.at(_LATENCY)
+    if peak is not None and peak.timing is not None:
+        yield "busbw_peak", f"{size_name(peak.size)} {_place(peak)}", peak.timing.busbw, "GB/s"
+    if small is not None and small.timing is not None:
+        yield f"latency_{size_name(_LATENCY)}", _place(small), small.timing.time_us, "us"
+    for size in sorted({point.size for point in curve.points}, reverse=True):
+        point, name = curve.at(size), f"busbw_{size_name(asked_size(curve.collective, size, ranks))}"
+        if point is not None and point.timing is not None and name in STATISTICS:
+            yield name, _place(point), point.timing.busbw, "GB/s"
+
+
+def _place(point: Point) -> str:
+    return "out of place" if point.out_of_place is not None else "in place"
+
+
+def _wrong(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterator[Finding]:
+    """One finding for all wrong values; of a node, if it is the only one that got them."""
+    seen = sorted(name for name, elements in by_host.items() if elements)
+    sizes = [f"{point.wrong} at {size_name(point.size)}" for point in curve.wrong]
+    if not (seen or sizes or curve.out_of_bounds):
+        return
+    told = [
+        f"{sum(by_host.values())} wrong elements on {', '.join(seen)}" if seen else "",
+        f"wrong elements of all ranks: {', '.join(sizes)}" if sizes else "",
+        f"{curve.out_of_bounds} measurements out of bounds" if curve.out_of_bounds else "",
+    ]
+    yield Finding(
+        host=seen[0] if len(seen) == 1 else host,
+        kind="wrong_values",
+        severity=Severity.ISOLATE,
+        message=f"{curve.collective} gives wrong results: {'; '.join(part for part in told if part)}",
+        action=_WRONG,
+    )
+
+
+def _doubts(curve: Curve, ranks: int) -> Iterator[str]:
+    """Why a curve proves nothing, by itself, what tells most first."""
+    if not curve.points:
+        yield curve.doubt or f"no size of {curve.collective} was measured"
+    elif not curve.complete:
+        yield curve.doubt or f"the measurement ended before its end, after {size_name(curve.points[-1].size)}"
+    if curve.unreadable:
+        yield f"{curve.unreadable} lines of the measurement cannot be read"
+    if curve.ranks is not None and curve.ranks != ranks:
+        yield f"{curve.ranks} ranks measured, {ranks} were asked for"
+    if curve.doubt is not None:
+        yield f"the measurement contradicts itself: {curve.doubt}"
+    if all(point.wrong is None for point in curve.points):
+        yield "no result was checked"
+
+
+def _unmeasured(readings: Sequence[Reading], references: Sequence[Reference]) -> str | None:
+    there = {reading.statistic for reading in readings}
+    for reference in references:
+        if reference.statistic not in there:
+            return f"reference {reference.name} asks for {reference.statistic}, which was not measured: see max_bytes"
+    return None

@@ -1,0 +1,105 @@
+"""Runs NVIDIA's nccl-tests on a node and brings back what it said. Standard library alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveFloat, PositiveInt
+
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of
+from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
+
+_HELP_S = 60.0
+_NOT_FOUND = 127  # a shell's word for it
+_LONGEST = 100_000
+
+
+class NcclTestsCommand(Strict):
+    """What to run.
+
+    Attributes:
+        root: the folder of the programs, or the checkout that has them in `build`.
+        collectives: which; the program of `all_reduce` is `all_reduce_perf`.
+        args: arguments of every program.
+        hosts: the nodes, this one first.
+        gpus: of every node.
+        launcher: what starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and `{hosts}`
+            are filled in. Without one, one process drives all GPUs of this node.
+        setup: shell lines before a program.
+        env: its further environment variables.
+        timeout_s: how long each program may take.
+    """
+
+    root: str
+    collectives: tuple[str, ...]
+    args: tuple[str, ...]
+    hosts: tuple[str, ...]
+    gpus: PositiveInt
+    launcher: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    timeout_s: PositiveFloat
+
+
+def run(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Run a `NcclTestsCommand`.
+
+    Answers with `device`, the GPU model or `unknown`, and for each collective under `runs`: `command`; `code`, None
+    when it took too long; `text`, all that it printed; and `json`, what it wrote with `-J`, None where it cannot.
+    """
+    command = validate(NcclTestsCommand, context.config, "nccl-tests")
+    device, _ = gpus_of((host_name(),), command.gpus, os.environ)
+    runs = {}
+    for collective in command.collectives:
+        log.phase(f"{collective}_perf")
+        runs[collective] = _run(command, f"{collective}_perf", context.folder)
+    return {"device": device, "runs": runs}
+
+
+def _run(command: NcclTestsCommand, name: str, folder: Path) -> dict[str, Any]:
+    places = [Path(command.root) / name, Path(command.root) / "build" / name]
+    program = next((place for place in places if os.access(place, os.X_OK)), None)
+    if program is None:
+        text = f"neither {places[0]} nor {places[1]} can be run"
+        return {"command": name, "code": _NOT_FOUND, "text": text, "json": None}
+    env = environment_of(os.environ, command.hosts, command.gpus, folder)
+    env |= {"LLMBENCH_HOSTS": ",".join(command.hosts), **command.env}
+    help_text = ask(_with_setup(command, [str(program), "-h"]), env, _HELP_S).text
+    with tempfile.TemporaryDirectory() as private:  # the file has the environment in it, which nobody is to read
+        file = Path(private) / "result.json"
+        argv = [*_started(command, program), *command.args, *(["-J", str(file)] if "-J," in help_text else [])]
+        answer = ask(_with_setup(command, argv), env, command.timeout_s)
+        told = _without_environment(file)
+    return {"command": shlex.join(argv), "code": answer.code, "text": answer.text[-_LONGEST:], "json": told}
+
+
+def _started(command: NcclTestsCommand, program: Path) -> list[str]:
+    if not command.launcher:
+        return [str(program), "-g", str(command.gpus)]
+    nodes = len(command.hosts)
+    names = {"nodes": nodes, "ranks": nodes * command.gpus, "gpus": command.gpus, "hosts": ",".join(command.hosts)}
+    return [*(part.format_map(names) for part in command.launcher), str(program), "-g", "1"]
+
+
+def _with_setup(command: NcclTestsCommand, argv: Sequence[str]) -> list[str]:
+    if not command.setup:
+        return list(argv)
+    return ["bash", "-c", "\n".join(["set -e", *command.setup, 'exec "$@"']), "bash", *argv]
+
+
+def _without_environment(file: Path) -> str | None:
+    try:
+        told = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    told.pop("env", None)
+    return json.dumps(told)

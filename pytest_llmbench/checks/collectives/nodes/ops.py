@@ -1,0 +1,166 @@
+"""The collectives of nccl-tests in terms of torch.distributed: who sends how much, and what has to arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
+
+from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
+from pytest_llmbench.core.record.curves import ALIGNMENT, IN_PARTS
+
+# What is still to be waited for, if anything is.
+Works = Sequence[dist.Work | None]
+Call = Callable[[], Works]
+
+_ROOT = 0
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+# torch.distributed has no other form of these; a copy before each would be no measurement of the operation.
+_ONLY_IN_PLACE = ("all_reduce", "broadcast", "reduce")
+# In place these are undefined, in nccl-tests as well.
+_ONLY_OUT_OF_PLACE = ("alltoall", "sendrecv")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One collective, as one rank takes part in it.
+
+    Attributes:
+        name: one of `core.curves.COLLECTIVES`.
+        rank, ranks: who this is, and of how many.
+    """
+
+    name: str
+    rank: int
+    ranks: int
+
+    @property
+    def redop(self) -> str | None:
+        """How elements are reduced, if they are."""
+        return "sum" if self.name in _REDUCING else None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """`out_of_place`, `in_place` or both: what torch.distributed offers."""
+        if self.name in _ONLY_IN_PLACE:
+            return ("in_place",)
+        return ("out_of_place",) if self.name in _ONLY_OUT_OF_PLACE else ("out_of_place", "in_place")
+
+    def count(self, size: int, dtype: torch.dtype) -> int:
+        """Elements of a message of at most `size` bytes, or of a rank's part of it: as nccl-tests rounds them."""
+        elements = size // dtype.itemsize
+        if self.name not in IN_PARTS:
+            return elements
+        unit = ALIGNMENT // dtype.itemsize
+        return elements // self.ranks // unit * unit
+
+    def elements(self, count: int) -> int:
+        """Elements of the larger of what this rank sends and what it gets: the size of the message."""
+        return count * self.ranks if self.name in IN_PARTS else count
+
+    def views(self, send: torch.Tensor, recv: torch.Tensor, count: int, place: str) -> tuple[torch.Tensor, ...]:
+        """What this rank sends and where it receives: the beginnings of two flat buffers, or parts of the second."""
+        whole = self.elements(count)
+        mine = slice(self.rank * count, (self.rank + 1) * count)
+        if place == "in_place":
+            full = recv[:whole]
+            if self.name == "all_gather":
+                return full[mine], full
+            return (full, full[mine]) if self.name == "reduce_scatter" else (full, full)
+        return (
+            send[: count if self.name == "all_gather" else whole],
+            recv[: count if self.name == "reduce_scatter" else whole],
+        )
+
+    def prepare(self, send: torch.Tensor, recv: torch.Tensor) -> Call:
+        """What does it once. It may return before it is done, and gives what else has to be waited for."""
+        group = dist.group.WORLD
+        if self.name != "sendrecv":
+            return partial(_CALLS[self.name], group, send, recv)
+        following, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+        return partial(_send_and_receive, group, send, following, recv, before)
+
+    def write(self, send: torch.Tensor, recv: torch.Tensor, values: Values, round_: int) -> None:
+        """Put this rank's values of a round where it sends from, and none of any round where it only receives."""
+        spoil(recv)
+        fill(send, (values.part if self.name in _REDUCING else values.of)(self.rank, round_))
+
+    def wrong(self, recv: torch.Tensor, values: Values, round_: int) -> int:
+        """How many elements this rank received that are not those of the round."""
+        return sum(wrong(part, table) for part, table in self._expected(recv, values, round_))
+
+    def _expected(self, recv: torch.Tensor, values: Values, round_: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        match self.name:
+            case "all_reduce":
+                yield recv, values.total(round_)
+            case "reduce" if self.rank == _ROOT:
+                yield recv, values.total(round_)
+            case "broadcast":
+                yield recv, values.of(_ROOT, round_)
+            case "sendrecv":
+                yield recv, values.of((self.rank - 1) % self.ranks, round_)
+            case "reduce_scatter":
+                yield recv, values.total(round_, self.rank * len(recv))
+            case "all_gather" | "alltoall":
+                parts = recv.tensor_split(self.ranks)
+                for sender, part in enumerate(parts):
+                    start = self.rank * len(part) if self.name == "alltoall" else 0
+                    yield part, values.of(sender, round_, start)
+
+
+def finish(works: Works) -> None:
+    """Wait for what a call gave; on a GPU, only the device's own order is waited for."""
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def why_unsupported(call: Call) -> str | None:
+    """Do it once. Return in the backend's own words why it cannot, and None where it can; other errors are raised."""
+    try:
+        finish(call())
+    except (RuntimeError, ValueError) as error:
+        if "support" not in str(error) and "implement" not in str(error):
+            raise
+        return " ".join(str(error).split())[:300]
+    return None
+
+
+def _send_and_receive(group: Any, send: torch.Tensor, to: int, recv: torch.Tensor, source: int) -> Works:
+    if not send.is_cuda:
+        return group.send([send], to, 0), group.recv([recv], source, 0)
+    # NCCL has to know of both at once: each would wait for the other's partner.
+    group._start_coalescing(send.device)  # noqa: SLF001 - as torch.distributed's own functions do
+    group.send([send], to, 0)
+    group.recv([recv], source, 0)
+    return (group._end_coalescing(send.device),)  # noqa: SLF001
+
+
+def _in_order(options: Any, **values: Any) -> Any:
+    """Options of a collective that a GPU does in the order of the caller's own stream."""
+    for name, value in {"asyncOp": False, **values}.items():
+        setattr(options, name, value)
+    return options
+
+
+# The group's own methods, and not torch.distributed's functions: those check their arguments for longer than a GPU
+# takes for a few MiB, and options that are made each time take time, too.
+_SUM = _in_order(dist.AllreduceOptions())
+_GATHER = _in_order(AllgatherOptions())
+_SCATTER = _in_order(dist.ReduceScatterOptions())
+_BROADCAST = _in_order(dist.BroadcastOptions(), rootRank=_ROOT)
+_REDUCE = _in_order(dist.ReduceOptions(), rootRank=_ROOT)
+_EXCHANGE = _in_order(dist.AllToAllOptions())
+_CALLS: Mapping[str, Callable[[Any, torch.Tensor, torch.Tensor], Works]] = {
+    "all_reduce": lambda group, _, recv: (group.allreduce([recv], _SUM),),
+    "all_gather": lambda group, send, recv: (group._allgather_base(recv, send, _GATHER),),  # noqa: SLF001
+    "reduce_scatter": lambda group, send, recv: (group._reduce_scatter_base(recv, send, _SCATTER),),  # noqa: SLF001
+    "broadcast": lambda group, _, recv: (group.broadcast([recv], _BROADCAST),),
+    "reduce": lambda group, _, recv: (group.reduce([recv], _REDUCE),),
+    "alltoall": lambda group, send, recv: (group.alltoall_base(recv, send, [], [], _EXCHANGE),),
+}

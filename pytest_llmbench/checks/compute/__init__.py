@@ -1,0 +1,1 @@
+"""Checks of rates of matrix products and memory."""

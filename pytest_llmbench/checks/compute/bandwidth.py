@@ -1,0 +1,80 @@
+"""Bandwidths of a node's devices: their own memory, and the way between them and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.compute.rates import (
+    Rated,
+    RateOptions,
+    answered,
+    ask,
+    judge,
+    no_bound,
+    rated,
+    subject,
+    unjudged_rates,
+)
+from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.core.schema import Strict
+
+_DIRECTIONS = ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all")
+
+
+class MemoryBandwidth:
+    """The triad of STREAM in each device's own memory, all devices of a node at once."""
+
+    name = "memory_bandwidth"
+    family = "compute"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "bandwidth of the memory of every GPU (or of the host), against references and the other nodes"
+    options: type[Strict] = RateOptions
+    statistics: Mapping[str, str] = {"memory_triad": "GB/s"}
+    deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Measure, and judge."""
+        action = "check the memory's clock and its ECC and remapped rows"
+        return _report(self, fleet, settings, part="memory", action=action)
+
+
+class HostDeviceBandwidth:
+    """Copies between pinned memory of the host and each GPU: one GPU after the other, and all of a node at once."""
+
+    name = "host_device_bandwidth"
+    family = "compute"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "bandwidth between the host and every GPU, alone and with all GPUs of the node at once"
+    options: type[Strict] = RateOptions
+    statistics: Mapping[str, str] = dict.fromkeys(_DIRECTIONS, "GB/s")
+    deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Measure, and judge."""
+        if fleet.site.device == "cpu":
+            return Report(skip="the nodes have no GPUs: there is nothing to copy to")
+        action = "check the width and speed of the PCIe link, and that it is bound to its own socket"
+        return _report(self, fleet, settings, part="host_device", action=action)
+
+
+def _report(check: Check, fleet: Fleet, settings: CheckSettings, *, part: str, action: str) -> Report:
+    options = options_of(check, settings, RateOptions)
+    answers = ask(fleet, check, settings)
+    found = [each for answer, data in answered(answers) for each in _rated(fleet.site, answer, data[part])]
+    return Report(
+        findings=tuple(judge(found, fleet.site, settings, tolerance=options.tolerance, action=action)),
+        readings=tuple(each.reading for each in found),
+        unjudged=silent(answers),
+        unbounded=no_bound(found, fleet.site, settings),
+        notes=tuple(unjudged_rates(found, fleet.site, settings, options.tolerance)),
+        evidence={f"{answer.host} {subject(fleet.site, answer)}": data[part] for answer, data in answered(answers)},
+    )
+
+
+def _rated(site: Site, answer: Answer, told: Any) -> list[Rated]:
+    """The bandwidths of one rank's answer, which are in B/s."""
+    by_name = told if isinstance(told, Mapping) else {"memory_triad": told}
+    return [rated(site, answer, name, value / 1e9, "GB/s") for name, value in by_name.items()]

@@ -1,0 +1,184 @@
+"""Dense matrix products: does every GPU reach its rate, and do all of them compute the same?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pytest_llmbench.checks.agreement import dissenters
+from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.compute.rates import (
+    Fraction,
+    Rated,
+    RateOptions,
+    answered,
+    ask,
+    judge,
+    no_bound,
+    rated,
+    subject,
+    unjudged_rates,
+)
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+_UNIT = "TFLOP/s/gpu"
+# Largest right difference to an fp64 product, in standard deviations of an entry: several times what rounding of the
+# factors' products and of the result gave on an H200 with matrices of 8192.
+_LARGEST_ERROR = {"bf16": 0.05, "fp16": 0.01, "fp32": 2e-4, "tf32": 0.01, "fp8": 0.2}
+# A published peak is for the boost clock; measuring adds noise. More than this is a wrong clock or a wrong peak.
+_PLAUSIBLE = 1.05
+_REPLACE = "run the vendor's diagnostics and replace the GPU: it computes wrong numbers in silence"
+_SLOW = "check clocks, power limit and cooling"
+
+
+class GemmOptions(RateOptions):
+    """What may be set.
+
+    Attributes:
+        min_fraction: the least share of the published dense peak, at scale full and where the system's file has one.
+    """
+
+    min_fraction: Fraction = 0.5
+
+
+class Gemm:
+    """The same product on all GPUs, in each precision, all GPUs of a node at once."""
+
+    name = "gemm"
+    family = "compute"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "rate and correctness of dense matrix products on every GPU (or CPU), by precision"
+    options: type[Strict] = GemmOptions
+    statistics: Mapping[str, str] = {f"gemm_{precision}": _UNIT for precision in _LARGEST_ERROR}
+    deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Multiply, and judge."""
+        options, site = options_of(self, settings, GemmOptions), fleet.site
+        answers = ask(fleet, self, settings)
+        found = [each for answer, data in answered(answers) for each in _rates(site, answer, data)]
+        wrong = [finding for answer, data in answered(answers) for finding in _wrong(site, answer, data)]
+        # A device that is known to be wrong has no vote on what is right.
+        faulty = {(finding.host, finding.subject) for finding in wrong}
+        voters = [each for each in answered(answers) if (each[0].host, subject(site, each[0])) not in faulty]
+        others, undecided, notes = _compared(site, voters)
+        return Report(
+            findings=(
+                *wrong,
+                *others,
+                *judge(found, site, settings, tolerance=options.tolerance, action=_SLOW),
+                *_below_peak(found, site, options.min_fraction),
+            ),
+            readings=tuple(each.reading for each in found),
+            unjudged={**undecided, **_implausible(found, site), **silent(answers)},
+            unbounded=no_bound(found, site, settings) and not any(_against_peak(each, site) for each in found),
+            notes=(*notes, *_lacking(answers), *unjudged_rates(found, site, settings, options.tolerance)),
+            evidence={f"{answer.host} {subject(site, answer)}": data["gemm"] for answer, data in answered(answers)},
+        )
+
+
+def _rates(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Rated]:
+    for precision, told in data["gemm"]["precisions"].items():
+        yield rated(site, answer, f"gemm_{precision}", told["rate"] / 1e12, _UNIT)
+
+
+def _wrong(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a device's own products tell: they differ from each other, or from fp64."""
+    for precision, told in data["gemm"]["precisions"].items():
+        if told["changed"]:
+            message = f"{told['changed']} of {told['repeated']} repeated {precision} products differ from the first"
+            yield _finding(site, answer, "not_repeatable", message)
+        limit, error = _LARGEST_ERROR[precision], told["error"]
+        if error is None:
+            yield _finding(site, answer, "wrong_product", f"the {precision} product is not finite")
+        elif error > limit:
+            message = f"the {precision} product is off by {error:.3g} standard deviations, {limit:g} allowed"
+            yield _finding(site, answer, "wrong_product", message)
+
+
+def _compared(
+    site: Site, answers: Sequence[tuple[Answer, Mapping[str, Any]]]
+) -> tuple[list[Finding], dict[str, str], list[str]]:
+    """Findings on devices whose product is not that of their like, hosts that no majority clears, and notes."""
+    by_rank = {answer.rank: answer for answer, _ in answers}
+    groups: dict[str, dict[int, str]] = {}
+    settings = set()
+    for answer, data in answers:
+        alike = json.dumps([data["setting"], data["gemm"]["factors"], data["gemm"]["side"]], sort_keys=True)
+        settings.add(alike)
+        for precision, told in data["gemm"]["precisions"].items():
+            groups.setdefault(f"{precision} {alike}", {})[answer.rank] = told["digest"]
+    findings: list[Finding] = []
+    undecided: dict[str, str] = {}
+    for group, digests in groups.items():
+        precision = group.partition(" ")[0]
+        odd = dissenters(digests)
+        if odd is None:
+            why = f"{len(digests)} devices compute {len(set(digests.values()))} different {precision} products of the "
+            undecided |= {
+                by_rank[rank].host: f"{why}same factors, and no majority says which is right" for rank in digests
+            }
+            continue
+        for rank in odd:
+            message = f"computes another {precision} product than most of the {len(digests)} devices like it"
+            findings.append(_finding(site, by_rank[rank], "other_product", message))
+    notes = [f"devices differ in {len(settings)} ways (model, PyTorch, threads): compared among alike only"]
+    return findings, undecided, notes if len(settings) > 1 else []
+
+
+def _finding(site: Site, answer: Answer, kind: str, message: str) -> Finding:
+    return Finding(
+        host=answer.host,
+        subject=subject(site, answer),
+        kind=kind,
+        severity=Severity.ISOLATE,
+        message=message,
+        action=_REPLACE,
+    )
+
+
+def _share(each: Rated, site: Site) -> float | None:
+    """A rate as a share of the published peak of its precision; None where there is none."""
+    peak = site.peak_tflops.get(each.reading.statistic.removeprefix("gemm_"))
+    return None if peak is None or site.device == "cpu" else each.reading.value / peak
+
+
+def _against_peak(each: Rated, site: Site) -> float | None:
+    """The share of the published peak where it counts: at a tiny size nothing reaches it."""
+    return _share(each, site) if site.scale == "full" else None
+
+
+def _below_peak(found: Sequence[Rated], site: Site, least: float) -> Iterator[Finding]:
+    for each in found:
+        share = _against_peak(each, site)
+        if share is not None and share < least:
+            yield Finding(
+                host=each.reading.host,
+                subject=each.reading.subject,
+                kind="below_peak",
+                severity=Severity.ISOLATE,
+                message=f"{each.reading.statistic} {each.reading.quantity} is {share:.0%} of the published peak, at "
+                f"least {least:.0%} expected",
+                action=_SLOW,
+                statistic=each.reading.statistic,
+                measured=str(each.reading.quantity),
+            )
+
+
+def _implausible(found: Sequence[Rated], site: Site) -> dict[str, str]:
+    """Hosts whose numbers cannot be true, and why."""
+    return {
+        str(each.reading.host): f"{each.reading.subject}: {each.reading.statistic} {each.reading.quantity} is "
+        f"{share:.0%} of the published peak: implausible; a clock or the peak in the system's file is wrong"
+        for each in found
+        if (share := _share(each, site)) is not None and share > _PLAUSIBLE
+    }
+
+
+def _lacking(answers: Sequence[Answer]) -> list[str]:
+    """What devices do not multiply in, and why."""
+    told = {(p, data["device"], why) for _, data in answered(answers) for p, why in data["gemm"]["lacking"].items()}
+    return [f"{precision} not measured on {device}: {why}" for precision, device, why in sorted(told)]

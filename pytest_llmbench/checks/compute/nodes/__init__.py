@@ -1,0 +1,1 @@
+"""The part of these checks that runs on the nodes."""

@@ -1,0 +1,153 @@
+"""What a node's devices can do: products, memory, the way to the host; all devices of the node at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from pytest_llmbench.checks.compute.nodes import bandwidth, gemm
+from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
+from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.probe import ProbeLog
+from pytest_llmbench.workloads.training.matmul import rates
+
+_PRECISIONS = {"cuda": ("bf16", "fp16", "fp32", "tf32", "fp8"), "cpu": ("fp32",)}
+_MIB = 2**20
+# A vector of this share of the GPU's memory, or of this size.
+_SHARE_OF_GPU, _LARGEST, _VECTOR_ON_CPU = 32, 4096 * _MIB, 64 * _MIB
+_COPIED = 256 * _MIB
+
+
+def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Answer with what this rank's device does while those of the node's other ranks do the same.
+
+    The config: `measure`, any of `gemm`, `memory` and `host_device`; `side` of the matrices; `seconds` for each number;
+    `timeout_s`, how long to wait for the other ranks of the node.
+    """
+    config, device = context.config, _device(context)
+    answer: dict[str, Any] = {"device": device_name(context), "setting": _setting(context)}
+    seconds: float = config["seconds"]
+    with _meeting(context) as meeting:
+
+        def start(what: str) -> Callable[[], None]:
+            log.phase(what)
+            return lambda: meeting.wait(what)
+
+        if "gemm" in config["measure"]:
+            log.phase("factors")
+            answer["gemm"] = _gemms(context, device, start)
+        if "memory" in config["measure"]:
+            answer["memory"] = bandwidth.triad(device, _vector(device), seconds=seconds, start=start("memory"))
+        if "host_device" in config["measure"]:
+            answer["host_device"] = _copies(context, device, start)
+    return answer
+
+
+def _gemms(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> dict[str, Any]:
+    given = gemm.factors(context.config["side"])
+    found: dict[str, Any] = {"side": context.config["side"], "factors": given.digest, "precisions": {}, "lacking": {}}
+    for precision in _PRECISIONS[device.type]:
+        if why := _lacks(precision, device):
+            found["lacking"][precision] = why
+            continue
+        found["precisions"][precision] = gemm.gemm(
+            precision, given, device, seconds=context.config["seconds"], start=start(f"gemm {precision}")
+        )
+    return found
+
+
+def _lacks(precision: str, device: torch.device) -> str:
+    """Why a device does not multiply in a precision; empty where it does."""
+    if precision in {"tf32", "bf16"} and torch.cuda.get_device_capability(device) < (8, 0):
+        return "needs compute capability 8.0"
+    if precision == "fp8" and torch.cuda.get_device_capability(device) < (8, 9):
+        return "needs compute capability 8.9"
+    if precision == "fp8" and not hasattr(torch, "_scaled_mm"):
+        return "this PyTorch has no scaled product"
+    return ""
+
+
+def _copies(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> dict[str, float]:
+    """Each direction alone, one rank of the node after the other, and then all of them at once."""
+    found: dict[str, float] = {}
+    for direction, to_device in (("host_to_device", True), ("device_to_host", False)):
+        for turn in range(context.ranks_per_node):
+            start(f"{direction} of GPU {turn}")()
+            if turn == context.local_rank:
+                found[direction] = _copy(context, device, to_device=to_device, start=lambda: None)
+        start(f"{direction} of all: warm-up")()
+        together = start(f"{direction} of all")
+        found[f"{direction}_all"] = _copy(context, device, to_device=to_device, start=together)
+    return found
+
+
+def _copy(context: RankContext, device: torch.device, *, to_device: bool, start: Callable[[], object]) -> float:
+    return bandwidth.copy(device, _COPIED, to_device=to_device, seconds=context.config["seconds"], start=start)
+
+
+def sustain(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Answer with the product's rate over minutes, and with what the device's clocks and temperature did meanwhile.
+
+    The config: `side`, `seconds`, `block_s` (how long each rate is averaged over) and `timeout_s`. `rates` in the
+    answer are seconds since the start and FLOP/s, at the end of each block.
+    """
+    config, device = context.config, _device(context)
+    precision = "bf16" if device.type == "cuda" and not _lacks("bf16", device) else "fp32"
+    log.phase("factors")
+    left, _, multiply = gemm.prepared(precision, gemm.factors(config["side"]), device)
+    telemetry = Telemetry(_uuid(device))
+    with _meeting(context) as meeting, gemm.tf32(allowed=False), ExitStack() as watched:
+
+        def start() -> None:
+            meeting.wait("sustained")
+            log.phase(f"{precision} products for {config['seconds']:g} s")
+            watched.enter_context(telemetry)
+
+        blocks = rates(multiply, device, seconds=config["seconds"], start=start, block_s=config["block_s"])
+        found = [(telemetry.elapsed(), 2.0 * left.shape[0] ** 3 * rate) for rate in blocks]
+    return {
+        "device": device_name(context),
+        "precision": precision,
+        "rates": found,
+        "telemetry": telemetry.samples,
+        "trouble": telemetry.trouble,
+    }
+
+
+def _meeting(context: RankContext) -> Meeting:
+    """With the ranks of this node."""
+    first = context.rank - context.local_rank
+    ranks = range(first, first + context.ranks_per_node)
+    return Meeting(context.folder / "meeting" / f"{first:05d}", context.rank, ranks, context.config["timeout_s"])
+
+
+def _device(context: RankContext) -> torch.device:
+    if context.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", gpu_index(context.local_rank))
+    torch.cuda.set_device(device)
+    torch.set_num_threads(cpu_threads(context.ranks_per_node))  # for the factors and the products in fp64
+    return device
+
+
+def _uuid(device: torch.device) -> str | None:
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
+
+
+def _setting(context: RankContext) -> Mapping[str, str]:
+    """What two devices must have in common for their products to be the same bit by bit."""
+    setting = {"device": device_name(context), "torch": str(torch.__version__)}
+    if context.device == "cpu":
+        return setting | {"cpu": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}
+    return setting | {"cuda": str(torch.version.cuda)}
+
+
+def _vector(device: torch.device) -> int:
+    if device.type == "cpu":
+        return _VECTOR_ON_CPU
+    return int(min(_LARGEST, torch.cuda.get_device_properties(device).total_memory // _SHARE_OF_GPU))

@@ -1,0 +1,137 @@
+"""Dense matrix products of a rank's device, precision by precision: how fast they are, and whether they are right."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_llmbench.workloads.training.matmul import rates
+
+_STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+_FP8 = torch.float8_e4m3fn
+# As many bits as a result has, to compare two of them bit by bit: NaN is not even equal to itself.
+_BITS = {2: torch.int16, 4: torch.int32}
+# Rows of a product that are computed again in fp64: all columns of each.
+_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Factors:
+    """Two square matrices with entries from N(0, 1), fp32, on the host.
+
+    Attributes:
+        digest: SHA-256 of both; generators of other processors may differ in the last bit.
+    """
+
+    left: torch.Tensor
+    right: torch.Tensor
+    digest: str
+
+
+def factors(side: int) -> Factors:
+    """Make the matrices that every rank multiplies, from a fixed seed and on the host: no GPU has a part in them."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(side, side, generator=generator) for _ in range(2))
+    return Factors(left=left, right=right, digest=_digest(left, right))
+
+
+def gemm(
+    precision: str, given: Factors, device: torch.device, *, seconds: float, start: Callable[[], object]
+) -> Mapping[str, Any]:
+    """Multiply the matrices for some time, and look at the results.
+
+    Args:
+        precision: `bf16`, `fp16`, `fp32`, `tf32` or `fp8` (e4m3, result in bf16).
+        given: what to multiply.
+        device: where.
+        seconds: for how long, after the warm-up.
+        start: returns when the other ranks are warm, too.
+
+    Returns:
+        `rate`: FLOP/s, the median of blocks of about 50 ms. `digest`: SHA-256 of the first product. `repeated`: how
+        many later products, one per block, were compared with the first; `changed`: how many of them differed from
+        it in any bit. `error`: the largest difference to an fp64 product on the host, of 16 rows, in standard
+        deviations of an entry (the square root of the side); None where the product is not finite.
+    """
+    with tf32(allowed=precision == "tf32"):
+        left, right, multiply = prepared(precision, given, device)
+        out = multiply()
+        first, changed = out.clone(), 0
+        blocks = []
+        for rate in rates(multiply, device, seconds=seconds, start=start):
+            blocks.append(rate)
+            changed += not torch.equal(_bits(out), _bits(first))
+    return {
+        "rate": 2.0 * left.shape[0] ** 3 * statistics.median(blocks),
+        "digest": _digest(first),
+        "repeated": len(blocks),
+        "changed": changed,
+        "error": _error(left, right, first),
+    }
+
+
+def prepared(
+    precision: str, given: Factors, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
+    """The matrices on the device, in their precision, and a function that multiplies them, always into the same memory.
+
+    Raises:
+        RuntimeError: this device or this PyTorch has no such product.
+    """
+    if precision == "fp8":
+        return _fp8(given, device)
+    left, right = (each.to(device, _STORED[precision]) for each in (given.left, given.right))
+    out = torch.empty_like(left)
+    return left, right, lambda: torch.matmul(left, right, out=out)
+
+
+def _fp8(given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
+    left = given.left.to(device).to(_FP8)
+    right = given.right.to(device).t().contiguous().to(_FP8).t()  # the product wants it by columns
+    one = torch.ones((), device=device)
+    out = torch.empty(left.shape, device=device, dtype=torch.bfloat16)
+
+    def multiply() -> torch.Tensor:
+        # PyTorch has no public function for it.
+        return torch._scaled_mm(  # noqa: SLF001
+            left, right, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=True, out=out
+        )
+
+    return left, right, multiply
+
+
+@contextmanager
+def tf32(*, allowed: bool) -> Iterator[None]:
+    """Have fp32 products use TF32, or not, for the time of a `with` block."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _error(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> float | None:
+    side = out.shape[0]
+    rows = torch.linspace(0, side - 1, _ROWS).long()
+    some, factor, result = left.float().cpu()[rows].double(), right.float().cpu().double(), out.cpu()[rows].double()
+    error = float((some @ factor - result).abs().max()) / math.sqrt(side)
+    return error if math.isfinite(error) and bool(torch.isfinite(out).all()) else None
+
+
+def _bits(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.view(_BITS[matrix.element_size()])
+
+
+def _digest(*matrices: torch.Tensor) -> str:
+    found = hashlib.sha256()
+    for matrix in matrices:
+        found.update(_bits(matrix).cpu().reshape(-1).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,161 @@
+"""What the compute checks share: the probe, whose numbers are whose, and rates against references and each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pytest_llmbench.checks.agreement import NOT_COMPARED
+from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
+from pytest_llmbench.core.record.health import Finding, Reading, Severity
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.bounds import applies, missed, unbounded
+from pytest_llmbench.judging.outliers import outliers
+
+# What the shared probe measures, by the check that judges it.
+_PARTS = {"gemm": "gemm", "memory_bandwidth": "memory", "host_device_bandwidth": "host_device"}
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class RateOptions(Strict):
+    """What may be set of a check that compares the rates of GPUs.
+
+    Attributes:
+        tolerance: a device that is further below the median of all is an outlier, as a fraction of the median; by
+            default 0.05 of GPUs, and none is named of CPUs and at scale smoke.
+    """
+
+    tolerance: Fraction | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """A reading of one device, and which model that is."""
+
+    reading: Reading
+    device: str
+
+    @property
+    def whose(self) -> str:
+        """Node and GPU."""
+        return f"{self.reading.host} {self.reading.subject}"
+
+
+def tolerance_of(site: Site, given: float | None) -> float:
+    """How much rates may differ before it counts, as a fraction: what was given, or what is usual on this device.
+
+    Others may use a CPU's cores meanwhile, and at scale smoke a measurement is too short to judge: no rate is all of
+    itself below another, so that 1 accuses nobody.
+    """
+    if given is not None:
+        return given
+    return 0.05 if site.device == "cuda" and site.scale == "full" else 1.0
+
+
+def side_of(site: Site) -> int:
+    """The side of the square matrices: a GPU's full rate needs large ones."""
+    if site.device == "cpu":
+        return 1024
+    return 8192 if site.scale == "full" else 4096
+
+
+def ask(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer]:
+    """Measure, once, all that the session's checks judge: importing PyTorch takes longer than most of it."""
+    site = fleet.site
+    wanted = [part for name, part in _PARTS.items() if name == check.name or name in site.selected]
+    if site.device == "cpu":
+        wanted = [part for part in wanted if part != "host_device"]
+    deadline_s = deadline_of(check, settings)
+    config = {
+        "measure": wanted,
+        "side": side_of(site),
+        "seconds": 1.5 if site.device == "cuda" and site.scale == "full" else 0.3,
+        "timeout_s": deadline_s / 2,
+    }
+    probe = Probe(
+        name="compute",
+        entry="pytest_llmbench.checks.compute.nodes.compute:measure",
+        config=config,
+        ranks_per_node=site.gpus_per_node or 1,
+        gpus=site.device == "cuda",
+        deadline_s=deadline_s,
+    )
+    return fleet.once(probe)
+
+
+def answered(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Mapping[str, Any]]]:
+    """Ranks that gave an answer, with it."""
+    return ((answer, answer.data) for answer in answers if answer.data is not None)
+
+
+def subject(site: Site, answer: Answer) -> str:
+    """Which device of its node a rank had."""
+    return f"GPU {answer.local_rank}" if site.device == "cuda" else "CPU"
+
+
+def rated(site: Site, answer: Answer, statistic: str, value: float, unit: str) -> Rated:
+    """A number that a rank measured."""
+    assert answer.data is not None
+    gpus = 1 if site.device == "cuda" else 0
+    reading = Reading(
+        host=answer.host, subject=subject(site, answer), statistic=statistic, value=value, unit=unit, gpus=gpus
+    )
+    return Rated(reading=reading, device=answer.data["device"])
+
+
+def judge(
+    found: Sequence[Rated], site: Site, settings: CheckSettings, *, tolerance: float | None, action: str
+) -> Iterator[Finding]:
+    """Yield a finding for each rate that misses a reference, and for each that is far below those of its like."""
+    if site.scale == "full":
+        for each in found:
+            yield from missed(
+                [each.reading], settings.references, system=site.system, device=each.device, action=action
+            )
+    for alike in _alike(found):
+        values = {each.whose: each.reading.value for each in alike}
+        slow = outliers(values, tolerance=tolerance_of(site, tolerance))
+        for reading in (each.reading for each in alike if each.whose in slow):
+            yield Finding(
+                host=reading.host,
+                subject=reading.subject,
+                kind="outlier",
+                severity=Severity.ISOLATE,
+                message=f"{reading.statistic} {reading.quantity} is {slow[f'{reading.host} {reading.subject}'].text}",
+                action=action,
+                statistic=reading.statistic,
+                measured=str(reading.quantity),
+            )
+
+
+def unjudged_rates(found: Sequence[Rated], site: Site, settings: CheckSettings, given: float | None) -> Iterator[str]:
+    """Yield notes on rates that were reported and not judged, and why."""
+    bounded = {
+        reference.statistic
+        for reference in settings.references
+        for each in found
+        if site.scale == "full" and applies(reference, each.reading, site.system, each.device)
+    }
+    if free := sorted({each.reading.statistic for each in found} - bounded):
+        yield f"no reference of this machine at this scale bounds {', '.join(free)}"
+    if found and tolerance_of(site, given) == 1.0:
+        yield NOT_COMPARED
+
+
+def no_bound(found: Sequence[Rated], site: Site, settings: CheckSettings) -> bool:
+    """Whether no reference is for any of these rates."""
+    references = settings.references if site.scale == "full" else ()
+    return bool(found) and all(
+        unbounded([each.reading], references, system=site.system, device=each.device) for each in found
+    )
+
+
+def _alike(found: Iterable[Rated]) -> Iterable[list[Rated]]:
+    groups: dict[tuple[str, str], list[Rated]] = {}
+    for each in found:
+        groups.setdefault((each.reading.statistic, each.device), []).append(each)
+    return groups.values()

@@ -1,0 +1,185 @@
+"""A load of minutes: does the rate hold, and what do clocks, temperature and power do meanwhile?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import mean, median
+from typing import Any, Literal
+
+from pydantic import PositiveFloat
+
+from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, options_of
+from pytest_llmbench.checks.compute import telemetry
+from pytest_llmbench.checks.compute.rates import (
+    Fraction,
+    Rated,
+    answered,
+    no_bound,
+    rated,
+    side_of,
+    subject,
+    tolerance_of,
+    unjudged_rates,
+)
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.bounds import missed
+
+_UNITS = {
+    "sustained": "TFLOP/s/gpu",
+    "sustained_drop": "%",
+    "clock_min": "MHz",
+    "temperature_max": "degC",
+    "power_mean": "W",
+}
+_ACTION = "check cooling, power supply and dust, then clocks and power limit"
+_SHORT_S = 2.5
+_FEWEST_RATES = 3
+
+
+class SustainedOptions(Strict):
+    """What may be set.
+
+    Attributes:
+        minutes: how long the load lasts; by default 2 on GPUs, and a few seconds on CPUs and at scale smoke.
+        drop: how far the rate of the last third may lie below that of the first, as a fraction; by default 0.05 of
+            GPUs, and not judged of CPUs and at scale smoke.
+        temperature_degc: a device that gets hotter is to be watched.
+    """
+
+    minutes: PositiveFloat | None = None
+    drop: Fraction | None = None
+    temperature_degc: PositiveFloat = 85.0
+
+
+class Sustained:
+    """Products in a loop on all GPUs of all nodes, watched once a second."""
+
+    name = "sustained"
+    family = "compute"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "rate of matrix products over minutes, with clocks, temperature, power and throttling of every GPU"
+    options: type[Strict] = SustainedOptions
+    statistics: Mapping[str, str] = _UNITS
+    deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Load the devices, and judge."""
+        options, site = options_of(self, settings, SustainedOptions), fleet.site
+        long = site.device == "cuda" and site.scale == "full"
+        seconds = 60.0 * options.minutes if options.minutes else 120.0 if long else _SHORT_S
+        probe = Probe(
+            name="sustained",
+            entry="pytest_llmbench.checks.compute.nodes.compute:sustain",
+            config={
+                "side": side_of(site),
+                "seconds": seconds,
+                "block_s": 1.0 if seconds > 10 else 0.2,
+                "timeout_s": self.deadline_s / 2,
+            },
+            ranks_per_node=site.gpus_per_node or 1,
+            gpus=site.device == "cuda",
+            deadline_s=settings.deadline_s or self.deadline_s + seconds,
+        )
+        (answers,) = fleet.run([probe])
+        told = [_Judged(site, answer, data, options) for answer, data in answered(answers)]
+        found = [each for judged in told for each in judged.rated]
+        bounds = (
+            finding
+            for each in found
+            if site.scale == "full"
+            for finding in missed(
+                [each.reading], settings.references, system=site.system, device=each.device, action=_ACTION
+            )
+        )
+        return Report(
+            findings=(*(finding for judged in told for finding in judged.findings()), *bounds),
+            readings=tuple(each.reading for each in found),
+            unjudged={**{judged.answer.host: judged.why for judged in told if judged.why}, **silent(answers)},
+            unbounded=no_bound(found, site, settings),
+            notes=(
+                *(note for judged in told for note in judged.notes()),
+                *unjudged_rates(found, site, settings, options.drop),
+            ),
+            evidence={judged.whose: judged.data for judged in told},
+        )
+
+
+class _Judged:
+    """What one device did.
+
+    Attributes:
+        rated: its numbers.
+        why: why they cannot be judged; empty where they can.
+    """
+
+    def __init__(self, site: Site, answer: Answer, data: Mapping[str, Any], options: SustainedOptions) -> None:
+        self.site, self.answer, self.data, self.options = site, answer, data, options
+        self.whose = f"{answer.host} {subject(site, answer)}"
+        self.samples, self.strange = telemetry.read(data["telemetry"])
+        self.why = self._why()
+        self.numbers = self._numbers()
+        self.rated: list[Rated] = [
+            rated(site, answer, name, value, _UNITS[name]) for name, value in self.numbers.items()
+        ]
+
+    def _why(self) -> str:
+        if len(self.data["rates"]) < _FEWEST_RATES:
+            return f"{self.whose}: {len(self.data['rates'])} rates are too few to compare the last with the first"
+        if self.site.device == "cuda" and all(sample.reasons is None for sample in self.samples):
+            reason = self.data["trouble"] or next(iter(self.strange), "no line of nvidia-smi names any")
+            return f"{self.whose}: whether it was throttled is not known: {reason}"
+        return ""
+
+    def _numbers(self) -> dict[str, float]:
+        rates = [rate / 1e12 for _, rate in self.data["rates"]]
+        numbers: dict[str, float] = {}
+        if len(rates) >= _FEWEST_RATES:
+            third = len(rates) // 3
+            first, last = median(rates[:third]), median(rates[-third:])
+            numbers = {"sustained": last, "sustained_drop": 100.0 * (1.0 - last / first)}
+        # The first sample is of the moment when the load begins.
+        seen = self.samples[1:]
+        clocks = [sample.clock for sample in seen if sample.clock is not None]
+        temperatures = [sample.temperature for sample in seen if sample.temperature is not None]
+        powers = [sample.power for sample in seen if sample.power is not None]
+        numbers |= {"clock_min": min(clocks)} if clocks else {}
+        numbers |= {"temperature_max": max(temperatures)} if temperatures else {}
+        return numbers | ({"power_mean": mean(powers)} if powers else {})
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with it."""
+        drop, allowed = self.numbers.get("sustained_drop"), 100.0 * tolerance_of(self.site, self.options.drop)
+        if drop is not None and drop > allowed:
+            message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
+            yield self._finding("slows_down", Severity.ISOLATE, message)
+        for reason in telemetry.throttled(self.samples):
+            yield self._finding("throttled", Severity.ISOLATE, f"throttled under load: {reason}")
+        hottest = self.numbers.get("temperature_max")
+        if hottest is not None and hottest > self.options.temperature_degc:
+            message = f"{hottest:g} degC under load, {self.options.temperature_degc:g} degC is usual"
+            yield self._finding("hot", Severity.MONITOR, message)
+
+    def _finding(self, kind: str, severity: Severity, message: str) -> Finding:
+        return Finding(
+            host=self.answer.host,
+            subject=subject(self.site, self.answer),
+            kind=kind,
+            severity=severity,
+            message=message,
+            action=_ACTION,
+        )
+
+    def notes(self) -> Iterator[str]:
+        """What was not seen."""
+        rates = self.data["rates"]
+        for gap in telemetry.gaps(self.samples, rates[-1][0] if rates else 0.0):
+            yield f"{self.whose}: {gap}"
+        if self.strange:
+            yield f"{self.whose}: {len(self.strange)} lines of telemetry are none, first {self.strange[0]!r}"
+        if self.data["trouble"]:
+            yield f"{self.whose}: {self.data['trouble']}"
+        missing = [name for name in ("clock_min", "temperature_max", "power_mean") if name not in self.numbers]
+        if missing:
+            yield f"{self.whose}: not told by this machine: {', '.join(missing)}"

@@ -1,0 +1,1 @@
+"""Checks of DCGM's diagnostics."""

@@ -1,0 +1,117 @@
+"""What a node's own diagnostic says: `dcgmi diag`, bare or in a container. Standard library and core alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
+
+# How dcgmi and everything else that is built with TCLAP refuses an option.
+_REFUSED = "PARSE ERROR"
+_KEPT_ERRORS = 10_000
+
+
+def dcgm(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Run the diagnostic and answer with what it left, unread.
+
+    `config` has `words`, the command from `dcgmi` on; `environment`, an `Environment` or None; and `limit_s`.
+
+    Returns:
+        `missing`, why there is nothing to run; or `command`, `code` (None when it was ended at its limit), `seconds`,
+        `stdout` and `stderr`.
+
+    Raises:
+        RunError: a pyxis container outside of a Slurm job.
+    """
+    given = context.config["environment"]
+    environment = Environment.model_validate(given) if given is not None else Environment()
+    env = _environ(os.environ, environment)
+    outer = _outer(environment, env)
+    program = outer[0] if outer else context.config["words"][0]
+    if shutil.which(program, path=env.get("PATH")) is None:
+        return {"missing": f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"}
+    errors = context.folder / f"errors-{context.rank:05d}"
+    deadline = time.monotonic() + context.config["limit_s"]
+    # The table says less (no severities), and is what a version without JSON has.
+    for form in (["-j"], []):
+        answer = _run([*outer, *context.config["words"], *form], env, deadline, errors, log)
+        if _REFUSED not in answer["stderr"]:
+            break
+    return answer
+
+
+def _run(
+    command: Sequence[str], env: Mapping[str, str], deadline: float, errors: Path, log: ProbeLog
+) -> dict[str, Any]:
+    log.phase(shlex.join(command))
+    began = time.monotonic()
+    # What it warns of on its way must not end up in the middle of its JSON.
+    told = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
+    return {
+        "command": shlex.join(command),
+        "code": told.code,
+        "seconds": time.monotonic() - began,
+        "stdout": told.text,
+        "stderr": errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
+    }
+
+
+def _environ(environ: Mapping[str, str], environment: Environment) -> dict[str, str]:
+    """The variables of the diagnostic."""
+    # It is no way to choose GPUs for dcgmi, which warns of it.
+    keep = {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    return keep | dict(environment.env)
+
+
+def _outer(environment: Environment, env: dict[str, str]) -> list[str]:
+    """The words before those of the diagnostic: what makes it usable, and what puts it into its container."""
+    words = _inside(environment.container, environment.env, env) if environment.container is not None else []
+    lines = [*environment.setup, *([f". {shlex.quote(environment.env_file)}"] if environment.env_file else [])]
+    return ["bash", "-c", "\n".join([*lines, 'exec "$@"']), "setup", *words] if lines else words
+
+
+def _inside(container: Container, names: Mapping[str, str], env: dict[str, str]) -> list[str]:
+    """The words that run a command in a container on this node, with all of its GPUs.
+
+    Profiling counters and the power limit, which the diagnostic looks at, are for administrators: SYS_ADMIN.
+    """
+    if container.runtime == "pyxis":
+        return _pyxis(container, env)
+    # A registry's image becomes a container first; it is the system's file that names one that is there.
+    start = {
+        "docker": ["docker", "run", "--rm", "--init", "--gpus=all", "--cap-add=SYS_ADMIN"],
+        "enroot": ["enroot", "start", "--rw"],
+    }[container.runtime]
+    mount = {"docker": "--volume", "enroot": "--mount"}[container.runtime]
+    home = f"{Path.home()}:{Path.home()}" if container.mount_home else None
+    workdir = ["--workdir", container.workdir] if container.workdir and container.runtime == "docker" else []
+    return [
+        *start, *(word for each in (*container.mounts, *([home] if home else [])) for word in (mount, each)),
+        *(word for name in names for word in ("--env", name)), *workdir, *container.args, container.image,
+    ]  # fmt: skip
+
+
+def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
+    """A step on this node alone, beside the one that this process is in."""
+    if "SLURM_JOB_ID" not in env:
+        raise RunError("no_slurm", "a pyxis container starts with srun, and this is no Slurm job: use docker or enroot")
+    job, host = env["SLURM_JOB_ID"], host_name()
+    for name in [each for each in env if each.startswith(("SLURM_", "SLURMD_", "PMI")) and each != "SLURM_CONF"]:
+        del env[name]  # else they are options of the new step
+    return [
+        "srun", f"--jobid={job}", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", f"--nodelist={host}",
+        f"--container-image={container.image}",
+        *([f"--container-mounts={','.join(container.mounts)}"] if container.mounts else []),
+        *([f"--container-workdir={container.workdir}"] if container.workdir else []),
+        "--container-mount-home" if container.mount_home else "--no-container-mount-home", *container.args,
+    ]  # fmt: skip

@@ -1,0 +1,51 @@
+"""What `dcgmi diag` printed: JSON where there is any, else its table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmbench.checks.dcgm.report_items import Diagnosis, UnreadableReport
+from pytest_llmbench.checks.dcgm.report_json import find_documents, read_document
+from pytest_llmbench.checks.dcgm.report_text import read_table, split_tables
+
+_ERROR = re.compile(r"^[ \t]{0,80}(Error: .+)$", re.MULTILINE | re.IGNORECASE)
+_LONGEST = 300
+
+
+def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
+    """Read an output: one diagnosis per node whose output it has, one at least.
+
+    An output that is empty, cut, or has no results gives one that says so; nothing raises.
+    """
+    told = [*map(_document, find_documents(text)), *map(_table, split_tables(text))]
+    return tuple(told) or (_without_results(text),)
+
+
+def error_in(text: str) -> str | None:
+    """The first line with which dcgmi itself says that something went wrong; None where it says none."""
+    error = _ERROR.search(text)
+    return error[1].strip()[:_LONGEST] if error else None
+
+
+def _document(document: Mapping[str, Any]) -> Diagnosis:
+    try:
+        return read_document(document)
+    except (UnreadableReport, RecursionError) as error:
+        return Diagnosis(unreadable=str(error))
+
+
+def _table(lines: list[str]) -> Diagnosis:
+    try:
+        return read_table(lines)
+    except UnreadableReport as error:
+        return Diagnosis(unreadable=str(error))
+
+
+def _without_results(text: str) -> Diagnosis:
+    if error := error_in(text):
+        return Diagnosis(runtime_error=error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    why = f"no results; its last line is {lines[-1][:_LONGEST]!r}" if lines else "it printed nothing"
+    return Diagnosis(unreadable=why)

@@ -1,0 +1,140 @@
+"""Whether a node's diagnostic can be judged at all: whole, in agreement with its exit status, nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.checks.dcgm.findings import findings_of, isolated, untested
+from pytest_llmbench.checks.dcgm.report import error_in, read_dcgm
+from pytest_llmbench.checks.dcgm.report_items import Diagnosis, Status, key_of
+from pytest_llmbench.core.record.health import Finding, Severity
+
+_FAILED, _ISOLATE = 226, 205
+# A status of dcgmi is a negative number of DCGM's, of which the shell sees the last byte.
+_MEANINGS = {
+    127: "there is no such program there",
+    190: "the diagnostic was stopped",
+    198: "this DCGM has no test to run",
+    202: "nv-hostengine is paused",
+    203: "the diagnostic was killed",
+    204: "the diagnostic's own program, nvvs, was not found",
+    _ISOLATE: "a GPU is to be isolated",
+    215: "the diagnostic could not be started",
+    216: "the diagnostic gave no JSON that dcgmi can read",
+    217: "another diagnostic is already running",
+    _FAILED: "a test failed",
+    235: "no connection to nv-hostengine",
+    238: "a GPU is lost",
+}
+# What every version runs from a level on, wherever it can.
+_RUNS_FROM = {"memory": 2, "pcie": 2, "diagnostic": 3}
+_LONGEST = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedTests:
+    """What a whole diagnostic has.
+
+    Attributes:
+        level: as it was asked for.
+        gpus: GPUs of a node at least.
+        allowed_skips: tests that need not have run.
+    """
+
+    level: int
+    gpus: int
+    allowed_skips: Collection[str] = ()
+
+    @property
+    def allowed(self) -> set[str]:
+        """The same, as every version would name them."""
+        return {key_of(name) for name in self.allowed_skips}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What a node's diagnostic came to.
+
+    Attributes:
+        findings: what is wrong.
+        unjudged: why it proves nothing; empty where it does.
+        skipped: tests that did not run and need not have.
+        diagnosis: what was read.
+    """
+
+    findings: tuple[Finding, ...]
+    unjudged: tuple[str, ...]
+    skipped: tuple[str, ...]
+    diagnosis: Diagnosis
+
+
+def judge(host: str, told: Mapping[str, Any], expected: ExpectedTests) -> Judged:
+    """Judge what a node's dcgmi left: `code`, `seconds`, `stdout`, `stderr`, by `workloads.checks.diagnostics`."""
+    read = read_dcgm(told["stdout"])
+    diagnosis = read[0] if len(read) == 1 else Diagnosis(unreadable=f"it has results of {len(read)} nodes")
+    code, findings = told["code"], findings_of(host, diagnosis)
+    if code == _ISOLATE and not any(finding.severity is Severity.ISOLATE for finding in findings):
+        findings.append(isolated(host))
+    why = [
+        *([f"dcgmi did not end within {told['seconds']:.0f} s, and was ended"] if code is None else []),
+        *_without_results(diagnosis, told["stderr"]),
+        *_contradicted(code, diagnosis, findings),
+        *_error_beside(diagnosis, told["stdout"]),
+        *(_incomplete(diagnosis, expected) if diagnosis.tests else []),
+    ]
+    skipped = tuple(name for name in _not_run(diagnosis, expected) if key_of(name) in expected.allowed)
+    return Judged(findings=tuple(findings), unjudged=tuple(why), skipped=skipped, diagnosis=diagnosis)
+
+
+def _without_results(diagnosis: Diagnosis, errors: str) -> list[str]:
+    if diagnosis.runtime_error is not None:
+        return [f"the diagnostic did not run: {diagnosis.runtime_error}"]
+    if diagnosis.unreadable is None:
+        return []
+    said = " ".join(errors.split())[:_LONGEST]
+    return [f"what dcgmi printed cannot be read: {diagnosis.unreadable}{f'; it says: {said}' if said else ''}"]
+
+
+def _contradicted(code: int | None, diagnosis: Diagnosis, findings: list[Finding]) -> list[str]:
+    """Where the exit status says something else than the results."""
+    failed = any(finding.severity.fails for finding in findings)
+    if code not in {None, 0} and not failed:
+        meaning = _MEANINGS.get(code or 0, f"signal {-(code or 0)}" if (code or 0) < 0 else "unknown")
+        although = "" if diagnosis.unreadable or diagnosis.runtime_error else ", and no test failed"
+        return [f"dcgmi ended with status {code} ({meaning}){although}"]
+    if code == 0 and any(result.status is Status.FAIL for result in diagnosis.results):
+        return ["dcgmi ended with status 0 although a test failed"]
+    if diagnosis.overall not in {None, Status.PASS} and not failed:
+        return ["the overall result is no pass, and no test failed"]
+    return []
+
+
+def _error_beside(diagnosis: Diagnosis, printed: str) -> list[str]:
+    """Where dcgmi says that something went wrong, and has results all the same."""
+    error = error_in(printed) if diagnosis.tests else None
+    return [f"dcgmi printed results, and beside them {error!r}"] if error else []
+
+
+def _incomplete(diagnosis: Diagnosis, expected: ExpectedTests) -> list[str]:
+    """What was not tested."""
+    not_run = [name for name in _not_run(diagnosis, expected) if key_of(name) not in expected.allowed]
+    few = diagnosis.gpus is not None and diagnosis.gpus < expected.gpus
+    return [
+        *([f"did not run at all or not on every GPU: {', '.join(not_run)}{_HOW_TO_ALLOW}"] if not_run else []),
+        *(["nothing but skips"] if all(result.status is Status.SKIP for result in diagnosis.results) else []),
+        *([f"found {diagnosis.gpus} GPUs, the node should have {expected.gpus}"] if few else []),
+        *diagnosis.uncovered,
+        *untested(diagnosis),
+    ]
+
+
+def _not_run(diagnosis: Diagnosis, expected: ExpectedTests) -> list[str]:
+    """Tests that say that they were skipped, and those that this level has and that say nothing."""
+    told = {test.key for test in diagnosis.tests}
+    absent = [name for name, level in _RUNS_FROM.items() if level <= expected.level and name not in told]
+    return [test.name for test in diagnosis.tests if test.skipped] + (absent if told else [])
+
+
+_HOW_TO_ALLOW = " (a test that need not run is named in validation: dcgm: options: allowed_skips)"

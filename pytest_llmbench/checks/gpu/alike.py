@@ -1,0 +1,31 @@
+"""What should be the same on all GPUs: whoever differs from the majority is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from pytest_llmbench.checks.agreement import dissenters
+from pytest_llmbench.core.record.health import Finding, Severity
+
+
+def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
+    """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
+
+    Args:
+        what: what is compared, in words.
+        values: by host and subject; leave out what is not known.
+        action: what to do about one that differs.
+    """
+    wrong = dissenters(values)
+    counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())
+    rest = f"others: {counts}" if wrong is not None else f"which is right is not known: {counts}"
+    for host, subject in values if wrong is None else wrong:
+        yield Finding(
+            host=host,
+            subject=subject,
+            kind="unlike_others",
+            severity=Severity.CONFIGURE,
+            message=f"{what} {values[host, subject]}; {rest}",
+            action=action,
+        )

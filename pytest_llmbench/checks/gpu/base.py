@@ -1,0 +1,144 @@
+"""What the GPU checks share: what every node said of its GPUs, and judging them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+NO_GPUS = Report(skip="this system promises no GPUs")
+_FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nodes:
+    """What the nodes said.
+
+    Attributes:
+        told: answers of `workloads.checks.gpu_facts`, by host.
+        smi: what nvidia-smi said, by host.
+        failed: nodes where nvidia-smi is missing, failed, or cannot be read, and why.
+        silent: nodes without an answer, and why.
+    """
+
+    told: Mapping[str, Mapping[str, Any]]
+    smi: Mapping[str, Smi]
+    failed: Mapping[str, str]
+    silent: Mapping[str, str]
+
+    @property
+    def unjudged(self) -> dict[str, str]:
+        """Nodes of whose GPUs nothing is known."""
+        return {**self.silent, **self.failed}
+
+    def gpus(self) -> Iterator[tuple[str, SmiGpu]]:
+        """Every GPU with its host."""
+        for host, smi in self.smi.items():
+            for gpu in smi.gpus:
+                yield host, gpu
+
+
+def ask_nodes(fleet: Fleet, check: Check, settings: CheckSettings) -> Nodes:
+    """Ask every node once for all GPU checks."""
+    probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(check, settings), gpus=True)
+    told, silent = one_per_host(fleet.once(probe))
+    smi: dict[str, Smi] = {}
+    failed: dict[str, str] = {}
+    for host, answer in told.items():
+        try:
+            smi[host] = _smi(answer["smi"])
+        except (RunError, OSError) as error:
+            failed[host] = str(error)
+    return Nodes(told=told, smi=smi, failed=failed, silent=silent)
+
+
+def _smi(told: Mapping[str, Any]) -> Smi:
+    if told["error"] is not None:
+        raise RunError("failed", f"{told['command']}: {told['error']}")
+    return read_smi(Path(told["path"]).read_text(encoding="utf-8", errors="replace"))
+
+
+def subject(gpu: SmiGpu) -> str:
+    """How a GPU is named in findings."""
+    return f"GPU {gpu.index} ({gpu.bus})"
+
+
+def fault(gpu: SmiGpu, kind: str, severity: Severity, message: str, action: str) -> Finding:
+    """A finding about a GPU, still without its host."""
+    return Finding(subject=subject(gpu), kind=kind, severity=severity, message=message, action=action)
+
+
+class PerGpu:
+    """A check that judges what nvidia-smi says of each GPU.
+
+    Attributes:
+        needs: attributes of `SmiGpu` without which a GPU cannot be judged.
+        shows: further ones that belong in the record.
+    """
+
+    name: str
+    summary: str
+    options: type[Strict]
+    family = "gpu"
+    scope: Literal["node", "cluster"] = "node"
+    statistics: Mapping[str, str] = {}
+    deadline_s = 240.0
+    needs: ClassVar[tuple[str, ...]]
+    shows: ClassVar[tuple[str, ...]] = ()
+
+    def judge(self, gpu: SmiGpu, options: Any) -> Iterator[Finding]:
+        """Yield what is wrong with one GPU."""
+        raise NotImplementedError
+
+    def missing(self, gpu: SmiGpu) -> list[str]:
+        """What would have to be known to judge a GPU, and is not."""
+        return [name for name in self.needs if getattr(gpu, name) is None]
+
+    def compare(self, nodes: Nodes) -> Iterator[Finding]:  # noqa: ARG002 - most have nothing to compare
+        """Yield what differs between GPUs that should be alike."""
+        yield from ()
+
+    def notes(self, nodes: Nodes, options: Any) -> Iterator[str]:  # noqa: ARG002 - most have none
+        """Yield what people should know besides."""
+        yield from ()
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node, and judge GPU by GPU."""
+        options = options_of(self, settings, self.options)
+        if not fleet.site.gpus_per_node:
+            return NO_GPUS
+        nodes = ask_nodes(fleet, self, settings)
+        findings = [
+            found.model_copy(update={"host": host}) for host, gpu in nodes.gpus() for found in self.judge(gpu, options)
+        ]
+        return Report(
+            findings=(*findings, *self.compare(nodes)),
+            unjudged={**nodes.unjudged, **self._unknown(nodes)},
+            notes=tuple(self.notes(nodes, options)),
+            evidence={"gpus": self._shown(nodes), "nvidia_smi": {host: nodes.told[host]["smi"] for host in nodes.told}},
+        )
+
+    def _unknown(self, nodes: Nodes) -> dict[str, str]:
+        """Nodes with a GPU of which something is not known, and nodes that list none."""
+        told = {host: "nvidia-smi lists no GPU" for host, smi in nodes.smi.items() if not smi.gpus}
+        for host, gpu in nodes.gpus():
+            missing = self.missing(gpu)
+            if missing:
+                told.setdefault(host, f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}")
+        return told
+
+    def _shown(self, nodes: Nodes) -> dict[str, list[dict[str, Any]]]:
+        shown: dict[str, list[dict[str, Any]]] = {}
+        for host, gpu in nodes.gpus():
+            known = asdict(gpu)
+            facts = {name: known[name] for name in ("bus", *self.needs, *self.shows)}
+            shown.setdefault(host, []).append(facts)
+        return shown

@@ -1,0 +1,157 @@
+"""GPUs, as nvidia-smi describes them: PCIe links, clocks, memory errors, and what runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from pytest_llmbench.checks.gpu.alike import unlike
+from pytest_llmbench.checks.gpu.base import Nodes, PerGpu, fault, subject
+from pytest_llmbench.checks.gpu.nvidia_smi import SmiGpu
+from pytest_llmbench.core.record.health import Finding, Severity
+from pytest_llmbench.core.schema import NoOptions, Strict
+
+# A GPU with nothing to do may lower its link's generation with its clocks; it does so beyond these.
+_AWAKE = {"P0", "P1", "P2"}
+
+
+class PcieOptions(Strict):
+    """What the PCIe link of every GPU must have.
+
+    Attributes:
+        width: lanes; as many as GPU and slot can have, where it is not given.
+        gen: generation that GPU and slot must be able to have.
+        judge_idle_gen: whether the generation counts of a GPU that saves power, too.
+        replays: packets sent again since the driver was loaded, above which somebody should look.
+    """
+
+    width: PositiveInt | None = None
+    gen: PositiveInt | None = None
+    judge_idle_gen: bool = False
+    replays: NonNegativeInt = 100
+
+
+class Pcie(PerGpu):
+    """Links that trained at less than they can."""
+
+    name = "gpu_pcie"
+    summary = "PCIe width and generation of every GPU, and packets sent again"
+    options: type[Strict] = PcieOptions
+    needs = ("link_gen", "max_link_gen", "link_width", "max_link_width")
+    shows = ("replays", "performance_state")
+
+    def judge(self, gpu: SmiGpu, options: PcieOptions) -> Iterator[Finding]:
+        """Width counts always; the generation of a GPU that is awake, or as its maximum."""
+        action = "reboot the node; if it stays, reseat the GPU or replace its riser, cable or board"
+        width = options.width or gpu.max_link_width
+        if gpu.link_width is not None and width is not None and gpu.link_width < width:
+            message = f"PCIe link has {gpu.link_width:g} of {width:g} lanes"
+            yield fault(gpu, "pcie_width", Severity.ISOLATE, message, action)
+        if options.gen is not None and gpu.max_link_gen is not None and gpu.max_link_gen < options.gen:
+            message = f"PCIe generation {gpu.max_link_gen:g} at most, {options.gen} expected"
+            yield fault(gpu, "pcie_gen", Severity.ISOLATE, message, action)
+        elif _judges_gen(gpu, options) and (gpu.link_gen or 0) < (gpu.max_link_gen or 0):
+            message = (
+                f"PCIe link runs at generation {gpu.link_gen:g} of {gpu.max_link_gen:g} in {gpu.performance_state}"
+            )
+            yield fault(gpu, "pcie_gen", Severity.ISOLATE, message, action)
+        if gpu.replays is not None and gpu.replays > options.replays:
+            message = f"{gpu.replays:g} PCIe packets were sent again, more than {options.replays}"
+            yield fault(
+                gpu, "pcie_replays", Severity.MONITOR, message, "watch whether it grows: the link loses packets"
+            )
+
+    def notes(self, nodes: Nodes, options: PcieOptions) -> Iterator[str]:
+        """Say whose generation was not judged."""
+        asleep = sum(not _judges_gen(gpu, options) for _, gpu in nodes.gpus())
+        if asleep:
+            yield f"the PCIe generation in use was not judged on {asleep} GPUs that save power, only what it can be"
+
+
+def _judges_gen(gpu: SmiGpu, options: PcieOptions) -> bool:
+    known = gpu.link_gen is not None and gpu.max_link_gen is not None
+    return known and (options.judge_idle_gen or gpu.performance_state in _AWAKE)
+
+
+class Throttle(PerGpu):
+    """Clocks held down, and limits set below what the GPU is made for."""
+
+    name = "gpu_throttle"
+    summary = "reasons for low clocks before there is any load: heat, power supply, limits"
+    options: type[Strict] = NoOptions
+    needs = ("slowdowns", "power_limit_w", "default_power_limit_w", "max_sm_mhz")
+    shows = ("application_mhz", "default_application_mhz", "performance_state")
+
+    def judge(self, gpu: SmiGpu, options: NoOptions) -> Iterator[Finding]:  # noqa: ARG002 - it has none
+        """Hardware that slows down with nothing to do has a fault; a limit is somebody's setting."""
+        for reason in gpu.slowdowns or ():
+            if reason in _SLOWDOWNS:
+                severity, why, action = _SLOWDOWNS[reason]
+                yield fault(gpu, reason, severity, f"clocks are held down: {why}", action)
+        limit, default = gpu.power_limit_w, gpu.default_power_limit_w
+        if limit is not None and default is not None and limit < default:
+            message = f"power limit {limit:g} W is below its default of {default:g} W"
+            yield fault(gpu, "power_limit", Severity.CONFIGURE, message, f"nvidia-smi -i {gpu.index} -pl {default:g}")
+        clock, usual = gpu.application_mhz, gpu.default_application_mhz
+        if clock is not None and usual is not None and clock < usual:
+            message = f"application clock {clock:g} MHz is below its default of {usual:g} MHz"
+            yield fault(gpu, "application_clock", Severity.MONITOR, message, f"nvidia-smi -i {gpu.index} -rac")
+
+    def compare(self, nodes: Nodes) -> Iterator[Finding]:
+        """Power limits and highest clocks are the same on all GPUs."""
+        for what, name, unit in (("power limit", "power_limit_w", "W"), ("highest SM clock", "max_sm_mhz", "MHz")):
+            known = {(host, subject(gpu)): getattr(gpu, name) for host, gpu in nodes.gpus()}
+            values = {key: f"{value:g} {unit}" for key, value in known.items() if value is not None}
+            yield from unlike(what, values, action="compare driver, VBIOS and nvidia-smi settings with the other GPUs")
+
+
+_COOLING = "check fans, air or liquid flow, heat sink and inlet temperature"
+_SLOWDOWNS = {
+    "hw_slowdown": (Severity.ISOLATE, "the hardware's own protection", _COOLING + ", and the power supply"),
+    "hw_thermal_slowdown": (Severity.ISOLATE, "the GPU is too hot", _COOLING),
+    "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply asks for it", "check power supplies and cables"),
+    "sw_thermal_slowdown": (Severity.ISOLATE, "the GPU or its memory is near its highest temperature", _COOLING),
+    "sw_power_cap": (Severity.MONITOR, "the power limit is reached", "see whether something runs on the GPU"),
+    "applications_clocks_setting": (Severity.MONITOR, "somebody set clocks", "nvidia-smi -rac; nvidia-smi -rgc"),
+}
+
+
+class ProcessesOptions(Strict):
+    """What may be on a GPU before a run.
+
+    Attributes:
+        allowed: ends of program names that may have the GPU open, such as `nvidia-cuda-mps-server`.
+        memory_mib: memory in use that no visible process explains, MiB. The driver itself takes less.
+    """
+
+    allowed: tuple[str, ...] = ()
+    memory_mib: NonNegativeFloat = 1024.0
+
+
+class Processes(PerGpu):
+    """Leftovers of earlier jobs."""
+
+    name = "gpu_processes"
+    summary = "no other process computes on a GPU, and its memory is free"
+    options: type[Strict] = ProcessesOptions
+    needs = ("memory_used_mib", "processes")
+    shows = ("memory_total_mib",)
+
+    def judge(self, gpu: SmiGpu, options: ProcessesOptions) -> Iterator[Finding]:
+        """Whoever computes there takes time and memory from the run; graphics takes little."""
+        for process in gpu.processes or ():
+            if not process.name.endswith(options.allowed or ("\0",)):
+                computes = "C" in process.kind
+                yield fault(
+                    gpu,
+                    "stray_process",
+                    Severity.CONFIGURE if computes else Severity.MONITOR,
+                    f"process {process.pid or 'with a hidden number'} ({process.name}, type {process.kind}) uses it",
+                    "end it, and find out why its job left it" if computes else "run no display on a compute GPU",
+                )
+        used = gpu.memory_used_mib
+        if used is not None and used > options.memory_mib and not gpu.processes:
+            message = f"{used:g} MiB of its memory are in use, and no process is to be seen"
+            action = "look for a process of another container; if there is none, reset the GPU"
+            yield fault(gpu, "memory_in_use", Severity.RESET, message, action)

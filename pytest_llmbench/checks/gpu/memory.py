@@ -1,0 +1,71 @@
+"""Memory errors of GPUs: what ECC corrected, what it could not, and what waits to be repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import NonNegativeInt
+
+from pytest_llmbench.checks.gpu.base import PerGpu, fault
+from pytest_llmbench.checks.gpu.nvidia_smi import SmiGpu
+from pytest_llmbench.core.record.health import Finding, Severity
+from pytest_llmbench.core.schema import Strict
+
+
+class EccOptions(Strict):
+    """How many errors a GPU may have.
+
+    Attributes:
+        correctable: corrected errors since the driver was loaded, above which somebody should look.
+        total_uncorrectable: uncorrected ones in the GPU's life, above which somebody should look. The rows they were
+            in have been replaced.
+    """
+
+    correctable: NonNegativeInt = 1000
+    total_uncorrectable: NonNegativeInt = 0
+
+
+class Ecc(PerGpu):
+    """ECC counters, retired pages and remapped rows."""
+
+    name = "gpu_ecc"
+    summary = "uncorrected memory errors, repairs that wait for a reset, spares that ran out"
+    options: type[Strict] = EccOptions
+    needs = ("ecc", "uncorrectable", "total_uncorrectable")
+    shows = (
+        "correctable", "total_correctable", "sram_threshold_exceeded", "retirement_pending", "remap_pending",
+        "remap_failed",
+    )  # fmt: skip
+
+    def missing(self, gpu: SmiGpu) -> list[str]:
+        """A GPU with ECC off counts nothing, which is a finding already."""
+        if gpu.ecc is False:
+            return []
+        repairs = (gpu.remap_pending, gpu.remap_failed) if gpu.retirement_pending is None else ()
+        return [*super().missing(gpu), *(["remapped rows or retired pages"] if None in repairs else [])]
+
+    def judge(self, gpu: SmiGpu, options: EccOptions) -> Iterator[Finding]:
+        """The worst first."""
+        reset = f"drain the node and reset the GPU: nvidia-smi -r -i {gpu.index}"
+        replace = "take the node out; run dcgmi diag -r 3 and replace the GPU"
+        if gpu.remap_failed:
+            yield fault(gpu, "remap_failed", Severity.ISOLATE, "a memory row could not be replaced", replace)
+        if gpu.sram_threshold_exceeded:
+            message = "its SRAM had more uncorrected errors than NVIDIA allows"
+            yield fault(gpu, "sram_threshold", Severity.ISOLATE, message, replace)
+        if gpu.uncorrectable:
+            message = f"{gpu.uncorrectable:g} uncorrected ECC errors since the driver was loaded"
+            yield fault(gpu, "ecc_uncorrectable", Severity.RESET, message, reset)
+        if gpu.remap_pending:
+            yield fault(gpu, "remap_pending", Severity.RESET, "a memory row waits to be replaced", reset)
+        if gpu.retirement_pending:
+            yield fault(gpu, "retirement_pending", Severity.RESET, "a memory page waits to be retired", reset)
+        if gpu.ecc is False:
+            action = f"nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
+            yield fault(gpu, "ecc_off", Severity.CONFIGURE, "ECC is off: memory errors are not noticed", action)
+        if gpu.total_uncorrectable is not None and gpu.total_uncorrectable > options.total_uncorrectable:
+            message = f"{gpu.total_uncorrectable:g} uncorrected ECC errors in its life"
+            yield fault(gpu, "ecc_history", Severity.MONITOR, message, "replace the GPU if more come soon")
+        if gpu.correctable is not None and gpu.correctable > options.correctable:
+            message = f"{gpu.correctable:g} corrected ECC errors since the driver was loaded"
+            yield fault(gpu, "ecc_correctable", Severity.MONITOR, message, "watch whether they become more")

@@ -1,0 +1,211 @@
+"""What `nvidia-smi -q -x` says of the GPUs of a node, whichever driver of the last years printed it.
+
+Not every GPU has every counter. What is not said, supported or readable is None: unknown, and never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from xml.etree import ElementTree as ET
+
+from pytest_llmbench.checks.gpu.smi_tags import LOST, either, errors, flag, number, text
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.readers.pci import pci_address
+
+_ROOT = "nvidia_smi_log"
+# Slowdowns that no setting causes.
+_FAULTS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+
+# Of each GPU there is at most one of these; the first would hide what the second says.
+_ONCE = frozenset({
+    "clocks_event_reasons", "clocks_throttle_reasons", "ecc_errors", "ecc_mode", "fabric", "fb_memory_usage", "pci",
+    "processes", "remapped_rows", "retired_pages", "uuid",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """A process on a GPU.
+
+    Attributes:
+        pid: its number on the node; None where it is hidden.
+        kind: `C` for compute, `G` for graphics, or several such as `M+C`.
+        name: its program.
+    """
+
+    pid: int | None
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmiGpu:
+    """One GPU; None is unknown.
+
+    Attributes:
+        index: its number on the node.
+        bus: PCI address, `0000:1b:00.0`.
+        lost: what the driver says in place of values that it could not get; empty for a GPU that answers.
+        recovery_action: what the driver wants done to it, such as `None` or `GPU Reset Required`.
+        memory_total_mib, memory_used_mib: of its own memory.
+        performance_state: `P0` for full speed to `P12`.
+        link_gen, max_link_gen, link_width, max_link_width: of its PCIe link, now and at most.
+        replays: PCIe packets sent again since the driver was loaded.
+        uncorrectable, correctable: ECC errors since the driver was loaded.
+        total_uncorrectable, total_correctable: ECC errors in the GPU's life.
+        sram_threshold_exceeded: whether its SRAM had so many errors that it is to be replaced.
+        retirement_pending: whether pages wait for a reset to be retired (before Ampere).
+        remap_pending, remap_failed: the same for rows, and whether a spare row was wanted and there was none.
+        slowdowns: what holds its clocks down now, such as `hw_thermal_slowdown`.
+        power_limit_w, default_power_limit_w: in force, and from the factory.
+        application_mhz, default_application_mhz, max_sm_mhz: of its SM clock.
+        fabric: state of its registration with the NVLink fabric, such as `Completed`.
+        processes: what runs on it.
+    """
+
+    index: int
+    bus: str
+    name: str | None
+    uuid: str | None
+    vbios: str | None
+    lost: str
+    recovery_action: str | None
+    persistence: bool | None
+    mig: bool | None
+    memory_total_mib: float | None
+    memory_used_mib: float | None
+    performance_state: str | None
+    link_gen: float | None
+    max_link_gen: float | None
+    link_width: float | None
+    max_link_width: float | None
+    replays: float | None
+    ecc: bool | None
+    uncorrectable: float | None
+    correctable: float | None
+    total_uncorrectable: float | None
+    total_correctable: float | None
+    sram_threshold_exceeded: bool | None
+    retirement_pending: bool | None
+    remap_pending: bool | None
+    remap_failed: bool | None
+    slowdowns: tuple[str, ...] | None
+    power_limit_w: float | None
+    default_power_limit_w: float | None
+    application_mhz: float | None
+    default_application_mhz: float | None
+    max_sm_mhz: float | None
+    fabric: str | None
+    processes: tuple[Process, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Smi:
+    """All GPUs of a node, in the driver's order.
+
+    Attributes:
+        driver: its version.
+        gpus: the GPUs.
+        warnings: what was printed around the XML.
+    """
+
+    driver: str | None
+    gpus: tuple[SmiGpu, ...]
+    warnings: str
+
+
+def read_smi(printed: str) -> Smi:
+    """Read what `nvidia-smi -q -x` printed.
+
+    Raises:
+        RunError: `unreadable`, when it is no whole document, or does not hold as many GPUs as it says.
+    """
+    before, start, rest = printed.partition(f"<{_ROOT}>")
+    body, end, after = rest.rpartition(f"</{_ROOT}>")
+    if not start or not end:
+        raise RunError("unreadable", f"nvidia-smi -q -x printed no whole <{_ROOT}>; it ends with {printed[-120:]!r}")
+    try:
+        root = ET.fromstring(start + body + end)  # noqa: S314 - the driver's own, and without its DOCTYPE no entities
+    except ET.ParseError as error:
+        raise RunError("unreadable", f"nvidia-smi -q -x printed what is no XML: {error}") from error
+    for gpu in root.findall("gpu"):
+        twice = _ONCE & {child.tag for place, child in enumerate(gpu) if gpu.find(child.tag) is not gpu[place]}
+        if twice:
+            raise RunError(
+                "unreadable", f"nvidia-smi -q -x says {min(twice)} twice of GPU {gpu.get('id')}: two in one?"
+            )
+    gpus = tuple(_gpu(index, element) for index, element in enumerate(root.findall("gpu")))
+    if number(root, "attached_gpus") != len(gpus):
+        said = text(root, "attached_gpus")
+        raise RunError("unreadable", f"nvidia-smi -q -x says attached_gpus {said}, and lists {len(gpus)}")
+    around = (line for line in (before + after).splitlines() if not line.lstrip().startswith(("<?xml", "<!DOCTYPE")))
+    return Smi(driver=text(root, "driver_version"), gpus=gpus, warnings="\n".join(around).strip())
+
+
+def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
+    link, volatile, total = "pci/pci_gpu_link_info", "ecc_errors/volatile", "ecc_errors/aggregate"
+    remap, clocks = "remapped_rows/remapped_row", "applications_clocks/graphics_clock"
+    power = ("gpu_power_readings", "power_readings")
+    lost = next((said for element in gpu.iter() if LOST.fullmatch(said := (element.text or "").strip())), "")
+    return SmiGpu(
+        index=index,
+        bus=pci_address(text(gpu, "pci/pci_bus_id") or (gpu.get("id") or "")),
+        name=text(gpu, "product_name"),
+        uuid=text(gpu, "uuid"),
+        vbios=text(gpu, "vbios_version"),
+        lost=lost,
+        recovery_action=text(gpu, "gpu_recovery_action"),
+        persistence=flag(gpu, "persistence_mode"),
+        mig=either(flag(gpu, "mig_mode/current_mig"), flag(gpu, "mig_mode/pending_mig")),
+        memory_total_mib=number(gpu, "fb_memory_usage/total"),
+        memory_used_mib=number(gpu, "fb_memory_usage/used"),
+        performance_state=text(gpu, "performance_state"),
+        link_gen=number(gpu, f"{link}/pcie_gen/current_link_gen"),
+        max_link_gen=number(gpu, f"{link}/pcie_gen/max_link_gen"),
+        link_width=number(gpu, f"{link}/link_widths/current_link_width"),
+        max_link_width=number(gpu, f"{link}/link_widths/max_link_width"),
+        replays=number(gpu, "pci/replay_counter"),
+        ecc=flag(gpu, "ecc_mode/current_ecc"),
+        uncorrectable=errors(gpu, volatile, "uncorrectable", "double_bit"),
+        correctable=errors(gpu, volatile, "correctable", "single_bit"),
+        total_uncorrectable=errors(gpu, total, "uncorrectable", "double_bit"),
+        total_correctable=errors(gpu, total, "correctable", "single_bit"),
+        sram_threshold_exceeded=flag(gpu, f"{total}/sram_threshold_exceeded"),
+        retirement_pending=flag(gpu, "retired_pages/pending_retirement"),
+        remap_pending=flag(gpu, f"{remap}_pending"),
+        remap_failed=flag(gpu, f"{remap}_failure"),
+        slowdowns=_slowdowns(gpu),
+        power_limit_w=number(
+            gpu, *(f"{each}/{name}_power_limit" for name in ("current", "enforced") for each in power)
+        ),
+        default_power_limit_w=number(gpu, *(f"{each}/default_power_limit" for each in power)),
+        application_mhz=number(gpu, clocks),
+        default_application_mhz=number(gpu, f"default_{clocks}"),
+        max_sm_mhz=number(gpu, "max_clocks/sm_clock"),
+        fabric=text(gpu, "fabric/state"),
+        processes=_processes(gpu),
+    )
+
+
+def _slowdowns(gpu: ET.Element) -> tuple[str, ...] | None:
+    """Reasons that are active, under their names since driver 535; None where one of a fault's is not known."""
+    found: dict[str, bool | None] = {}
+    for word in ("event", "throttle"):
+        for reason in gpu.iterfind(f"clocks_{word}_reasons/*"):
+            name = reason.tag.removeprefix(f"clocks_{word}_reason_")
+            found[name] = flag(gpu, f"clocks_{word}_reasons/{reason.tag}")
+    known = all(found.get(name) is not None for name in _FAULTS)
+    return tuple(name for name, active in found.items() if active) if known else None
+
+
+def _processes(gpu: ET.Element) -> tuple[Process, ...] | None:
+    listed = gpu.find("processes")
+    if listed is None or (len(listed) == 0 and (listed.text or "").strip() not in {"", "None"}):
+        return None
+    return tuple(_process(each) for each in listed.findall("process_info"))
+
+
+def _process(info: ET.Element) -> Process:
+    pid = number(info, "pid")
+    name = text(info, "process_name") or "unknown program"
+    return Process(pid=None if pid is None else int(pid), kind=text(info, "type") or "unknown", name=name)

@@ -1,0 +1,138 @@
+"""NVLinks: as many as there must be, on every GPU, at full speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveFloat
+
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.gpu.alike import unlike
+from pytest_llmbench.checks.gpu.base import NO_GPUS, Nodes, ask_nodes
+from pytest_llmbench.checks.gpu.nvidia_smi import Smi
+from pytest_llmbench.checks.gpu.nvlink_report import NvlinkState, read_links
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+_RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
+_FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
+
+
+class NvlinkOptions(Strict):
+    """What the links must be.
+
+    Attributes:
+        links: active links of each GPU; 0 where there are none. Not given, none may be inactive, and all GPUs must
+            have as many as most.
+        speed_gb_s: speed of each link, GB/s in each direction as nvidia-smi says it; not given, that of most.
+    """
+
+    links: NonNegativeInt | None = None
+    speed_gb_s: PositiveFloat | None = None
+
+
+class GpuNvlink:
+    """State and speed of every link, and whether GPUs joined the fabric."""
+
+    name = "gpu_nvlink"
+    family = "gpu"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "every NVLink is active and at full speed, and GPUs joined their fabric"
+    options: type[Strict] = NvlinkOptions
+    statistics: Mapping[str, str] = {}
+    deadline_s = 240.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node."""
+        options = options_of(self, settings, NvlinkOptions)
+        if not fleet.site.gpus_per_node:
+            return NO_GPUS
+        nodes = ask_nodes(fleet, self, settings)
+        links, unjudged = _read(nodes)
+        evidence = {"nvlink": {host: _shown(each) for host, each in links.items()}}
+        if _without(links) and options.links is None and not unjudged:
+            return Report(skip="these GPUs have no NVLink", evidence=evidence)
+        findings = [
+            *(each for host, gpus in links.items() for each in _of_node(host, gpus, options)),
+            *_alike(links, options),
+            *_fabric(nodes),
+        ]
+        return Report(findings=tuple(findings), unjudged=unjudged, evidence=evidence)
+
+
+def _read(nodes: Nodes) -> tuple[dict[str, dict[int, NvlinkState]], dict[str, str]]:
+    """Links by host and GPU, and why a host has none."""
+    found: dict[str, dict[int, NvlinkState]] = {}
+    unjudged = dict(nodes.unjudged)
+    for host, smi in nodes.smi.items():
+        try:
+            found[host] = _of_answer(nodes.told[host]["nvlink"], smi)
+        except RunError as error:
+            unjudged[host] = str(error)
+    return found, unjudged
+
+
+def _of_answer(told: Mapping[str, Any], smi: Smi) -> dict[int, NvlinkState]:
+    if told["error"] is not None:
+        raise RunError("failed", f"{told['command']}: {told['error']}")
+    found = read_links(told["text"])
+    if set(found) != {gpu.index for gpu in smi.gpus}:
+        raise RunError("unreadable", f"{told['command']} lists GPUs {sorted(found)}; there are {len(smi.gpus)}")
+    return found
+
+
+def _without(links: Mapping[str, Mapping[int, NvlinkState]]) -> bool:
+    """Whether no GPU anywhere has a link, not even an inactive one."""
+    return not any(each.speeds or each.all_inactive for gpus in links.values() for each in gpus.values())
+
+
+def _of_node(host: str, gpus: Mapping[int, NvlinkState], options: NvlinkOptions) -> Iterator[Finding]:
+    for gpu, each in gpus.items():
+        dead = [number for number, speed in enumerate(each.speeds) if speed is None]
+        active = len(each.active)
+        if options.links is not None and active != options.links:
+            message = f"{active} NVLinks are active, {options.links} expected"
+        elif options.links is None and active == 0 and (dead or each.all_inactive):
+            message = "no NVLink is active; where GPUs are not linked on purpose, set links: 0"
+        elif options.links is None and dead:
+            message = f"NVLinks {', '.join(map(str, dead))} of {len(each.speeds)} are inactive"
+        else:
+            continue
+        action = _RESET if active else f"{_FABRIC}; {_RESET}"
+        yield _fault(host, gpu, "nvlink_inactive", message, action)
+    for gpu, each in gpus.items():
+        slow = [speed for speed in each.active if options.speed_gb_s is not None and speed < options.speed_gb_s]
+        if slow:
+            message = f"{len(slow)} NVLinks run at {min(slow):g} GB/s or more, {options.speed_gb_s:g} GB/s expected"
+            yield _fault(host, gpu, "nvlink_slow", message, _RESET)
+
+
+def _fault(host: str, gpu: int, kind: str, message: str, action: str) -> Finding:
+    return Finding(
+        host=host, subject=f"GPU {gpu}", kind=kind, severity=Severity.RESET, message=message, action=action
+    )  # fmt: skip
+
+
+def _alike(links: Mapping[str, Mapping[int, NvlinkState]], options: NvlinkOptions) -> Iterator[Finding]:
+    every = {(host, f"GPU {gpu}"): each for host, gpus in links.items() for gpu, each in gpus.items()}
+    if options.links is None:
+        yield from unlike(
+            "number of NVLinks", {key: str(len(each.speeds)) for key, each in every.items()}, action=_RESET
+        )
+    if options.speed_gb_s is None:
+        slowest = {key: f"{min(each.active):g} GB/s" for key, each in every.items() if each.active}
+        yield from unlike("slowest NVLink", slowest, action=_RESET)
+
+
+def _fabric(nodes: Nodes) -> Iterator[Finding]:
+    """GPUs on NVSwitches must have joined the fabric; others say nothing of one."""
+    for host, gpu in nodes.gpus():
+        if gpu.fabric not in {None, "Completed"}:
+            message = f"it did not join the NVLink fabric: {gpu.fabric}"
+            yield _fault(host, gpu.index, "fabric", message, _FABRIC)
+
+
+def _shown(gpus: Mapping[int, NvlinkState]) -> list[dict[str, Any]]:
+    return [{"gpu": gpu, "speeds_gb_s": list(each.speeds)} for gpu, each in gpus.items()]

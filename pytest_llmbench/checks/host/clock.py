@@ -1,0 +1,136 @@
+"""Clocks of the nodes against each other: logs of many nodes are put in order by them, and Slurm's keys expire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from statistics import median_high, median_low
+from typing import Any
+
+from pydantic import PositiveFloat
+
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.host.base import HostCheck, HostFacts, below
+from pytest_llmbench.checks.host.file_systems import has_one_clock, kind_of
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+_ACTION = "start chronyd, with the same servers on all nodes, and see `chronyc tracking`"
+_RESOLUTION = (
+    "clocks are compared with the stamps of files in the shared folder, which the file server's kernel rounds down to "
+    "its tick: differences below some 10 ms mean nothing"
+)
+
+
+class ClockOptions(Strict):
+    """How far the clocks may be apart.
+
+    Attributes:
+        skew_s: seconds between a node's clock and that of most.
+    """
+
+    skew_s: PositiveFloat = 1.0
+
+
+class Clock(HostCheck):
+    """Clocks of the nodes: each against the one clock that stamps files in the shared folder, and so all together."""
+
+    name = "clock"
+    summary = "clocks of the nodes: together, and kept by NTP"
+    options: type[Strict] = ClockOptions
+    statistics: Mapping[str, str] = {"clock_skew": "s"}
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node for its time and the stamp of a file that it touched."""
+        limit_s = options_of(self, settings, ClockOptions).skew_s
+        probe = Probe(
+            name="clock",
+            entry="pytest_llmbench.checks.host.nodes.clock:clock",
+            config={"folder": str(fleet.folder)},
+            deadline_s=deadline_of(self, settings),
+        )
+        began = time.time()
+        (answers,) = fleet.run([probe])
+        ended = time.time()
+        facts, unjudged = one_per_host(answers)
+        skews = {host: told["ahead_s"] for host, told in facts.items() if _why_unmeasured(told, limit_s) is None}
+        others = {host: told for host, told in facts.items() if host not in skews or len(skews) < 2}
+        readings = [Reading(host=host, statistic="clock_skew", value=skew, unit="s") for host, skew in skews.items()]
+        findings = [
+            *apart(skews, limit_s),
+            *outside(others, began, ended, limit_s),
+            *unkept(facts),
+            *below(readings, fleet.site, settings, _ACTION),
+        ]
+        blind = [host for host, told in facts.items() if told["kernel"] is None]
+        return Report(
+            findings=tuple(findings),
+            readings=tuple(readings),
+            unjudged=unjudged,
+            skipped={host: why for host, told in others.items() if (why := unknown_skew(told, limit_s))},
+            notes=(_RESOLUTION, *(f"{host}: the kernel does not say whether its clock is kept" for host in blind)),
+            evidence={"clocks": facts},
+        )
+
+
+def apart(skews: Mapping[str, float], limit_s: float) -> Iterator[Finding]:
+    """Findings about clocks that are not where most are; where two halves are apart, about all of them."""
+    if not skews:
+        return
+    low, high = median_low(skews.values()), median_high(skews.values())
+    for host, skew in skews.items():
+        off = max(skew - low, skew - high, key=abs)
+        if abs(off) > limit_s:
+            yield _off(host, f"{abs(off):.3f} s {'ahead of' if off > 0 else 'behind'} the other nodes", limit_s)
+
+
+def outside(facts: HostFacts, began: float, ended: float, limit_s: float) -> Iterator[Finding]:
+    """Findings about clocks that say a time before the step was started, or after it ended, here."""
+    for host, told in facts.items():
+        off = max(began - told["time"], told["time"] - ended)
+        if off > limit_s:
+            yield _off(host, f"at least {off:.3f} s off the clock of the machine that runs pytest", limit_s)
+
+
+def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
+    """Why a clock that cannot be compared cannot be judged either; None where the kernel vouches for it."""
+    kernel = told["kernel"]
+    if kernel is not None and kernel["synchronised"] and kernel["max_error_s"] < limit_s:
+        return None
+    why = _why_unmeasured(told, limit_s) or "there is no other node's to compare it with"
+    return f"its clock cannot be judged: {why}; and the kernel does not vouch for {limit_s:g} s"
+
+
+def _why_unmeasured(told: Mapping[str, Any], limit_s: float) -> str | None:
+    """Why the stamp of a file says nothing about a node's clock; None where it does."""
+    if not has_one_clock(told["mount"]):
+        return f"the shared folder is {kind_of(told['mount'])}, where files may have the node's own time"
+    if told["uncertainty_s"] >= limit_s:
+        return f"to touch a file in the shared folder took {2 * told['uncertainty_s']:.3f} s"
+    return None
+
+
+def unkept(facts: HostFacts) -> Iterator[Finding]:
+    """Findings about clocks that nobody keeps, according to their kernel."""
+    for host, told in facts.items():
+        if told["kernel"] is not None and not told["kernel"]["synchronised"]:
+            yield Finding(
+                host=host,
+                subject="clock",
+                kind="clock_not_kept",
+                severity=Severity.MONITOR,
+                message="the kernel says that nothing keeps its clock (NTP, chrony, timesyncd or PTP)",
+                action=_ACTION,
+            )
+
+
+def _off(host: str, message: str, limit_s: float) -> Finding:
+    return Finding(
+        host=host,
+        subject="clock",
+        kind="clock_skew",
+        severity=Severity.CONFIGURE,
+        message=f"{message}; {limit_s:g} s are allowed",
+        action=_ACTION,
+    )

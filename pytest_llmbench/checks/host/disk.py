@@ -1,0 +1,90 @@
+"""Room on the disks that a job writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeFloat
+
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.host.base import HostCheck, below
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+_ACTION = "clean the folder up, or make the file system larger"
+
+
+class DiskOptions(Strict):
+    """How much has to be free in each folder.
+
+    Attributes:
+        scratch: the node's own folder for large files, where it has one.
+        free_gib: GiB that this user may still write.
+        free_inodes_percent: share of the inodes, %: each file takes one.
+    """
+
+    scratch: str | None = None
+    free_gib: NonNegativeFloat = 1.0
+    free_inodes_percent: Annotated[float, Field(ge=0, le=100)] = 5.0
+
+
+class Disk(HostCheck):
+    """Room in the folder for temporary files, in local scratch and in the shared folder."""
+
+    name = "disk"
+    summary = "temporary, scratch and shared folders: free bytes and inodes, and writable"
+    options: type[Strict] = DiskOptions
+    statistics: Mapping[str, str] = {"disk_free": "GiB"}
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node."""
+        options = options_of(self, settings, DiskOptions)
+        folders = {"shared": str(fleet.folder)} | ({"scratch": options.scratch} if options.scratch else {})
+        probe = Probe(
+            name="disk",
+            entry="pytest_llmbench.checks.host.nodes.folders:disk",
+            config={"folders": folders},
+            deadline_s=deadline_of(self, settings),
+        )
+        (answers,) = fleet.run([probe])
+        facts, unjudged = one_per_host(answers)
+        rooms = [(host, name, room) for host, told in facts.items() for name, room in told["folders"].items()]
+        readings = [
+            Reading(host=host, subject=name, statistic="disk_free", value=room["free_bytes"] / 2**30, unit="GiB")
+            for host, name, room in rooms
+            if "free_bytes" in room
+        ]
+        findings = [
+            Finding(
+                host=host, subject=room["path"], kind=kind, severity=Severity.CONFIGURE, message=text, action=action
+            )
+            for host, name, room in rooms
+            for kind, text, action in wrong_with(name, room, options)
+        ]
+        findings += below(readings, fleet.site, settings, _ACTION)
+        return Report(
+            findings=tuple(findings),
+            readings=tuple(readings),
+            unjudged=unjudged,
+            notes=("quotas are only noticed where they are used up",),
+            evidence={"folders": {host: told["folders"] for host, told in facts.items()}},
+        )
+
+
+def wrong_with(name: str, room: Mapping[str, Any], options: DiskOptions) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with one folder of a node: kind, message, action."""
+    if room["why"] is not None:
+        yield "not_writable", f"the {name} folder cannot be written: {room['why']}", "make it writable for this user"
+    if "free_bytes" not in room:
+        return
+    free_gib = room["free_bytes"] / 2**30
+    if free_gib < options.free_gib:
+        yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free, {options.free_gib:g} GiB are asked", _ACTION
+    # A file system that makes inodes as it needs them has none to count.
+    if room["inodes"]:
+        percent = 100 * room["free_inodes"] / room["inodes"]
+        if percent < options.free_inodes_percent:
+            asked = f"{options.free_inodes_percent:g} %"
+            yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free, {asked} are asked", _ACTION

@@ -1,0 +1,88 @@
+"""What the system's file says the nodes have: files, folders and network devices that its variables name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
+from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, named_paths, variables
+from pytest_llmbench.checks.host.devices import RULES, DeviceVariable, chosen
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+
+# The kernel knows no state of some interfaces that work, `lo` for one.
+_USABLE = {"up", "unknown"}
+
+
+class EnvironmentCheck(HostCheck):
+    """The system's file against the nodes. That its variables are set needs no look: every rank sets them itself."""
+
+    name = "environment"
+    summary = "files and network devices that the system's file names are on every node"
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node."""
+        paths, named = named_paths(fleet.site), _device_variables(fleet.site)
+        if not paths and not named:
+            return Report(skip="the system's file names no files and no network devices of its nodes")
+        facts, unjudged = ask_hosts(self, fleet, settings)
+        findings = [
+            finding
+            for host, told in facts.items()
+            for finding in (*missing_files(host, told, paths), *missing_devices(host, told, named))
+        ]
+        evidence = {
+            host: {name: told[name] for name in ("paths", "interfaces", "infiniband")} for host, told in facts.items()
+        }
+        return Report(findings=tuple(findings), unjudged=unjudged, evidence={"nodes": evidence})
+
+
+def missing_files(host: str, told: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[Finding]:
+    """Findings about files and folders that are not there, empty, or not to be read."""
+    for path, where in paths.items():
+        if wrong := told["paths"][path]:
+            yield Finding(
+                host=host,
+                subject=where,
+                kind="missing_file",
+                severity=Severity.CONFIGURE,
+                message=wrong,
+                action="put it on every node at that path, or correct the system's file",
+            )
+
+
+def missing_devices(host: str, told: Mapping[str, Any], named: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
+    """Findings about variables that name no device of this node, or none that is up."""
+    for (where, name), value in named.items():
+        severity, words = _wrong_with(value, told, RULES[name])
+        if words:
+            yield Finding(
+                host=host,
+                subject=f"{name} of {where}",
+                kind="missing_device",
+                severity=severity,
+                message=f"{name}={value}: {words}",
+                action="bring the device up, or correct the variable in the system's file",
+            )
+
+
+def _wrong_with(value: str, told: Mapping[str, Any], rule: DeviceVariable) -> tuple[Severity, str]:
+    states = {device: "up" for device in told["infiniband"] if "infiniband" in rule.kinds}
+    states |= told["interfaces"] if "interfaces" in rule.kinds else {}
+    devices, absent = chosen(value, states, rule)
+    there = ", ".join(f"{device} ({state})" for device, state in sorted(states.items())) or "none"
+    if not devices or (rule.every and absent):
+        return Severity.CONFIGURE, f"{', '.join(absent) or 'nothing is left that'} is not among the devices: {there}"
+    if not any(states[device] in _USABLE for device in devices):
+        return Severity.CONFIGURE, f"none of what it names is up: {there}"
+    return Severity.MONITOR, f"{', '.join(absent)} is not among the devices: {there}" if absent else ""
+
+
+def _device_variables(site: Site) -> dict[tuple[str, str], str]:
+    """Values of variables that name devices, by where they are set and their name. NCCL ignores an empty one."""
+    return {
+        (where, name): env[name]
+        for where, env in variables(site).items()
+        for name in RULES
+        if env.get(name, "").strip()
+    }

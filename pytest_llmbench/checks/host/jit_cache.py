@@ -1,0 +1,105 @@
+"""Folders of compiled kernels: one for each node, so that many jobs do not wait for each other's compiler."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of
+from pytest_llmbench.checks.host.alike import few
+from pytest_llmbench.checks.host.base import HostCheck, HostFacts, variables
+from pytest_llmbench.checks.host.file_systems import is_network, kind_of
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+
+_VARIABLES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR")
+
+CacheMarks = Mapping[str, Mapping[str, list[str]]]
+
+
+class JitCache(HostCheck):
+    """Where PyTorch, Triton and CUDA keep what they compile."""
+
+    name = "jit_cache"
+    summary = "folders of compiled kernels: not shared between nodes, and filled"
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Look at each folder; on several nodes, leave a mark in each and see who else finds it."""
+        folders, deadline_s = _named(fleet.site), deadline_of(self, settings)
+        several = len(fleet.hosts) > 1
+        token = secrets.token_hex(8) if several else None
+
+        def step(name: str) -> list[Answer]:
+            entry = f"pytest_llmbench.checks.host.nodes.caches:{name}"
+            config = {"folders": folders, "token": token}
+            (answers,) = fleet.run([Probe(name=f"cache-{name}", entry=entry, config=config, deadline_s=deadline_s)])
+            return answers
+
+        facts, unjudged = one_per_host(step("mark"))
+        marks: dict[str, Mapping[str, list[str]]] = {}
+        if several:
+            seen, blind = one_per_host(step("look"))
+            marks, unjudged = {host: told["marks"] for host, told in seen.items()}, {**blind, **unjudged}
+            step("sweep")
+        severity = Severity.CONFIGURE if fleet.site.gpus_per_node else Severity.MONITOR
+        findings = [*(shared(facts, marks, severity) if several else ()), *cold(facts)]
+        notes = tuple(_notes(facts)) if several else ()
+        return Report(
+            findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"caches": facts, "marks": marks}
+        )
+
+
+def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[Finding]:
+    """Findings about folders that another node marked too, or that lie on a file system of the network."""
+    for host, told in facts.items():
+        said = []
+        for name, cache in told["folders"].items():
+            seen = marks.get(host, {}).get(name, [])
+            others = [other for other in seen if other in facts and facts[other]["boot"] != told["boot"]]
+            if others or is_network(cache["mount"]):
+                whom = few(others) if others else "whoever else mounts that"
+                said.append(f"{name} ({cache['folder']}, {kind_of(cache['mount'])}) with {whom}")
+        if said:
+            yield Finding(
+                host=host,
+                subject="compiled kernels",
+                kind="shared_cache",
+                severity=severity,
+                message=f"shares {'; '.join(said)}: jobs that start at once may hang in the compiler",
+                action="set these variables in `env` of the system's file to folders on the nodes' own disks",
+            )
+
+
+def cold(facts: HostFacts) -> Iterator[Finding]:
+    """Hints about folders with nothing in them."""
+    for host, told in facts.items():
+        empty = [name for name, cache in told["folders"].items() if not cache["warm"]]
+        if empty:
+            yield Finding(
+                host=host,
+                subject="compiled kernels",
+                kind="cold_cache",
+                severity=Severity.MONITOR,
+                message=f"nothing is compiled yet in {', '.join(empty)}: the first run compiles",
+                action="use --first-run-alone",
+            )
+
+
+def _notes(facts: HostFacts) -> Iterator[str]:
+    """What limits the look at several nodes."""
+    if len({told["boot"] for told in facts.values()}) < len(facts):
+        yield "some nodes are one machine: what they share there is no network's"
+    for host, told in facts.items():
+        unmarked = [name for name, cache in told["folders"].items() if not cache["marked"]]
+        if unmarked:
+            yield f"{host}: no mark could be left in {', '.join(unmarked)}: only the kind of file system tells"
+
+
+def _named(site: Site) -> dict[str, str]:
+    """Folders that environments without a container set for their own ranks."""
+    return {
+        f"{name} of {where}": env[name]
+        for where, env in variables(site, bare=True).items()
+        for name in _VARIABLES
+        if where != "env" and name in env
+    }

@@ -1,0 +1,107 @@
+"""Limits of a rank's process against what a job of this size needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import PositiveInt
+
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+# Lambda found 1024 open files to be enough for 32 nodes of 8 GPUs, and for no more: 4 for each rank of the whole job.
+_FILES_PER_RANK = 4
+_FEWEST_FILES = 1024
+# Each rank may start one thread per CPU for its arithmetic, and these for NCCL, data loading and the runtimes: a guess,
+# and on the safe side of what a torch rank has.
+_FURTHER_THREADS = 64
+# Capabilities that lift a limit, by their bits in the kernel: IPC_LOCK; SYS_ADMIN and SYS_RESOURCE.
+_LIFTED_BY = {"memlock": 1 << 14, "nproc": 1 << 21 | 1 << 24}
+_ULIMIT = {"nofile": "-n", "memlock": "-l", "nproc": "-u"}
+_WORDS = {"nofile": "open files", "memlock": "bytes of locked memory", "nproc": "processes and threads of the user"}
+
+
+class LimitsOptions(Strict):
+    """What a rank's soft limits must be at least, in place of what follows from the nodes.
+
+    Attributes:
+        nofile: open files; by default 4 per rank of the session's nodes, and 1024 at least.
+        memlock: bytes of locked memory; by default it must be unlimited where GPUs are used, and is not looked at
+            elsewhere.
+        nproc: processes and threads; by default ranks per node × (CPUs + 64).
+    """
+
+    nofile: PositiveInt | None = None
+    memlock: PositiveInt | None = None
+    nproc: PositiveInt | None = None
+
+
+class Limits(HostCheck):
+    """Limits of a rank's process against what so many nodes need."""
+
+    name = "limits"
+    summary = "soft limits of a rank: open files, locked memory, processes"
+    options: type[Strict] = LimitsOptions
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node."""
+        options = options_of(self, settings, LimitsOptions)
+        facts, unjudged = ask_hosts(self, fleet, settings)
+        limits = {host: told["limits"] for host, told in facts.items()}
+        findings = [finding for host, told in limits.items() for finding in too_low(host, told, fleet.site, options)]
+        notes = () if fleet.site.gpus_per_node or options.memlock else ("memlock is not judged without GPUs",)
+        return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"limits": limits})
+
+
+def needs(told: Mapping[str, Any], site: Site, options: LimitsOptions) -> dict[str, int | None]:
+    """What each soft limit has to be at least on a node with these facts; None for unlimited."""
+    ranks = site.ranks_per_node
+    needed: dict[str, int | None] = {
+        "nofile": options.nofile or max(_FEWEST_FILES, _FILES_PER_RANK * site.nodes * ranks),
+        "nproc": options.nproc or ranks * ((told["cpus"] or 1) + _FURTHER_THREADS),
+    }
+    if site.gpus_per_node or options.memlock:
+        needed["memlock"] = options.memlock
+    return needed
+
+
+def too_low(host: str, told: Mapping[str, Any], site: Site, options: LimitsOptions) -> Iterator[Finding]:
+    """Findings about one node's limits. A limit that does not bind a process with its capabilities is none."""
+    for name, needed in needs(told, site, options).items():
+        soft, hard = told["soft"][name], told["hard"][name]
+        lifted = told["capabilities"] & _LIFTED_BY.get(name, 0) or (name == "nproc" and told["uid"] == 0)
+        if _reaches(soft, needed) or lifted:
+            continue
+        ulimit = f"ulimit {_ULIMIT[name]} {_value(name, needed)}"
+        if _reaches(hard, needed):
+            action = f"`{ulimit}` in `setup` of the system's file needs no root; the hard limit is {_words(hard)}"
+        else:
+            action = (
+                f"only root can: raise {name}, soft and hard (now {_words(hard)}), in /etc/security/limits.d and in "
+                "slurmd's unit, and restart slurmd"
+            )
+        yield Finding(
+            host=host,
+            subject=name,
+            kind="limit",
+            severity=Severity.CONFIGURE,
+            message=f"{_words(soft)} {_WORDS[name]} allowed, {_words(needed)} needed by {site.nodes} × "
+            f"{site.ranks_per_node} ranks",
+            action=action,
+        )
+
+
+def _reaches(limit: int | None, needed: int | None) -> bool:
+    return limit is None or (needed is not None and limit >= needed)
+
+
+def _words(limit: int | None) -> str:
+    return "unlimited" if limit is None else str(limit)
+
+
+def _value(name: str, needed: int | None) -> str:
+    """What `ulimit` takes: locked memory in KiB, rounded up."""
+    return _words(-(-needed // 1024) if needed is not None and name == "memlock" else needed)

@@ -1,0 +1,96 @@
+"""Where a node keeps compiled kernels: three short probes find out which other nodes keep theirs in the same folders.
+
+`mark` leaves a file in each folder, `look` says whose files are there, `sweep` takes them away again. They are apart
+because every node has to be done with one before any begins the next.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.checks.host.nodes.files import names_in, text_of
+from pytest_llmbench.checks.host.nodes.mounts import mount_of
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
+
+_MARK = ".llmbench-"
+
+
+def mark(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Describe each folder, and leave a mark in it where `context.config` has a `token`."""
+    token = context.config.get("token")
+    told = {}
+    for name, folder in _folders(context).items():
+        log.phase(f"look at {folder}")
+        there = nearest(folder)
+        told[name] = {
+            "folder": str(folder),
+            "mount": mount_of(there),
+            "warm": is_warm(folder),
+            "marked": token is not None and _leave(there / _mark(token, host_name())),
+        }
+    return {"boot": text_of(Path("/proc/sys/kernel/random/boot_id")), "folders": told}
+
+
+def look(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Say whose marks lie in each folder: the hosts by the folder's name."""
+    start = _mark(context.config["token"], "")
+    told = {}
+    for name, folder in _folders(context).items():
+        log.phase(f"look at {folder}")
+        told[name] = sorted(each.removeprefix(start) for each in names_in(nearest(folder)) if each.startswith(start))
+    return {"marks": told}
+
+
+def sweep(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Take this node's marks away."""
+    for folder in _folders(context).values():
+        log.phase(f"clean {folder}")
+        with suppress(OSError):
+            (nearest(folder) / _mark(context.config["token"], host_name())).unlink()
+    return {}
+
+
+def cache_folders(environ: Mapping[str, str]) -> dict[str, Path]:
+    """Where PyTorch, Triton and CUDA keep what they compile, by the variable that moves it."""
+    home = environ.get("HOME") or str(Path.home())
+    usual = {
+        "TORCH_EXTENSIONS_DIR": Path(environ.get("XDG_CACHE_HOME") or f"{home}/.cache", "torch_extensions"),
+        "TRITON_CACHE_DIR": Path(environ.get("TRITON_HOME") or home, ".triton", "cache"),
+        "CUDA_CACHE_PATH": Path(home, ".nv", "ComputeCache"),
+        "TORCHINDUCTOR_CACHE_DIR": Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"),
+    }
+    return {name: Path(environ.get(name) or folder) for name, folder in usual.items()}
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there: what is made in that later is shared as that is."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+
+
+def is_warm(folder: Path) -> bool:
+    """Whether anything lies in it, marks apart."""
+    return any(not name.startswith(_MARK) for name in names_in(folder))
+
+
+def _folders(context: RankContext) -> dict[str, Path]:
+    """This rank's own folders, and those that environments of the system's file name."""
+    return cache_folders(os.environ) | {name: Path(path) for name, path in context.config["folders"].items()}
+
+
+def _mark(token: str, host: str) -> str:
+    return f"{_MARK}{token}-{host}"
+
+
+def _leave(path: Path) -> bool:
+    try:
+        path.touch()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Folders of a node: how much room they have, and whether all nodes see the same one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.checks.host.nodes.mounts import mount_of
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.workloads.node.shared_files import exists_now
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
+
+# What one machine writes, another sees a moment later.
+_LAG_S = 3.0
+_LOOK_S = 0.1
+_BLOCK = b"\0" * 4096
+
+
+def disk(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Answer with the room in each of `context.config["folders"]`, by name, and in the folder for temporary files."""
+    told = {}
+    folders = {"temporary": os.environ.get("TMPDIR", "/tmp"), **context.config["folders"]}  # noqa: S108 - it is judged
+    for name, path in folders.items():
+        log.phase(f"look at {path}")
+        told[name] = room(Path(path))
+    return {"folders": told}
+
+
+def room(path: Path) -> dict[str, Any]:
+    """Room in one folder: bytes and inodes, all and free, and why nothing can be written into it (`why`), if so.
+
+    Free is what is free to this user, apart from quotas, which the file system does not tell here. A file system that
+    makes inodes as it needs them says that it has 0 of them.
+    """
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return {"path": str(path), "why": f"{error.strerror}"}
+    return {
+        "path": str(path),
+        "mount": mount_of(path),
+        "bytes": found.f_blocks * found.f_frsize,
+        "free_bytes": found.f_bavail * found.f_frsize,
+        "inodes": found.f_files,
+        "free_inodes": found.f_favail,
+        "why": _why_not_writable(path),
+    }
+
+
+def _why_not_writable(path: Path) -> str | None:
+    """Write for real: permissions, a read-only mount, a used-up quota and a broken disk all show, and only so."""
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(_BLOCK)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def shared(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Read what pytest's machine wrote into a folder, and write there what it is to read.
+
+    `context.config` has the `folder`, the `name` of the file there, and the `token` to write. Answers with the text
+    found (`read`; None where there is none), and the folder's mount.
+    """
+    folder = Path(context.config["folder"])
+    path = folder / context.config["name"]
+    log.phase(f"read {path}")
+    deadline = time.monotonic() + _LAG_S
+    while not exists_now(path) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    read = path.read_text(encoding="utf-8") if exists_now(path) else None
+    log.phase(f"write into {folder}")
+    write_text(folder / host_name(), f"{context.config['token']} {host_name()}")
+    return {"read": read, "mount": mount_of(folder)}

@@ -1,0 +1,81 @@
+"""The shared folder: what one node writes, the others and this machine have to read."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of
+from pytest_llmbench.checks.host.base import HostCheck, HostFacts
+from pytest_llmbench.checks.host.file_systems import kind_of
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+
+_HEAD = "head"
+# What a node writes, this machine sees a moment later.
+_LAG_S = 3.0
+_LOOK_S = 0.1
+
+
+class SharedFolder(HostCheck):
+    """Whether every node sees the folder of this machine that runs and their logs lie in."""
+
+    name = "shared_folder"
+    summary = "the folder of the session is the same on all nodes and here"
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Write here and read there, and the other way around."""
+        folder, token = fleet.folder / "shared", secrets.token_hex(8)
+        write_text(folder / _HEAD, token)
+        probe = Probe(
+            name="shared-folder",
+            entry="pytest_llmbench.checks.host.nodes.folders:shared",
+            config={"folder": str(folder), "name": _HEAD, "token": token},
+            deadline_s=deadline_of(self, settings),
+        )
+        (answers,) = fleet.run([probe])
+        facts, unjudged = one_per_host(answers)
+        findings = strangers(facts, token, written(folder, facts, token), folder)
+        lost = ("a node that does not see the folder at all cannot answer, and is an ERROR",) if unjudged else ()
+        return Report(findings=tuple(findings), unjudged=unjudged, notes=lost, evidence={"nodes": facts})
+
+
+def written(folder: Path, facts: HostFacts, token: str) -> dict[str, str | None]:
+    """What hosts wrote who have read this machine's token, as it reads that; waits a little for what is not right."""
+    hosts = [host for host, told in facts.items() if told["read"] == token]
+    deadline = time.monotonic() + _LAG_S
+    while True:
+        found = {host: _text(folder / host) for host in hosts}
+        if all(text == f"{token} {host}" for host, text in found.items()) or time.monotonic() > deadline:
+            return found
+        time.sleep(_LOOK_S)
+
+
+def strangers(facts: HostFacts, token: str, found: Mapping[str, str | None], folder: Path) -> Iterator[Finding]:
+    """Findings about nodes that have another folder under the same path."""
+    for host, told in facts.items():
+        there = f"{folder} ({kind_of(told['mount'])} there)"
+        if told["read"] != token:
+            message = f"{there} does not hold what this machine wrote into it"
+        elif found[host] != f"{token} {host}":
+            message = f"this machine does not see what the node wrote into {there}"
+        else:
+            continue
+        yield Finding(
+            host=host,
+            subject="shared folder",
+            kind="other_folder",
+            severity=Severity.CONFIGURE,
+            message=message,
+            action="mount one file system at this path on all nodes, which caches attributes for seconds at most",
+        )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None

@@ -1,0 +1,86 @@
+"""Software of the nodes: the same on all of them, and fit for the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.host.alike import differing
+from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+_NONE = "none"
+
+
+class SoftwareOptions(Strict):
+    """What may differ.
+
+    Attributes:
+        ignore: names of software, as the record has them, that need not be the same on all nodes.
+    """
+
+    ignore: tuple[str, ...] = ()
+
+
+class Software(HostCheck):
+    """Versions of everything that a training runs on."""
+
+    name = "software"
+    summary = "kernel, driver, CUDA, NCCL, PyTorch and the like: the same on all nodes, and PyTorch's CUDA runs here"
+    options: type[Strict] = SoftwareOptions
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node."""
+        options = options_of(self, settings, SoftwareOptions)
+        facts, unjudged = ask_hosts(self, fleet, settings)
+        software = {host: told["software"] for host, told in facts.items()}
+        findings = [*unlike(software, options.ignore)]
+        if fleet.site.gpus_per_node:
+            findings += [finding for host, versions in software.items() for finding in unfit_for_gpus(host, versions)]
+        notes = ("one node: there is none to compare it with",) if len(software) == 1 else ()
+        return Report(
+            findings=tuple(findings),
+            unjudged=unjudged,
+            unbounded=len(software) == 1 and not fleet.site.gpus_per_node,
+            notes=notes,
+            evidence={"software": software},
+        )
+
+
+def unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ...]) -> Iterator[Finding]:
+    """Findings about versions, by host and name, that are not those of most nodes."""
+    for name in sorted({name for versions in software.values() for name in versions} - {*ignore}):
+        versions = {host: versions.get(name, _NONE) for host, versions in software.items()}
+        for host, words in differing(versions).items():
+            yield Finding(
+                host=host,
+                subject=name,
+                kind="differs",
+                severity=Severity.CONFIGURE,
+                message=words,
+                action=f"install the same {name} on all nodes, or list it under `ignore`",
+            )
+
+
+def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
+    """Findings about the driver, and about a PyTorch that this driver cannot run."""
+    driver, torch, cuda = (versions.get(name) for name in ("driver's cuda", "torch", "cuda"))
+    severity, message, action = Severity.CONFIGURE, "", "install a PyTorch built for the driver's CUDA, or a new driver"
+    if driver is None:
+        message, action = "libcuda.so.1 is not there, or says no version", "install NVIDIA's driver, or load it"
+    elif torch is not None and cuda is None:
+        message = f"PyTorch {torch} is not built for CUDA"
+    elif cuda is not None and _number(cuda)[:1] > _number(driver)[:1]:
+        message = f"PyTorch {torch} is built for CUDA {cuda}, and the driver runs {driver} at most"
+    elif cuda is not None and _number(cuda) > _number(driver):
+        severity = Severity.MONITOR
+        message = f"PyTorch {torch} is built for CUDA {cuda}, newer than the driver's {driver}: kernels that it would "
+        message += "compile at run time fail"
+    if message:
+        yield Finding(host=host, subject="CUDA", kind="cuda", severity=severity, message=message, action=action)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """The first two parts of a version such as 12.4."""
+    return tuple(int(part) for part in version.split(".")[:2])

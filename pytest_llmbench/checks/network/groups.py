@@ -1,0 +1,180 @@
+"""Groups of ranks that measure an all_reduce: from rounds of them to one probe, and back to what they reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.base import Answer, Fleet, Probe
+from pytest_llmbench.core.schema import Strict
+
+_ENTRY = "pytest_llmbench.checks.network.nodes.pairs:play"
+# Ranks answer with what they have before they are ended for being late.
+_LIMIT_SHARE = 0.8
+# A round takes no longer than this many timeouts: a game, and the wait for those whose partner hangs.
+_TIMEOUTS_A_ROUND = 3
+
+Fault = Literal["no_answer", "error", "wrong_values"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankGroup:
+    """Ranks that measure together.
+
+    Attributes:
+        hosts: their nodes.
+        local_ranks: which ranks of each.
+    """
+
+    hosts: tuple[str, ...]
+    local_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupResult:
+    """What became of a group.
+
+    Attributes:
+        group: who.
+        busbw: GB/s of its slowest rank; None where there is no number that counts.
+        latency_us: of a small all_reduce, likewise.
+        fault: what kept it from a number.
+        why: that, in words.
+    """
+
+    group: RankGroup
+    busbw: float | None = None
+    latency_us: float | None = None
+    fault: Fault | None = None
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The rate, or why there is none."""
+        return self.why if self.busbw is None else f"{self.busbw:.4g} GB/s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """What came of some rounds.
+
+    Attributes:
+        results: one for each group, in the order asked.
+        silent: nodes that gave no whole answer, and why.
+        device: what they measured on, as its driver names it; None where nobody said.
+        nvlink: whether any of their GPUs has an active NVLink; None where nobody said.
+    """
+
+    results: tuple[GroupResult, ...]
+    silent: Mapping[str, str]
+    device: str | None
+    nvlink: bool | None = None
+
+
+class Sizes(Strict):
+    """What each group measures, as `workloads.checks.pairs.Plan` has it."""
+
+    bytes: int
+    small_bytes: int = 8
+    iterations: int
+    warm_up: int
+    timeout_s: float
+    patience_s: float
+
+
+class MeasuredGroups:
+    """Where groups are measured.
+
+    Attributes:
+        rounds, runs: how many rounds and groups have been measured.
+    """
+
+    def __init__(self, fleet: Fleet, name: str, sizes: Sizes, deadline_s: float) -> None:
+        self.rounds = 0
+        self.runs = 0
+        self.local_ranks = tuple(range(fleet.site.ranks_per_node))
+        self._fleet = fleet
+        self._name = name
+        self._sizes = sizes
+        self._deadline_s = deadline_s
+
+    def play(self, rounds: Sequence[Sequence[RankGroup]]) -> Played:
+        """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part."""
+        self.rounds += len(rounds)
+        self.runs += sum(len(groups) for groups in rounds)
+        taking_part = {host for groups in rounds for group in groups for host in group.hosts}
+        hosts = tuple(host for host in self._fleet.hosts if host in taking_part)
+        per_node = len(self.local_ranks)
+        plan = [[_ranks(group, hosts, per_node) for group in groups] for groups in rounds]
+        longest_s = self._sizes.patience_s + _TIMEOUTS_A_ROUND * self._sizes.timeout_s * (len(rounds) + 1)
+        limits = {"limit_s": min(longest_s, _LIMIT_SHARE * self._deadline_s)}
+        probe = Probe(
+            name=self._name,
+            entry=_ENTRY,
+            config={"rounds": plan, **self._sizes.model_dump(), **limits},
+            hosts=hosts,
+            ranks_per_node=per_node,
+            gpus=self._fleet.site.device == "cuda",
+            together=True,
+            deadline_s=self._deadline_s,
+        )
+        answers = self._fleet.run([probe])[0]
+        return Played(
+            results=tuple(_results(rounds, plan, answers)),
+            silent=silent(answers),
+            device=next((answer.data["device"] for answer in answers if answer.data is not None), None),
+            nvlink=_any_known(answer.data.get("nvlink") for answer in answers if answer.data is not None),
+        )
+
+
+def _any_known(told: Iterable[bool | None]) -> bool | None:
+    """Whether any says yes; None where none says anything."""
+    known = [word for word in told if word is not None]
+    return any(known) if known else None
+
+
+def _ranks(group: RankGroup, hosts: Sequence[str], per_node: int) -> list[int]:
+    return [hosts.index(host) * per_node + local for host in group.hosts for local in group.local_ranks]
+
+
+def _results(
+    rounds: Sequence[Sequence[RankGroup]], plan: Sequence[Sequence[Sequence[int]]], answers: Sequence[Answer]
+) -> Iterator[GroupResult]:
+    games = [_games(answer) for answer in answers]
+    for number, groups in enumerate(rounds):
+        for index, group in enumerate(groups):
+            told = {rank: games[rank].get((number, index)) for rank in plan[number][index]}
+            yield _result(group, told, answers)
+
+
+def _games(answer: Answer) -> dict[tuple[int, int], Mapping[str, Any]]:
+    games = () if answer.data is None else answer.data["games"]
+    return {(game["round"], game["group"]): game for game in games}
+
+
+def _result(group: RankGroup, told: Mapping[int, Mapping[str, Any] | None], answers: Sequence[Answer]) -> GroupResult:
+    """One result of what each rank of a group says. Only what all of them measured is a number."""
+    known = [game for game in told.values() if game is not None]
+    missing = {rank for game in known for rank in game.get("missing", ())}
+    missing |= {rank for rank, game in told.items() if game is None}
+    if missing:
+        why = "; ".join(_absent(answers[rank]) for rank in sorted(missing))
+        return GroupResult(group=group, fault="no_answer", why=why)
+    errors = [f"{answers[rank].host}: {game['error']}" for rank, game in told.items() if game and "error" in game]
+    if errors:
+        return GroupResult(group=group, fault="error", why=errors[0])
+    wrong = sum(game["wrong"] for game in known)
+    if wrong:
+        return GroupResult(group=group, fault="wrong_values", why=f"{wrong} elements of the sums are wrong")
+    return GroupResult(
+        group=group,
+        busbw=min(game["busbw"] for game in known),
+        latency_us=1e6 * max(game["latency_s"] for game in known),
+    )
+
+
+def _absent(answer: Answer) -> str:
+    why = answer.why or (answer.data or {}).get("stopped") or "it did not come"
+    return f"no answer: rank {answer.rank} of {answer.host}: {why}"

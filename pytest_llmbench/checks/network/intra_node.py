@@ -1,0 +1,87 @@
+"""The links inside each node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Literal
+
+from pytest_llmbench.checks.base import CheckSettings, Fleet, deadline_of, options_of
+from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
+from pytest_llmbench.checks.network.options import Bounds, NetworkOptions
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.outliers import outliers
+
+_REPEATS = 3
+
+
+class IntraNode:
+    """All ranks of each node among themselves."""
+
+    name = "nvlink"
+    family = "network"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "all_reduce inside each node: NVLink or NVSwitch"
+    options: type[Strict] = NetworkOptions
+    statistics: Mapping[str, str] = {"nvlink_busbw": "GB/s", "nvlink_latency": "us"}
+    deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Measure every node by itself, all at once."""
+        options = options_of(self, settings, NetworkOptions)
+        if fleet.site.ranks_per_node < 2:
+            return Report(skip="one rank per node: nothing inside a node to measure")
+        if fleet.site.device == "cpu":
+            return Report(skip="the nodes of this system have no GPUs: there is no NVLink between them")
+        field = MeasuredGroups(fleet, self.name, options.sizes(fleet.site), deadline_of(self, settings))
+        alone = [RankGroup(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
+        played = field.play([alone] * _REPEATS)
+        if played.nvlink is False:
+            return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
+        results: dict[str, list[GroupResult]] = {host: [] for host in fleet.hosts if host not in played.silent}
+        for result in played.results:
+            results.get(result.group.hosts[0], []).append(result)
+        readings = [reading for host, told in results.items() for reading in _inside(host, told, fleet)]
+        findings = [found for host, told in results.items() for found in _failing(host, told)]
+        absent = {each.group.hosts[0]: each.why for each in played.results if each.fault == "no_answer"}
+        rates = {each.host: each.value for each in readings if each.statistic == "nvlink_busbw" and each.host}
+        for host, outlier in outliers(rates, tolerance=options.allowed(fleet.site)).items():
+            message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"
+            action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
+            findings.append(
+                Finding(host=host, kind="slow_node", severity=Severity.ISOLATE, message=message, action=action)
+            )
+        bounds = Bounds(fleet, settings)
+        return Report(
+            findings=(*findings, *bounds.missed(readings, played.device)),
+            readings=tuple(readings),
+            unjudged={**absent, **played.silent},
+            unbounded=bounds.lack(readings, played.device),
+            notes=bounds.notes("nvlink_busbw"),
+        )
+
+
+def _inside(host: str, told: Sequence[GroupResult], fleet: Fleet) -> list[Reading]:
+    """Medians of a node; none where one of its measurements failed."""
+    rates = [each.busbw for each in told if each.busbw is not None]
+    times = [each.latency_us for each in told if each.latency_us is not None]
+    if len(rates) < len(told) or len(times) < len(told) or not told:
+        return []
+    gpus = fleet.site.gpus_per_node
+    return [
+        Reading(host=host, statistic="nvlink_busbw", value=median(rates), unit="GB/s", gpus=gpus),
+        Reading(host=host, statistic="nvlink_latency", value=median(times), unit="us", gpus=gpus),
+    ]
+
+
+def _failing(host: str, told: Sequence[GroupResult]) -> Iterator[Finding]:
+    bad = [each for each in told if each.fault in {"error", "wrong_values"}]
+    if bad:
+        yield Finding(
+            host=host,
+            kind="wrong_values" if any(each.fault == "wrong_values" for each in bad) else "failing_node",
+            severity=Severity.ISOLATE,
+            message=f"its ranks among themselves: {bad[0].why}",
+            action="run dcgmi diag on it, and take it out if the fault stays",
+        )

@@ -1,0 +1,207 @@
+"""Rounds of small groups of ranks, in one step: every group measures an all_reduce, all groups of a round at once.
+
+A step per pair would start every rank's process, and import PyTorch, once per round. Here a rank goes from group to
+group, each with a process group and a timeout of its own. A rank that dies or hangs costs the others one wait: whoever
+is missing when a round lines up is given up, and its groups are answered as such.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+
+import torch
+from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-defined]  # public, not marked so
+
+from pytest_llmbench.checks.network.nodes.direct_group import DirectGroup
+from pytest_llmbench.workloads.node.machine import device_name, gpu_index
+from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
+from pytest_llmbench.workloads.rank.store import open_store
+
+_LONGEST_ERROR = 300
+_NVIDIA_SMI_S = 60.0
+_ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairsPlan:
+    """What to measure.
+
+    Attributes:
+        rounds: groups of ranks, disjoint within each round.
+        bytes, small_bytes: sizes of the all_reduce for the bandwidth and for the latency.
+        iterations, warm_up: measured calls of each size, and calls before them.
+        timeout_s: longest wait in a group.
+        patience_s: longest wait for all ranks to be there at the start.
+        limit_s: when to answer with what there is.
+    """
+
+    rounds: Sequence[Sequence[Sequence[int]]]
+    bytes: int
+    small_bytes: int
+    iterations: int
+    warm_up: int
+    timeout_s: float
+    patience_s: float
+    limit_s: float
+
+
+def play(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+    """Answer with this rank's games: `round` and `group` by number, and what became of it.
+
+    That is `seconds`, `busbw` (GB/s), `latency_s` and `wrong` (elements), or `missing` (ranks that did not come), or
+    `error`. `stopped` says why there are no more games; it is None when all were played.
+
+    Raises:
+        LLMBenchError: rank 0 does not show up, or there is no GPU for this rank.
+    """
+    plan = PairsPlan(**context.config)
+    player = _Player(context, log, plan)
+    # Neither a store whose server is frozen nor NCCL's start can be interrupted: they are left behind in a thread.
+    thread = Thread(target=player.run, daemon=True)
+    thread.start()
+    thread.join(plan.limit_s)
+    stopped = f"busy at the limit of {plan.limit_s:g} s: {player.phase}" if thread.is_alive() else player.stopped
+    if player.failed_to_start is not None:
+        raise player.failed_to_start
+    if thread.is_alive() or player.broken:
+        atexit.register(_exit_now)
+    return {
+        "device": device_name(context), "games": list(player.games), "stopped": stopped, "nvlink": _nvlink(context),
+    }  # fmt: skip
+
+
+class _Player:
+    """One rank on its way through the rounds.
+
+    Attributes:
+        games: what it measured so far.
+        phase: what it does now.
+        stopped: why it does not go on.
+        failed_to_start: why it never played.
+        broken: groups that failed.
+    """
+
+    def __init__(self, context: RankContext, log: ProbeLog, plan: PairsPlan) -> None:
+        self.games: list[Mapping[str, Any]] = []
+        self.phase = "start"
+        self.stopped: str | None = None
+        self.failed_to_start: Exception | None = None
+        self._rank = context.rank
+        self._everyone = set(range(context.world_size))
+        self._context = context
+        self._log = log
+        self._plan = plan
+        self._given_up: set[int] = set()
+        self._device = torch.device("cpu")
+        self._store: Any = None
+        self.broken: list[DirectGroup] = []
+        # A group that waits for a rank that hangs comes late to the next round, and must not be given up with it.
+        self._wait_s = 2 * plan.timeout_s + 1
+
+    def run(self) -> None:
+        """Play all rounds."""
+        try:
+            self._enter()
+        except Exception as error:  # noqa: BLE001 - raised again where the answer is made
+            self.failed_to_start = error
+            return
+        try:
+            for number, groups in enumerate(self._plan.rounds):
+                self._round(number, groups)
+            self._leave()
+        except Exception as error:  # noqa: BLE001 - what was measured before is an answer all the same
+            self.stopped = f"{self.phase}: {_first_line(error)}"
+
+    def _enter(self) -> None:
+        self._say("meet")
+        if self._context.device == "cuda":
+            self._device = torch.device("cuda", gpu_index(self._context.local_rank))
+            torch.cuda.set_device(self._device)
+        self._store = open_store(self._context, self._plan.patience_s)
+        self._store.append("given-up", "")
+        self._line_up("start", self._everyone, self._plan.patience_s)
+
+    def _round(self, number: int, groups: Sequence[Sequence[int]]) -> None:
+        mine = next((index for index, ranks in enumerate(groups) if self._rank in ranks), None)
+        if mine is None:
+            return
+        self._say(f"round {number} with ranks {list(groups[mine])}")
+        self._line_up(f"round-{number}", {rank for ranks in groups for rank in ranks}, self._wait_s)
+        missing = [rank for rank in groups[mine] if rank in self._given_up]
+        told = {"missing": missing} if missing else self._game(f"{number}-{mine}", groups[mine])
+        self.games.append({"round": number, "group": mine, **told})
+
+    def _game(self, name: str, ranks: Sequence[int]) -> dict[str, Any]:
+        plan = self._plan
+        group: DirectGroup | None = None
+        try:
+            group = DirectGroup(PrefixStore(name, self._store), ranks, self._rank, self._device, plan.timeout_s)
+            wrong = group.wrong_values(plan.bytes)
+            latency = group.seconds(plan.small_bytes, plan.iterations, plan.warm_up)
+            seconds = group.seconds(plan.bytes, plan.iterations, plan.warm_up)
+            wrong += group.wrong_values(plan.bytes)
+            group.close()
+        except Exception as error:  # noqa: BLE001 - it is what became of this game
+            if group is not None:
+                self.broken.append(group)  # its end may wait for ranks that hang: not before the process's own
+            return {"error": _first_line(error)}
+        return {"seconds": seconds, "busbw": group.busbw(plan.bytes, seconds), "latency_s": latency, "wrong": wrong}
+
+    def _leave(self) -> None:
+        """Rank 0 serves the store: it goes last."""
+        self._say("end")
+        self._line_up("end", self._everyone, self._wait_s if self._rank == 0 else None)
+
+    def _line_up(self, name: str, who: set[int], wait_s: float | None) -> None:
+        """Wait until all who are not given up are here, and give up those who do not come in time."""
+        self._store.append(f"{name}/who", f"{self._rank},")
+        if self._store.add(f"{name}/count", 1) >= len(who - self._given_up):
+            self._store.set(f"{name}/go", "")
+        if wait_s is None:
+            return
+        try:
+            self._store.wait([f"{name}/go"], timedelta(seconds=wait_s))
+        except DistStoreError:
+            missing = who - self._ranks(f"{name}/who")
+            self._store.append("given-up", "".join(f"{rank}," for rank in sorted(missing)))
+            self._store.set(f"{name}/go", "")
+        self._given_up = self._ranks("given-up")
+        if self._rank in self._given_up:
+            raise TimeoutError(f"the others gave up waiting for rank {self._rank}")
+
+    def _ranks(self, key: str) -> set[int]:
+        return {int(rank) for rank in self._store.get(key).decode().split(",") if rank}
+
+    def _say(self, phase: str) -> None:
+        self.phase = phase
+        self._log.phase(phase)
+
+
+def _nvlink(context: RankContext) -> bool | None:
+    """Whether a GPU of this node has an active NVLink, which its first rank asks nvidia-smi; None where unknown."""
+    if context.device == "cpu" or context.local_rank > 0 or shutil.which("nvidia-smi") is None:
+        return None
+    answer = ask(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, errors=False)
+    return _ACTIVE_LINK.search(answer.text) is not None if answer.code == 0 else None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:_LONGEST_ERROR]
+
+
+def _exit_now() -> None:
+    """End before what is stuck or broken is destroyed, which would wait for ranks that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,167 @@
+"""All nodes read and write the shared file system at once: how fast, how evenly, and whether bytes come back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import Field, PositiveInt
+
+from pytest_llmbench.checks.agreement import NOT_COMPARED
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.core.schema import QuantityField, Strict
+from pytest_llmbench.judging.bounds import missed, unbounded
+from pytest_llmbench.judging.outliers import outliers
+
+_UNITS = {"write": "GB/s", "read": "GB/s", "create": "ops/s", "stat": "ops/s", "unlink": "ops/s"}
+_BLOCK = 4 * 2**20
+_ACTION = "look at the node's client of the file system, its mount options and its network, and at the servers"
+
+
+class StorageOptions(Strict):
+    """What may be set.
+
+    Attributes:
+        folder: on the file system that is meant, shared by all nodes; by default where the records are written.
+        size: what each node writes and reads; by default 1 GiB, and 32 MiB on CPUs and at scale smoke.
+        streams: threads of each node, each with a file of its own.
+        files: small files of each node; by default 1000, and 100 on CPUs and at scale smoke.
+        tolerance: a node that is further below the median of all is an outlier, as a fraction of the median; by default
+            0.3, and none is named on CPUs and at scale smoke.
+    """
+
+    folder: Path | None = None
+    size: QuantityField | None = None
+    streams: Annotated[int, Field(gt=0, le=64)] = 4
+    files: PositiveInt | None = None
+    tolerance: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class Storage:
+    """Writes, reads of another node's files, and metadata, on all nodes at once."""
+
+    name = "storage"
+    family = "storage"
+    scope: Literal["node", "cluster"] = "cluster"
+    summary = "the shared file system under all nodes at once: bandwidth, small files, and bytes that come back right"
+    options: type[Strict] = StorageOptions
+    statistics: Mapping[str, str] = _UNITS
+    deadline_s = 900.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Load the file system, and judge."""
+        options = options_of(self, settings, StorageOptions)
+        config = _config(fleet, options)
+        deadline_s = deadline_of(self, settings)
+        probe = Probe(
+            name="storage",
+            entry="pytest_llmbench.checks.storage.nodes.storage:measure",
+            config={**config, "timeout_s": deadline_s / 2},
+            together=True,
+            deadline_s=deadline_s,
+        )
+        try:
+            (answers,) = fleet.run([probe])
+        finally:
+            # What ranks that were killed have left.
+            shutil.rmtree(f"{config['folder']}/llmbench-storage-{config['name']}", ignore_errors=True)
+        return _report(answers, fleet.site, settings, config, options)
+
+
+def _config(fleet: Fleet, options: StorageOptions) -> dict[str, Any]:
+    large = _large(fleet.site)
+    size = options.size or Quantity("1 GiB" if large else "32 MiB")
+    return {
+        "folder": str(options.folder or fleet.folder),
+        "name": uuid4().hex,
+        "streams": options.streams,
+        "blocks": max(1, round(size.to("B").value / _BLOCK / options.streams)),
+        "files": options.files or (1000 if large else 100),
+    }
+
+
+def _large(site: Site) -> bool:
+    return site.device == "cuda" and site.scale == "full"
+
+
+def _report(
+    answers: Sequence[Answer], site: Site, settings: CheckSettings, config: Mapping[str, Any], options: StorageOptions
+) -> Report:
+    facts, unjudged = one_per_host(answers)
+    readings = [reading for host, told in facts.items() for reading in _readings(host, [told])]
+    if facts and not unjudged:
+        readings = [*_readings(None, list(facts.values())), *readings]
+    tolerance = options.tolerance or (0.3 if _large(site) else 1.0)
+    references = settings.references if site.scale == "full" else ()
+    bounds = missed(readings, references, system=site.system, device=site.gpu_model or "cpu", action=_ACTION)
+    return Report(
+        findings=(
+            *_wrong_bytes(answers),
+            *_slow(readings, tolerance),
+            *bounds,
+        ),
+        readings=tuple(readings),
+        unjudged=unjudged,
+        unbounded=unbounded(readings, references, system=site.system, device=site.gpu_model or "cpu"),
+        notes=tuple(_notes(facts, unjudged, settings, tolerance)),
+        evidence={"asked": config, "answers": facts},
+    )
+
+
+def _readings(host: str | None, told: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
+    """What a node reached, or, without a host, all of them together, who are through when the slowest is."""
+    for statistic, unit in _UNITS.items():
+        amount = sum(each["bytes"] / 1e9 if unit == "GB/s" else each["files"] for each in told)
+        value = amount / max(each[f"{statistic}_s"] for each in told)
+        yield Reading(host=host, statistic=statistic, value=value, unit=unit, nodes=len(told))
+
+
+def _wrong_bytes(answers: Sequence[Answer]) -> Iterator[Finding]:
+    for answer, data in ((answer, answer.data) for answer in answers if answer.data is not None):
+        writer = answers[data["read_from"]].host
+        for where in data["wrong"]:
+            yield Finding(
+                host=answer.host,
+                subject=f"file of {writer}",
+                kind="wrong_bytes",
+                severity=Severity.ISOLATE,
+                message=f"read other bytes than {writer} wrote: {where}",
+                action="train on neither node before it is known which of the two, or the storage, damages data",
+            )
+
+
+def _slow(readings: Sequence[Reading], tolerance: float) -> Iterator[Finding]:
+    for statistic in _UNITS:
+        of_nodes = {each.host: each for each in readings if each.statistic == statistic and each.host is not None}
+        slow = outliers({host: each.value for host, each in of_nodes.items()}, tolerance=tolerance)
+        for host, outlier in slow.items():
+            yield Finding(
+                host=host,
+                kind="outlier",
+                severity=Severity.ISOLATE,
+                message=f"{statistic} {of_nodes[host].quantity} is {outlier.text}",
+                action=_ACTION,
+                statistic=statistic,
+                measured=str(of_nodes[host].quantity),
+            )
+
+
+def _notes(
+    facts: Mapping[str, Mapping[str, Any]], unjudged: Mapping[str, str], settings: CheckSettings, tolerance: float
+) -> Iterator[str]:
+    if unjudged:
+        yield "no total: some nodes gave no answer"
+    if any(not told["direct"] for told in facts.values()):
+        yield "the file system has no direct input and output: pages were dropped instead, and reads may be of a cache"
+    if len(facts) == 1:
+        yield "one node alone read what it had written itself"
+    if not settings.references:
+        yield "no reference bounds the rates"
+    if tolerance == 1.0:
+        yield NOT_COMPARED

@@ -1,0 +1,125 @@
+"""Data that a training needs: is it on every node, readable, and the same everywhere?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import PositiveInt
+
+from pytest_llmbench.checks.agreement import dissenters
+from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import Strict
+
+_MOUNT = "mount the file system on the node, or copy the data there"
+
+
+class StagedPath(Strict):
+    """A path that has to be there.
+
+    Attributes:
+        path: a file, a folder, or a pattern.
+        count: how many files or folders the pattern must find at least.
+        min_bytes: the least size of each.
+    """
+
+    path: str
+    count: PositiveInt | None = None
+    min_bytes: PositiveInt | None = None
+
+
+class DataStagingOptions(Strict):
+    """What may be set.
+
+    Attributes:
+        paths: what has to be there, besides what the environments of the system's file name.
+        most: how many files of each path are compared between nodes.
+    """
+
+    paths: tuple[StagedPath, ...] = ()
+    most: PositiveInt = 2000
+
+
+class DataStaging:
+    """The data of the system's environments, and further paths, on every node."""
+
+    name = "data_staging"
+    family = "storage"
+    scope: Literal["node", "cluster"] = "node"
+    summary = "data sets and paths of the system's file: there, readable, and the same on all nodes"
+    options: type[Strict] = DataStagingOptions
+    statistics: Mapping[str, str] = {}
+    deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Look on every node, and compare."""
+        options = options_of(self, settings, DataStagingOptions)
+        named, notes = _named(fleet.site)
+        paths = list({each.path: each for each in (*named, *options.paths)}.values())
+        if not paths:
+            return Report(skip="neither the system's environments nor the option `paths` name any data", notes=notes)
+        probe = Probe(
+            name="data-staging",
+            entry="pytest_llmbench.checks.storage.nodes.staging:look",
+            config={"paths": [each.model_dump() for each in paths], "most": options.most},
+            deadline_s=deadline_of(self, settings),
+        )
+        (answers,) = fleet.run([probe])
+        facts, silent = one_per_host(answers)
+        findings: list[Finding] = []
+        undecided: dict[str, str] = {}
+        for each in paths:
+            told = {host: fact["paths"][each.path] for host, fact in facts.items()}
+            findings += list(_wrong(each.path, told))
+            right = {host: look for host, look in told.items() if not look["wrong"]}
+            odd = dissenters({host: look["digest"] for host, look in right.items()})
+            if odd is None:
+                why = f"{each.path} differs between nodes, and no majority says what belongs there"
+                undecided |= dict.fromkeys(right, why)
+            else:
+                findings += list(_differs(each.path, right, odd))
+            notes += tuple(_cut(each.path, right, options.most))
+        return Report(
+            findings=tuple(findings), unjudged={**undecided, **silent}, notes=notes, evidence={"facts": facts}
+        )
+
+
+def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
+    """Paths that the environments name, and notes on those that nobody can look at from outside."""
+    found, notes = [], []
+    for name, environment in site.environments.items():
+        paths = [path for path in (environment.data, *environment.paths.values()) if path is not None]
+        if environment.container is not None and paths:
+            notes.append(f"{name}: its paths are inside its container, and were not looked at")
+            continue
+        found += [StagedPath(path=path) for path in paths if path.startswith("/")]
+        # Such as the name of a model on a hub, or what a shell on the node would fill in.
+        notes += [f"{name}: {path} is no absolute path, and was not looked at" for path in paths if path[:1] != "/"]
+    return found, tuple(notes)
+
+
+def _wrong(path: str, told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    for host, look in told.items():
+        if look["wrong"]:
+            yield _finding(host, path, "data_missing", look["wrong"])
+
+
+def _differs(path: str, told: Mapping[str, Mapping[str, Any]], odd: Sequence[str]) -> Iterator[Finding]:
+    usual = next((look for host, look in told.items() if host not in odd), {})
+    for host in odd:
+        message = (
+            f"holds {told[host]['files']} files of {told[host]['bytes']:,} bytes; on most nodes names or sizes are "
+            f"others: {usual['files']} files of {usual['bytes']:,} bytes"
+        )
+        yield _finding(host, path, "data_differs", message)
+
+
+def _finding(host: str, path: str, kind: str, message: str) -> Finding:
+    return Finding(host=host, subject=path, kind=kind, severity=Severity.CONFIGURE, message=message, action=_MOUNT)
+
+
+def _cut(path: str, told: Mapping[str, Mapping[str, Any]], most: int) -> Iterator[str]:
+    if any(not look["whole"] for look in told.values()):
+        yield f"{path}: the first {most} files were compared, there are more"

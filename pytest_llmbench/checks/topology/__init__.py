@@ -1,0 +1,1 @@
+"""Checks of how GPUs and network cards are connected."""

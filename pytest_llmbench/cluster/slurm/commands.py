@@ -1,0 +1,162 @@
+"""Running Slurm's commands: what they print is read as bytes, and what steers them is on their command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core.errors import ClusterError
+
+TIMEOUT_S = 60.0
+_LOOK_S = 0.1
+# What its commands say when the controller is away, busy, or just back.
+_SILENCE = re.compile(
+    r"time[d ]*out|unable to (contact|connect|establish)|connect(ion)? (refused|reset|fail|timed)|zero bytes|"
+    r"did not answer|"
+    r"communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
+    re.IGNORECASE,
+)
+# Options of Slurm's commands that come from the environment, set by the job we may be in or by the user.
+_OPTIONS = (
+    "SLURM_", "SLURMD_", "PMI_", "PMIX_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_",
+)  # fmt: skip
+_NOT_THE_USERS = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "SRUN_")
+# What a user may have set to steer srun; other SLURM_* may be a site's own, such as SLURM_ROOT.
+_OF_SRUN = frozenset(
+    f"SLURM_{name}"
+    for name in (
+        "ACCOUNT", "CLUSTERS", "CONSTRAINT", "CPU_BIND", "CPUS_PER_GPU", "CPUS_PER_TASK", "DEPENDENCY", "DISTRIBUTION",
+        "EXCLUSIVE", "EXPORT_ENV", "GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK", "GRES", "HINT", "JOB_NAME", "MEM_BIND",
+        "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "MPI_TYPE", "NETWORK", "NNODES", "NTASKS", "NTASKS_PER_NODE",
+        "OVERLAP", "PARTITION", "QOS", "RESERVATION", "THREADS_PER_CORE", "TIMELIMIT", "WAIT", "WCKEY", "WORKING_DIR",
+    )
+)  # fmt: skip
+
+
+class NoAnswerError(ClusterError):
+    """Slurm did not answer, or nobody knows what a command has done; it may, if it is asked again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmAnswer:
+    """What a command printed, and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def run(command: Sequence[str]) -> str:
+    """Run one Slurm command and return what it printed.
+
+    Raises:
+        ClusterError: it is not installed, failed (with Slurm's own words) or did not answer.
+    """
+    return succeeded(command, ask(command))
+
+
+def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
+    """What a command printed.
+
+    Raises:
+        NoAnswerError: the controller could not be reached.
+        ClusterError: it failed otherwise; with Slurm's own words.
+    """
+    if answer.code == 0:
+        return answer.stdout
+    text, words = " ".join(command), slurm_words(answer.stderr)
+    kind = NoAnswerError if is_silence(words) else ClusterError
+    raise kind(words or f"{text} exited with {answer.code}", command=text)
+
+
+def is_silence(words: str) -> bool:
+    """Whether a command failed because the controller could not be reached, and not because it said no."""
+    return _SILENCE.search(words) is not None
+
+
+def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S) -> SlurmAnswer:
+    """Run one Slurm command to its end, whatever that is.
+
+    Bytes that are no UTF-8 are replaced: a reason or a comment may be in any encoding.
+
+    Args:
+        command: the command and its arguments.
+        limit_s: how long it may take in all, in seconds; asked again while it runs, as it may become less.
+
+    Raises:
+        NoAnswerError: it did not end in time, and was killed.
+        ClusterError: it is not installed.
+    """
+    text, began = " ".join(command), time.monotonic()
+    try:
+        # A session of its own: Ctrl-C at the terminal is for pytest alone, and what a wrapper starts ends with it.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=clean_environment(), start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise ClusterError(
+            f"{command[0]} is not on PATH, or cannot be started ({error}): run this on a login node of the cluster, or "
+            "use --cluster local",
+            command=text,
+        ) from error
+    with process:
+        while True:
+            try:
+                stdout, stderr = process.communicate(timeout=_LOOK_S)
+            except subprocess.TimeoutExpired:
+                took = time.monotonic() - began
+                if took < limit_s():
+                    continue
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise NoAnswerError(f"{command[0]} did not answer within {took:.0f} s", command=text) from None
+            return SlurmAnswer(
+                code=process.returncode,
+                stdout=stdout.decode("utf-8", errors="replace"),
+                stderr=stderr.decode("utf-8", errors="replace"),
+            )
+
+
+def slurm_words(stderr: str) -> str:
+    """Keep what Slurm says, without the `sbatch: error:` in front of each line."""
+    lines = (plain(line) for line in stderr.splitlines())
+    words = (line.split(": error: ", 1)[-1].split("error: ", 1)[-1] for line in lines if line)
+    return "; ".join(dict.fromkeys(words))
+
+
+def plain(text: str) -> str:
+    """A text of somebody else, on one line and without anything that a terminal would obey."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def clean_environment(extra: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """This environment without what would become options of Slurm's commands.
+
+    Inside a job, SLURM_NTASKS, SLURM_CPU_BIND and the like would silently change every srun and sbatch that we start.
+    A user's SBATCH_PARTITION would win over `--partition`, since ours are written into the script. SLURM_CONF stays:
+    it says which cluster.
+    """
+    # pytest changes its own variables meanwhile, in another thread.
+    keep = {
+        name: value for name in list(os.environ) if not _is_option(name) and (value := os.environ.get(name)) is not None
+    }
+    return keep | dict(extra)
+
+
+def ignored_options() -> list[str]:
+    """Variables of the user's that Slurm's commands would take as options, and ours do not."""
+    own = () if "SLURM_JOB_ID" in os.environ else _OF_SRUN  # inside a job, Slurm has set those
+    return sorted(
+        name for name in list(os.environ) if name in own or (_is_option(name) and not name.startswith(_NOT_THE_USERS))
+    )
+
+
+def _is_option(name: str) -> bool:
+    return name.startswith(_OPTIONS) and name != "SLURM_CONF"

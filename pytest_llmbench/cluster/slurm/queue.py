@@ -1,0 +1,563 @@
+"""Talking to Slurm: what it says of the jobs being watched, and whether they are still the jobs that are meant.
+
+Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest when its controller was killed before it
+had saved a job. So an id alone is never looked at, used or cancelled: see `Identity`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.commands import (
+    TIMEOUT_S,
+    NoAnswerError,
+    SlurmAnswer,
+    ask,
+    is_silence,
+    plain,
+    succeeded,
+)
+from pytest_llmbench.core.errors import ClusterError
+
+# Slurm may not know a job for a while (a restart, a fail-over); it is not lost before this.
+PATIENCE_S = 120.0
+# It may be silent for longer, until a job that does not run yet is given up. One that runs never is: it has its ranks.
+SILENCE_S = 900.0
+# Whoever has other runs to look after waits no longer than this for an answer: what was known last stands.
+GLANCE_S = 2.0
+# What was done to a job is asked for when a run is over, and others wait.
+_MARKS_S = 10.0
+# One query for all jobs, at most this often: Slurm's controller is a shared service.
+_REFRESH_S = 2.0
+_NEVER = float("inf")
+# Whoever waits for the end of a session is told what for after this long.
+_PATIENCE_S = 1.0
+# Steps go into a job that was seen as ours no longer ago than this.
+_FRESH_S = 1.0
+# Before and between the fields of an answer: nothing that people write into a comment or a reason.
+_RECORD, _FIELD = "\x1e", "\x1f"
+_SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%k")
+_SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
+
+# A pending job with one of these reasons waits for an administrator, not for nodes.
+HOPELESS_REASONS = frozenset(
+    {
+        "AccountNotAllowed",
+        "AssociationJobLimit",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "PartitionInactive",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSNotAllowed",
+        "launch_failed_requeued_held",
+    }
+)
+
+
+class JobState(StrEnum):
+    """Slurm's job states, as far as they make a difference to us."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    PREEMPTED = "PREEMPTED"
+    LOST = "LOST"
+
+
+# As `scontrol show job` has them, side by side.
+_MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>\S+) SecsPreSuspend=")
+# States of a node, as sinfo begins them.
+_UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
+_ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
+_STATE_WORDS: Mapping[str, JobState] = {
+    **{state.value: state for state in JobState},
+    "CONFIGURING": JobState.PENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "STOPPED": JobState.SUSPENDED,
+    "SIGNALING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING,
+    "COMPLETING": JobState.RUNNING,
+    "BOOT_FAIL": JobState.NODE_FAIL,
+    "DEADLINE": JobState.TIMEOUT,
+    "REVOKED": JobState.CANCELLED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStatus:
+    """What Slurm says of one job.
+
+    Attributes:
+        state: where it stands.
+        reason: why it is pending or ended, in Slurm's word.
+        nodelist: its nodes in Slurm's notation, empty while it is pending.
+        word: the state as Slurm printed it.
+    """
+
+    state: JobState
+    reason: str = ""
+    nodelist: str = ""
+    word: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job has not ended."""
+        return self.state in _ALIVE
+
+
+def parse_state(word: str) -> JobState:
+    """Read a state as squeue or sacct print it (`CANCELLED by 1000`, `COMPLETED+`)."""
+    name = word.split(maxsplit=1)[0].rstrip("+") if word.split() else ""
+    return _STATE_WORDS.get(name, JobState.LOST)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """By what a job is known to be the one that is meant. Its submit time joins this as soon as it was seen.
+
+    Attributes:
+        token: the first word of its comment; empty for the job that pytest itself runs inside.
+        name: its name; likewise.
+        uid: the number of its user; empty where the token tells.
+        script: its submission script, which lies in the session's folder: sites rewrite comments.
+    """
+
+    token: str = ""
+    name: str = ""
+    uid: str = ""
+    script: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _JobRow:
+    """One job as squeue or sacct shows it; sacct shows no script."""
+
+    job_id: str
+    status: JobStatus
+    submitted: str
+    uid: str
+    name: str
+    script: str
+    comment: str
+
+    def fits(self, identity: Identity, submitted: str) -> bool:
+        """Whether this is the job that is meant, as squeue shows it."""
+        return (not identity.token or self._has_token(identity) or self._has_script(identity)) and self._is_like(
+            identity, submitted
+        )
+
+    def ends(self, job: _Watched) -> bool:
+        """Whether this is the job that is meant, as sacct shows it, which may not keep comments."""
+        kept = not self.comment.split() or self._has_token(job.identity) or self.comment == job.comment
+        return (not job.identity.token or kept) and self._is_like(job.identity, job.submitted)
+
+    def was_rewritten(self, identity: Identity) -> bool:
+        """Whether it is known by its script alone."""
+        return bool(identity.token) and not self._has_token(identity)
+
+    def _has_token(self, identity: Identity) -> bool:
+        return self.comment.split()[:1] == [identity.token]
+
+    def _has_script(self, identity: Identity) -> bool:
+        return bool(identity.script) and self.script == identity.script
+
+    def _is_like(self, identity: Identity, submitted: str) -> bool:
+        return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
+
+    @property
+    def told(self) -> str:
+        """The job, for people."""
+        return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMarks:
+    """What was done to a job: the time as Slurm prints it, empty where it was never done.
+
+    Attributes:
+        preempted: when a job of higher priority was given its nodes; it may run on for a grace time.
+        suspended: when it was last suspended, or resumed after that.
+    """
+
+    preempted: str = ""
+    suspended: str = ""
+
+
+@dataclass(kw_only=True)
+class _Watched:
+    """A job being watched.
+
+    Attributes:
+        submitted: when it was submitted, as Slurm says; empty until it was seen.
+        comment: of it, as squeue shows it.
+        seen: our clock before the last query that found it in squeue as the job that is meant.
+        answered: our clock when Slurm last said anything of it.
+    """
+
+    identity: Identity
+    status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
+    submitted: str = ""
+    comment: str | None = None
+    seen: float = -_NEVER
+    answered: float = field(default_factory=time.monotonic)
+
+
+class Slurm:
+    """Slurm's commands, and the last known state of the jobs being watched.
+
+    Attributes:
+        notes: lines for people, oldest first; whoever shows them takes them away.
+        strays: jobs that Slurm may have taken without saying so, and that were not found so far.
+    """
+
+    def __init__(self, notes: deque[str] | None = None) -> None:
+        self.notes: deque[str] = deque() if notes is None else notes
+        self._jobs: dict[str, _Watched] = {}
+        self._next = 0.0
+        self._was_silent = False
+        self._query: Aside[None] | None = None
+        self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
+        self._end_by = _NEVER
+        self.strays: list[Identity] = []
+
+    def end_within(self, seconds: float) -> None:
+        """Have every command end within `seconds` from now, the one that runs included: somebody waits for us."""
+        self._end_by = min(self._end_by, time.monotonic() + seconds)
+
+    @property
+    def looking(self) -> bool:
+        """Whether an answer about the watched jobs is still awaited."""
+        return self._query is not None and not self._query.done()
+
+    @property
+    def silent(self) -> bool:
+        """Whether the controller did not answer when it was asked last, or does not at this moment."""
+        query = self._query
+        return self._was_silent or (self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S)
+
+    def ask(self, command: Sequence[str], timeout_s: float | None = None) -> SlurmAnswer:
+        """Run one of Slurm's commands to its end, whatever that is.
+
+        Raises:
+            NoAnswerError: it was cut off.
+            ClusterError: it is not installed.
+        """
+        told: list[str] = []
+        began = time.monotonic()
+
+        def limit_s() -> float:
+            if not told and self._end_by != _NEVER and time.monotonic() - began > _PATIENCE_S:
+                told.append(command[0])
+                self.notes.append(f"waiting for {command[0]} to answer, at most {max(0.0, self.left_s):.0f} s")
+            # Half of what is left: the next command must have time as well.
+            return min(TIMEOUT_S if timeout_s is None else timeout_s, self.left_s / 2)
+
+        return ask(command, limit_s)
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds whoever waits for us still gives us."""
+        return self._end_by - time.monotonic()
+
+    def run(self, command: Sequence[str]) -> str:
+        """Run one of Slurm's commands and return what it printed.
+
+        Raises:
+            ClusterError: it is not installed, failed or did not answer.
+        """
+        return succeeded(command, self.ask(command))
+
+    def watch(self, job_id: str, identity: Identity) -> None:
+        """Include a job in every refresh from now on."""
+        self._jobs[job_id] = _Watched(identity=identity)
+
+    def watched(self, job_id: str) -> bool:
+        """Whether a job of this id is or was looked at."""
+        return job_id in self._jobs
+
+    def status(self, job_id: str, *, since: float = -_NEVER) -> JobStatus:
+        """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`.
+
+        It does not wait for a Slurm that hangs: while that has no answer, the last one stands.
+        """
+        asked_for = self._jobs[job_id].seen < since and not self.silent
+        if asked_for or self.looking or time.monotonic() >= self._next:
+            self.refresh(GLANCE_S)
+        return self._jobs[job_id].status
+
+    def confirm(self, job_id: str) -> None:
+        """See to it that a job runs right now, and is the one that is meant.
+
+        Raises:
+            NoAnswerError: it does not, or Slurm does not say so; `status` tells what became of it.
+        """
+        since = time.monotonic() - _FRESH_S
+        shut_off = self._was_silent and time.monotonic() < self._next
+        if self._jobs[job_id].seen < since and not shut_off:
+            self.refresh()
+        status = self._jobs[job_id].status
+        if status.state is not JobState.RUNNING or status.word == "COMPLETING":
+            raise NoAnswerError(f"Slurm job {job_id} is {told(status)}", job_id=job_id)
+        if self._jobs[job_id].seen < since:
+            raise NoAnswerError(f"Slurm does not say whether job {job_id} still runs", job_id=job_id)
+
+    def marks(self, job_id: str) -> JobMarks | None:
+        """What was done to a watched job, as far as Slurm still says; None where it does not, or is silent."""
+        if self.silent:
+            return None
+        answer, _ = self._answer(["scontrol", "--oneliner", "show", "job", job_id], _MARKS_S)
+        found = _MARKS.search(answer)
+        submitted = self._jobs[job_id].submitted
+        if found is None or f" SubmitTime={submitted} " not in answer:
+            return None
+        return JobMarks(preempted=_time(found["preempted"]), suspended=_time(found["suspended"]))
+
+    def suspended_s(self, job_id: str) -> float | None:
+        """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
+        fields = "JobIDRaw,Submit,JobName,Suspended"
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}", f"--format={fields}"]
+        answer, _ = self._answer([*command, f"--jobs={job_id}"], _MARKS_S)
+        job = self._jobs[job_id]
+        for line in answer.splitlines():
+            found = line.split(_FIELD)
+            if len(found) == 4 and found[:2] == [job_id, job.submitted] and job.identity.name in {"", found[2]}:
+                return _seconds(found[3])
+        return None
+
+    def refresh(self, within_s: float | None = None) -> None:
+        """Ask for every living watched job; return with the answer, or after `within_s` seconds of waiting for it.
+
+        Without a limit, nothing that was asked before counts as the answer.
+        """
+        if within_s is None and (earlier := self._query) is not None:
+            earlier.done(None)
+        with self._lock:
+            if self._query is None or self._query.done():
+                self._query = Aside(self._look, "squeue")
+            query = self._query
+        if query.done(within_s):
+            query.result()
+
+    def _look(self) -> None:
+        """Ask for all jobs at once: squeue first, sacct for those it no longer lists."""
+        began = time.monotonic()
+        wanted = {job_id: job for job_id, job in list(self._jobs.items()) if job.status.alive}
+        if not wanted:
+            return
+        rows, squeue_error = self._squeue(f"--jobs={','.join(wanted)}")
+        # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
+        self._was_silent = is_silence(squeue_error)
+        took = time.monotonic() - began
+        self._next = time.monotonic() + max(_REFRESH_S, took if self._was_silent else 0.0)
+        strangers = {row.job_id: row for row in rows}
+        missing = dict(wanted)
+        for row in rows:
+            job = wanted.get(row.job_id)
+            if job is not None and row.fits(job.identity, job.submitted):
+                self._say_if_rewritten(job, row)
+                job.status, job.submitted = self._explained(row.status), row.submitted
+                job.comment = row.comment
+                job.seen, job.answered = began, time.monotonic()
+                del missing[row.job_id]
+        sacct_error = self._take_ends(missing) if missing else ""
+        for job_id, job in missing.items():
+            if job_id in strangers:
+                stranger = strangers[job_id]
+                why = f"its id belongs to another job now ({stranger.told}): Slurm has forgotten ours"
+                if stranger.uid == str(os.getuid()) and job.submitted in {"", stranger.submitted}:
+                    why += (
+                        "; or it is ours, and a job_submit plugin of the site has changed its name, "
+                        f"{job.identity.name}: ask the site to leave names that begin with llmbench- as they are"
+                    )
+                job.status = JobStatus(state=JobState.LOST, reason=why)
+            elif self._was_silent and job.status.state is not JobState.PENDING:
+                # Silence says nothing of it. What counts is how long Slurm, when it speaks, does not know it.
+                job.answered = time.monotonic()
+            elif time.monotonic() - job.answered > (SILENCE_S if self._was_silent else PATIENCE_S):
+                why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
+                job.status = JobStatus(state=JobState.LOST, reason=why)
+
+    def _say_if_rewritten(self, job: _Watched, row: _JobRow) -> None:
+        if job.comment is None and row.was_rewritten(job.identity):
+            self.notes.append(
+                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} in place of {job.identity.token!r} "
+                "(does a job_submit plugin rewrite it?); it is known by its script"
+            )
+
+    def _take_ends(self, missing: dict[str, _Watched]) -> str:
+        """Believe sacct about ends, take those jobs out of `missing`, and return why it failed, if it did.
+
+        It lags behind by seconds, so its "still running" is believed only until squeue's silence lasts.
+        """
+        rows, error = self._sacct(f"--jobs={','.join(missing)}")
+        for row in rows:
+            job = missing.get(row.job_id)
+            if job is None or not row.ends(job):
+                continue
+            job.answered = time.monotonic()
+            if not row.status.alive:
+                job.status = self._explained(row.status)
+                del missing[row.job_id]
+        return error
+
+    def find(self, identity: Identity) -> str | None:
+        """Find a job that Slurm has taken without saying so, and that is not watched yet; None where there is none.
+
+        Raises:
+            ClusterError: Slurm does not answer.
+        """
+        rows, error = self._squeue(f"--name={identity.name}")
+        if error:
+            raise ClusterError(error)
+        recorded, _ = self._sacct(f"--name={identity.name}", "--starttime=now-1hour")
+        for row in (*rows, *recorded):
+            if row.fits(identity, "") and not self.watched(row.job_id):
+                return row.job_id
+        return None
+
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        """Expand Slurm's node notation.
+
+        Raises:
+            ClusterError: scontrol refuses it.
+        """
+        return tuple(self.run(["scontrol", "show", "hostnames", nodelist]).split())
+
+    def partitions(self) -> str:
+        """List the partitions with node counts and time limits, for people; empty when sinfo fails."""
+        return ", ".join(
+            dict.fromkeys(
+                f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in self._sinfo(("%P", "%D", "%l"))
+            )
+        )
+
+    def unavailable(self, nodelist: str = "") -> str:
+        """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
+        rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
+        # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
+        bad = (
+            f"{node} {state} ({why})" for node, state, why in rows
+            if state.startswith(_UNAVAILABLE) or (state.startswith("comp") and why != "none")
+        )  # fmt: skip
+        return ", ".join(dict.fromkeys(bad))
+
+    def cancel(self, *job_ids: str) -> None:
+        """Cancel watched jobs, all at once: one that is gone is no error, one of somebody else is left alone.
+
+        Raises:
+            ClusterError: they could not be seen to be ours, or not be cancelled.
+        """
+        if not job_ids:
+            return
+        rows, error = self._squeue(f"--jobs={','.join(job_ids)}")
+        known = ((row, self._jobs.get(row.job_id)) for row in rows if row.status.alive)
+        ours = [row.job_id for row, job in known if job is not None and row.fits(job.identity, job.submitted)]
+        if ours:
+            self.run(["scancel", *ours])
+        elif error and "Invalid job id" not in error:
+            raise ClusterError(f"nobody can say whether it is still ours ({error})")
+
+    def cancel_strays(self) -> list[str]:
+        """Cancel the strays that have shown themselves since; return their ids.
+
+        Raises:
+            ClusterError: Slurm does not answer.
+        """
+        found = [(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
+        for job_id, stray in found:
+            self.watch(job_id, stray)
+        job_ids = [job_id for job_id, _ in found]
+        self.cancel(*job_ids)
+        return job_ids
+
+    def _explained(self, status: JobStatus) -> JobStatus:
+        """Say which node it was that failed, while Slurm still shows it."""
+        if status.state is not JobState.NODE_FAIL or not status.nodelist:
+            return status
+        bad = self.unavailable(status.nodelist)
+        return replace(status, reason="; ".join(filter(None, (status.reason, bad))))
+
+    def _squeue(self, *which: str) -> tuple[list[_JobRow], str]:
+        fields = _RECORD + _FIELD.join(_SQUEUE_FIELDS)
+        answer, error = self._answer(["squeue", "--noheader", "--states=all", f"--format={fields}", *which])
+        return list(_rows(answer.split(_RECORD))), error
+
+    def _sacct(self, *which: str) -> tuple[list[_JobRow], str]:
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={_FIELD}"]
+        answer, error = self._answer([*command, f"--format={','.join(_SACCT_FIELDS)}", *which])
+        rows = (line.split(_FIELD, len(_SACCT_FIELDS) - 1) for line in answer.split("\n"))
+        return list(_rows(_FIELD.join((*row[:-1], "", *row[-1:])) for row in rows)), error
+
+    def _sinfo(self, fields: Sequence[str], *which: str) -> Iterator[list[str]]:
+        answer, _ = self._answer(["sinfo", "--noheader", f"--format={_RECORD}{_FIELD.join(fields)}", *which])
+        for record in answer.split(_RECORD):
+            found = [plain(text) for text in record.split(_FIELD)]
+            if len(found) == len(fields):
+                yield found
+
+    def _answer(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[str, str]:
+        """What a command printed, and why it failed, if it did."""
+        try:
+            return succeeded(command, self.ask(command, timeout_s)), ""
+        except ClusterError as error:
+            return "", str(error)
+
+
+def _rows(records: Iterable[str]) -> Iterator[_JobRow]:
+    """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
+    for record in records:
+        fields = record.removesuffix("\n").split(_FIELD, len(_SQUEUE_FIELDS) - 1)
+        if len(fields) != len(_SQUEUE_FIELDS):
+            continue
+        job_id, word, reason, nodelist, submitted, uid, name, script, comment = fields
+        status = JobStatus(
+            state=parse_state(word),
+            reason="" if reason == "None" else plain(reason),
+            nodelist="" if nodelist == "None assigned" else nodelist,
+            word=plain(word),
+        )
+        yield _JobRow(
+            job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
+            comment="" if comment == "(null)" else comment,
+        )  # fmt: skip
+
+
+def _seconds(text: str) -> float | None:
+    """Read `[days-]hours:minutes:seconds`."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return 86400 * days + 3600 * hours + 60 * minutes + seconds
+
+
+def _time(text: str) -> str:
+    return "" if text in {"None", "Unknown", "N/A"} else text
+
+
+def told(status: JobStatus) -> str:
+    """A status, for people."""
+    return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"

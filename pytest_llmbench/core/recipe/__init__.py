@@ -1,0 +1,1 @@
+"""What a recipe declares: its training, layout, environment and references."""

@@ -1,0 +1,293 @@
+"""Recipes: named, complete training configurations. Data, not code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_yaml, validate
+
+Scale = Literal["full", "smoke"]
+SCALES: tuple[Scale, ...] = ("full", "smoke")
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class ModelShape(Strict):
+    """A decoder-only transformer with a tied output embedding.
+
+    The feed-forward width is 4 × `hidden_size`, as in every published OPT and GPT-3 size.
+
+    Attributes:
+        positions: learned position embeddings, or rotary ones, which have no parameters.
+    """
+
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    vocab_size: PositiveInt
+    positions: Literal["learned", "rope"] = "learned"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelShape:
+        if self.hidden_size % self.attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} does not divide into {self.attention_heads} attention heads"
+            )
+        return self
+
+
+class Optimizer(Strict):
+    """AdamW with linear warm-up and decay to a tenth of the peak, linear as in the OPT baselines or along a cosine."""
+
+    learning_rate: PositiveFloat
+    warmup_steps: Annotated[int, Field(ge=0)] = 50
+    decay: Literal["linear", "cosine"] = "linear"
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    clip_grad_norm: PositiveFloat = 1.0
+
+
+class SyntheticTokens(Strict):
+    """Tokens drawn from a Zipf law.
+
+    They depend on the seed and on the sequence's number in the whole run alone: the same on every machine
+    and at any world size.
+    """
+
+    kind: Literal["synthetic"] = "synthetic"
+    seed: int = 1
+
+
+class TokenFile(Strict):
+    """A flat file of token ids, read through a memory map; `path` is on the nodes."""
+
+    kind: Literal["token_file"]
+    path: Path
+    dtype: Literal["uint16", "uint32", "int32"] = "uint16"
+
+
+class Parallelism(Strict):
+    """How the model is spread over the ranks.
+
+    Attributes:
+        sharding: what the data-parallel ranks split instead of each keeping a copy: nothing, the optimizer's
+            state (ZeRO-1), also the gradients (ZeRO-2), also the parameters (ZeRO-3, FSDP).
+        tensor: ranks that share each layer's matrices.
+        pipeline: stages that the layers are cut into.
+        virtual_pipeline: chunks of layers of one stage, for the interleaved schedule.
+        sequence: whether tensor-parallel ranks also split the sequence where a layer has no matrices.
+        activation_checkpointing: what the backward pass recomputes in place of keeping it.
+    """
+
+    sharding: Literal["none", "optimizer", "gradients", "full"] = "none"
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    virtual_pipeline: PositiveInt = 1
+    sequence: bool = False
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one copy of the model together."""
+        return self.tensor * self.pipeline
+
+
+class Preparation(Strict):
+    """Something that has to be there before the run, made by hand once: it is checked, never made, by a run.
+
+    Attributes:
+        name: what it is.
+        path: a file, folder or glob pattern on the first node; `{data}`, `{root}` and the like are the environment's.
+        count: how many files the pattern must find.
+        min_bytes: what each of them must have at least.
+        check: a shell command that succeeds where all is well, run on the first node in the engine's environment.
+        make: the command that makes it, for people to run.
+        why: what goes wrong without it.
+    """
+
+    name: Name
+    path: str | None = None
+    count: PositiveInt | None = None
+    min_bytes: PositiveInt | None = None
+    check: str | None = None
+    make: str
+    why: str = ""
+
+    @model_validator(mode="after")
+    def _something_to_look_at(self) -> Preparation:
+        if self.path is None and self.check is None:
+            raise ValueError("give a path, a check, or both")
+        if self.path is None and (self.count or self.min_bytes):
+            raise ValueError("count and min_bytes are about a path: give one")
+        return self
+
+
+class WarmUp(Strict):
+    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them."""
+
+    rule: Literal["skip_first"] = "skip_first"
+    steps: Annotated[int, Field(ge=1)] = 5
+
+
+class Deadlines(Strict):
+    """When a run that makes no progress is ended and named.
+
+    Attributes:
+        startup_s: longest time from launch to the first step of every rank (compilation is in it); null where a
+            framework may log no step at all, so that only the time limit ends a run without one.
+        hang_factor: no step for this many times the median step time is a hang ...
+        hang_floor_s: ... but never before this many seconds.
+    """
+
+    startup_s: PositiveFloat | None = 900.0
+    hang_factor: PositiveFloat = 20.0
+    hang_floor_s: PositiveFloat = 60.0
+
+    @property
+    def meeting_s(self) -> float:
+        """How long ranks wait for one another: as long as they may take to start, or an hour."""
+        return 3600.0 if self.startup_s is None else self.startup_s
+
+
+class Recipe(Strict):
+    """One training benchmark, complete.
+
+    Attributes:
+        name: how `-k` and reports call it.
+        engine: the name of an engine, ours or one that another package brings.
+        options: what only this engine knows; its own model says what may be in there.
+        nodes, gpus_per_node: the shape it was published for; `--nodes` and `--gpus-per-node` override.
+        global_batch_size: sequences per optimizer step over all ranks. Absent where the batch grows with the
+            ranks; then `gradient_accumulation_steps` says how, and `on` fills it in.
+        gradient_accumulation_steps: micro batches per optimizer step of one copy of the model.
+        micro_batch_size: sequences per forward pass of one copy of the model.
+        sequence_length: tokens per sequence.
+        precision: `bf16` and `fp16` need a GPU, `fp32` runs anywhere.
+        end: `steps`, or `time_limit` for a run that is meant to be cut off before its last step.
+        time_limit: wall clock of one run in Slurm's notation.
+        statistic_of_record: the number that the source reports, by its own rule.
+        prepare: what has to be there before the run.
+    """
+
+    name: Name
+    description: str = ""
+    source: str = ""
+    engine: str
+    options: Mapping[str, Any] = {}
+    nodes: PositiveInt = 1
+    gpus_per_node: Annotated[int, Field(ge=0)] = 8
+    model: ModelShape
+    parallelism: Parallelism = Parallelism()
+    sequence_length: PositiveInt
+    global_batch_size: PositiveInt | None = None
+    gradient_accumulation_steps: PositiveInt | None = None
+    micro_batch_size: PositiveInt
+    precision: Precision = "bf16"
+    compile: bool = True
+    optimizer: Optimizer
+    data: Annotated[SyntheticTokens | TokenFile, Field(discriminator="kind")] = SyntheticTokens()
+    steps: PositiveInt
+    end: Literal["steps", "time_limit"] = "steps"
+    warm_up: WarmUp = WarmUp()
+    time_limit: MinutesField
+    deadlines: Deadlines = Deadlines()
+    statistic_of_record: str = "throughput"
+    prepare: tuple[Preparation, ...] = ()
+    scale: Scale = "full"
+    references: tuple[Reference, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.steps <= self.warm_up.steps:
+            raise ValueError(f"{self.steps} steps leave none to judge after {self.warm_up.steps} of warm-up")
+        if self.global_batch_size is None and self.gradient_accumulation_steps is None:
+            raise ValueError("give global_batch_size; or gradient_accumulation_steps, if it grows with the ranks")
+        names = [reference.name for reference in self.references]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two references share a name: {', '.join(names)}")
+        return self
+
+    def on(self, topology: Topology) -> Recipe:
+        """The recipe with what depends on the number of nodes and ranks filled in: its batch, bounds per node."""
+        references = tuple(reference.on(topology) for reference in self.references)
+        if self.global_batch_size is not None:
+            return self.model_copy(update={"references": references})
+        replicas = max(1, topology.world_size // self.parallelism.model_parallel_size)
+        size = replicas * self.micro_batch_size * (self.gradient_accumulation_steps or 1)
+        return self.model_copy(update={"global_batch_size": size, "references": references})
+
+    @property
+    def samples_per_step(self) -> int:
+        """Sequences of one optimizer step over all ranks; `on` must have been told how many there are."""
+        if self.global_batch_size is None:
+            raise ValueError(f"recipe {self.name}: its batch depends on the number of ranks; ask `on(topology)` first")
+        return self.global_batch_size
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.samples_per_step * self.sequence_length
+
+
+def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Recipe]:
+    """Read every recipe of every `*.yaml` in `folders`, by name in the order of the files.
+
+    A file holds `recipes:`, a mapping of name to recipe, and optionally `defaults:`, laid under each
+    of them, and `smoke:`, laid over each of them at `--scale smoke`.
+
+    Raises:
+        ConfigError: a file or key is wrong, or two files use one name.
+    """
+    found: dict[str, Recipe] = {}
+    origin: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.yaml")):
+            for name, recipe in _load_family(path, scale).items():
+                if name in found:
+                    raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
+                found[name], origin[name] = recipe, path
+    return found
+
+
+class _Family(Strict):
+    """The shape of a recipe file."""
+
+    family: str
+    recipes: dict[str, dict[str, Any]]
+    defaults: Mapping[str, Any] = {}
+    smoke: Mapping[str, Any] = {}
+
+
+def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
+    family = validate(_Family, read_yaml(path), str(path))
+    recipes = {}
+    for block in (family.defaults, family.smoke, *family.recipes.values()):
+        for key in sorted({"name", "scale"} & set(block)):
+            raise ConfigError(f"{path}: {key}: not for a file to say: it comes from the mapping or from --scale")
+    for name, own in family.recipes.items():
+        # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
+        full = _lay(_lay(family.defaults, own, f"{path}: recipe {name}"), {"name": name})
+        smoke = _lay(_lay(full, family.smoke, f"{path}: smoke"), {"scale": "smoke"})
+        both = {
+            "full": validate(Recipe, full, f"{path}: recipe {name}"),
+            "smoke": validate(Recipe, smoke, f"{path}: recipe {name} at scale smoke"),
+        }
+        recipes[name] = both[scale]
+    return recipes
+
+
+def _lay(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Merge, but let the one way of giving the batch size replace the other."""
+    ways = {"global_batch_size", "gradient_accumulation_steps"}
+    given = ways & set(over)
+    if given == ways:
+        raise ConfigError(f"{where}: global_batch_size and gradient_accumulation_steps: give one of them")
+    return merge({key: value for key, value in base.items() if not given or key not in ways}, over)

@@ -1,0 +1,148 @@
+"""References: thresholds as data, each with the hardware and the scale it is for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from pytest_llmbench.core.errors import UnitError
+from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import Name, QuantityField, Strict
+
+
+class AppliesTo(Strict):
+    """The machine a number was set for. Every key given must match what the ranks report.
+
+    Attributes:
+        gpu: GPU model as the driver names it, without the vendor, such as `A100-SXM4-80GB`.
+        gpus: how many GPUs the run uses in all.
+        nodes: how many nodes the run uses.
+        system: name of the system file.
+    """
+
+    gpu: Annotated[str, Field(min_length=1)] | None = None
+    gpus: PositiveInt | None = None
+    nodes: PositiveInt | None = None
+    system: str | None = None
+
+    @model_validator(mode="after")
+    def _some_hardware(self) -> AppliesTo:
+        if self.gpu is None and self.system is None:
+            raise ValueError("name the hardware: gpu (with gpus and nodes), or system")
+        return self
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.gpus} × {self.gpu}"
+            if self.gpus and self.gpu
+            else (self.gpu or (self.gpus and f"{self.gpus} GPUs")),
+            self.nodes and f"{self.nodes} node{'s' if self.nodes > 1 else ''}",
+            self.system and f"system {self.system}",
+        ]
+        return ", ".join(str(part) for part in parts if part)
+
+
+class Reference(Strict):
+    """A bound on one statistic of a run.
+
+    Attributes:
+        name: names the test case, such as `azure_200k`.
+        statistic: one of `judging.statistics.STATISTICS`.
+        at_least: lower bound, inclusive.
+        at_most: upper bound, inclusive.
+        per_node: whether the bounds, and `applies_to.gpus`, are for each node of a run; `on` multiplies them.
+        floor: whether what misses it is broken, and what meets it need not be fast: no verdict on speed.
+        why: what the number means to whoever set it.
+        source: where it is written down.
+        date: when it was set.
+        applies_to: the hardware it is for; without it the reference is portable, which only a
+            fraction or a loss can be. It is always for the full scale, never for the smoke variant.
+    """
+
+    name: Name
+    statistic: str
+    at_least: QuantityField | None = None
+    at_most: QuantityField | None = None
+    per_node: bool = False
+    floor: bool = False
+    why: str
+    source: str
+    date: dt.date
+    applies_to: AppliesTo | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Reference:
+        bounds = self.bounds
+        if not bounds:
+            raise ValueError("give at_least, at_most, or both")
+        if self.at_least is not None and self.at_most is not None:
+            _check_order(self.at_least, self.at_most)
+        if self.applies_to is None and bounds[0][1].dimension not in PORTABLE_DIMENSIONS:
+            raise ValueError(
+                f"a bound in {bounds[0][1].unit} belongs to a machine: add applies_to with gpu and gpus, or system"
+            )
+        return self
+
+    def on(self, topology: Topology) -> Reference:
+        """The reference with its bounds for this many nodes, where they depend on that."""
+        if not self.per_node:
+            return self
+        bounds = {"at_least": self.at_least, "at_most": self.at_most}
+        scaled = {
+            name: Quantity(bound.value * topology.nodes, bound.unit)
+            for name, bound in bounds.items()
+            if bound is not None
+        }
+        machine = self.applies_to
+        if machine is not None and machine.gpus is not None:
+            machine = machine.model_copy(update={"gpus": machine.gpus * topology.nodes})
+        return self.model_copy(update={**scaled, "applies_to": machine, "per_node": False})
+
+    @property
+    def bounds(self) -> list[tuple[Literal[">=", "<="], Quantity]]:
+        """The bounds given, as comparisons the measured value must meet."""
+        given: list[tuple[Literal[">=", "<="], Quantity]] = []
+        if self.at_least is not None:
+            given.append((">=", self.at_least))
+        if self.at_most is not None:
+            given.append(("<=", self.at_most))
+        return given
+
+    @property
+    def threshold(self) -> str:
+        """The bounds as programs read them, such as `>= 200000 words/s`."""
+        return " and ".join(f"{op} {bound.plain}" for op, bound in self.bounds)
+
+    @property
+    def asked(self) -> str:
+        """The bounds as people read them, such as `>= 200,000 words/s`."""
+        return " and ".join(f"{op} {bound}" for op, bound in self.bounds)
+
+    def missed_by(self, measured: Quantity) -> tuple[Literal[">=", "<="], Quantity] | None:
+        """Return the bound that `measured` misses, or None when it meets them all.
+
+        Raises:
+            UnitError: measured is of another dimension than the bounds.
+        """
+        for op, bound in self.bounds:
+            if not (measured >= bound if op == ">=" else measured <= bound):
+                return op, bound
+        return None
+
+    def __contains__(self, measured: object) -> bool:
+        """Whether a measured quantity meets every bound: `assert measured in reference`."""
+        if not isinstance(measured, Quantity):
+            raise TypeError(f"{measured!r} is no Quantity")
+        return self.missed_by(measured) is None
+
+
+def _check_order(low: Quantity, high: Quantity) -> None:
+    try:
+        empty = low > high
+    except UnitError as error:
+        raise ValueError(str(error)) from error
+    if empty:
+        raise ValueError(f"no number is at least {low} and at most {high}")

@@ -1,0 +1,217 @@
+"""Health records: what one check found out about the nodes, whole, as the evidence behind its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.record.records import Judgement, Timings, Verdict
+from pytest_llmbench.core.schema import Name, Strict
+
+SCHEMA_VERSION = 1
+
+
+class Severity(StrEnum):
+    """What has to happen to the node before it may train; the worst comes first.
+
+    ISOLATE: take it out, its hardware has to be replaced. REBOOT: the node has to start anew. RESET: the GPU or the
+    service has to. CONFIGURE: a setting is wrong, nothing is broken. MONITOR: it may train; somebody should look.
+    """
+
+    ISOLATE = "ISOLATE"
+    REBOOT = "REBOOT"
+    RESET = "RESET"
+    CONFIGURE = "CONFIGURE"
+    MONITOR = "MONITOR"
+
+    @property
+    def fails(self) -> bool:
+        """Whether a node with such a finding is not fit."""
+        return self is not Severity.MONITOR
+
+
+class Finding(Strict):
+    """One thing that is wrong, or worth watching.
+
+    Attributes:
+        host: the node it is about; None where it is about none alone.
+        subject: what of it, such as `GPU 3`, `nofile` or `n1 - n2`.
+        kind: a stable word, such as `xid` or `below_reference`.
+        severity: what has to happen.
+        message: what was found and what was expected.
+        action: what to do, for people.
+        statistic, measured, threshold, reference: the number behind it, where there is one.
+    """
+
+    host: str | None = None
+    subject: str = ""
+    kind: str
+    severity: Severity
+    message: str
+    action: str = ""
+    statistic: str | None = None
+    measured: str | None = None
+    threshold: str | None = None
+    reference: str | None = None
+
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.host, self.subject) if part)
+        does = f" -> {self.action}" if self.action else ""
+        return f"{f'{where}: ' if where else ''}{self.message} [{self.severity} {self.kind}]{does}"
+
+
+class Reading(Strict):
+    """One measured number.
+
+    Attributes:
+        host: the node it is of; None for one of several nodes together.
+        subject: what of it, such as `GPU 3` or `8 GiB`; empty for the whole.
+        statistic: its name, such as `gemm_bf16` or `busbw`.
+        value, unit: as a `Quantity` writes it.
+        nodes, gpus: how many took part.
+    """
+
+    host: str | None = None
+    subject: str = ""
+    statistic: str
+    value: float
+    unit: str
+    nodes: NonNegativeInt = 1
+    gpus: NonNegativeInt = 0
+
+    @property
+    def quantity(self) -> Quantity:
+        """The number with its unit."""
+        return Quantity(self.value, self.unit)
+
+
+class Report(Strict):
+    """What a check has to say. A host that is in none of the three mappings was checked.
+
+    Attributes:
+        findings: what is wrong; empty where all is well.
+        readings: what was measured.
+        unjudged: nodes that gave no answer or none that can be read, and why: an ERROR of theirs.
+        skipped: nodes that were not checked, and why: a SKIP of theirs.
+        problem: why the whole check cannot be judged, by kind and message: an ERROR for every node.
+        skip: why the check has no meaning here: a SKIP for every node.
+        unbounded: whether nothing that was measured could be held against a bound, such as a rate without a reference
+            of this machine, or a version on the only node.
+        notes: what people should know besides.
+        evidence: plain data that belongs in the record, such as curves and facts.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    unjudged: Mapping[str, str] = {}
+    skipped: Mapping[str, str] = {}
+    problem: str | None = None
+    skip: str | None = None
+    unbounded: bool = False
+    notes: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = {}
+
+
+class HealthRecord(Strict):
+    """One check on the nodes of one session, whole.
+
+    Attributes:
+        check: the check's name.
+        family: what it belongs to, such as `gpu`.
+        scope: `node`, when every node has a verdict of its own, or `cluster`.
+        hosts: the nodes by slot.
+        options: what it was asked to do.
+        report: what came of it.
+        judgements: the verdicts of its tests.
+    """
+
+    schema_version: Literal[1] = 1
+    session: str
+    token: str
+    check: Name
+    family: str
+    scope: Literal["node", "cluster"]
+    system: str
+    cluster: str
+    job_id: str | None = None
+    hosts: tuple[str, ...] = ()
+    gpus_per_node: NonNegativeInt = 0
+    folder: str
+    options: Mapping[str, Any] = {}
+    timings: Timings = Timings()
+    report: Report
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where the record is written."""
+        return Path(self.folder) / "record.json"
+
+    def host(self, slot: int | None) -> str | None:
+        """The node of a slot; None for the whole cluster, and where the nodes never came."""
+        return self.hosts[slot] if slot is not None and slot < len(self.hosts) else None
+
+    def findings(self, slot: int | None) -> tuple[Finding, ...]:
+        """What was found about a slot's node, or, without a slot, about everything."""
+        if slot is None:
+            return self.report.findings
+        host = self.host(slot)
+        return tuple(finding for finding in self.report.findings if finding.host == host)
+
+    def state(self, slot: int | None) -> tuple[Verdict, str]:
+        """The verdict on a slot's node, or on the whole cluster, and what it rests on.
+
+        A PASS is what is left when nothing else is true: the node was checked, answered, and nothing was found.
+        """
+        report = self.report
+        if report.problem is not None:
+            return Verdict.ERROR, report.problem
+        if report.skip is not None:
+            return Verdict.SKIP, report.skip
+        hosts = None if slot is None else {self.hosts[slot]} if slot < len(self.hosts) else set()
+        if hosts == set():
+            return Verdict.ERROR, f"there is no node in slot {slot}"
+        faults = [str(finding) for finding in self.findings(slot) if finding.severity.fails]
+        for verdict, told in (
+            (Verdict.FAIL, faults),
+            (Verdict.ERROR, _of(hosts, report.unjudged)),
+            (Verdict.SKIP, _of(hosts, report.skipped)),
+        ):
+            if told:
+                return verdict, "\n".join(told)
+        return Verdict.PASS, ""
+
+    def bad(self) -> dict[str, str]:
+        """Nodes with which something is wrong, and what in a few words."""
+        return {
+            finding.host: f"{self.check}: {finding.message} [{finding.severity}]"
+            for finding in reversed(self.report.findings)
+            if finding.host is not None and finding.severity.fails
+        }
+
+    def unfit(self) -> dict[str, str]:
+        """Nodes that must not train according to this check, and why: bad ones, and those that could not be judged."""
+        return {host: f"{self.check}: {why}" for host, why in self.report.unjudged.items()} | self.bad()
+
+
+def _of(hosts: set[str] | None, told: Mapping[str, str]) -> list[str]:
+    """What is told of these hosts, or of any."""
+    return [f"{host}: {why}" for host, why in told.items() if hosts is None or host in hosts]
+
+
+def read_health(path: Path) -> HealthRecord:
+    """Read a health record back.
+
+    Raises:
+        ConfigError: it is not there, cut, of another schema version, or not a health record.
+    """
+    try:
+        return HealthRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{path}: no health record of schema version {SCHEMA_VERSION}: {error}") from error

@@ -1,0 +1,198 @@
+"""Run records: one JSON document per run, the evidence behind its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.series import RankInfo, Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.schema import Strict
+
+# 2: the log of a command begins with the run's token.
+SCHEMA_VERSION = 2
+
+
+class Verdict(StrEnum):
+    """How a declared test ended. There is no other way for one to end.
+
+    PASS: the number was measured and met its threshold. FAIL: it missed it. ERROR: the run cannot be
+    judged (infrastructure, harness, implausible measurement). SKIP: it was not judged, for the
+    reason given. INCOMPLETE: of a requirement, one of whose tests was not judged.
+    """
+
+    PASS = "PASS"  # noqa: S105 - a verdict, no password
+    FAIL = "FAIL"
+    ERROR = "ERROR"
+    SKIP = "SKIP"
+    INCOMPLETE = "INCOMPLETE"
+
+
+class Metric(Strict):
+    """One measured number.
+
+    Attributes:
+        value, unit: the number as a `Quantity` writes it.
+        rule: how it was computed, in words.
+    """
+
+    value: float
+    unit: str
+    rule: str
+
+    @property
+    def quantity(self) -> Quantity:
+        """The number with its unit."""
+        return Quantity(self.value, self.unit)
+
+
+class Problem(Strict):
+    """Why a run cannot be judged.
+
+    Attributes:
+        kind: a stable word, such as `rank_died` or `allocation`.
+        message: what happened, where, what to do.
+        log: the log to read first.
+    """
+
+    kind: str
+    message: str
+    log: str | None = None
+
+
+class Judgement(Strict):
+    """One test's verdict on this run."""
+
+    test: str
+    verdict: Verdict
+    statistic: str | None = None
+    measured: str | None = None
+    threshold: str | None = None
+    reference: str | None = None
+    reason: str | None = None
+
+
+class Timings(Strict):
+    """Unix times of a run's life; None where it did not get that far."""
+
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+class JobTraces(Strict):
+    """What it takes to find a run again from another process: written when it is launched.
+
+    Attributes:
+        allocation: the Slurm job that holds the session's nodes, if one does.
+    """
+
+    schema_version: Literal[1] = 1
+    session: str
+    key: str
+    token: str
+    cluster: str
+    allocation: str | None
+    job_id: str | None
+    hosts: tuple[str, ...]
+    command: str
+    submitted: float
+
+
+class RunRecord(Strict):
+    """One execution of one recipe, whole.
+
+    Attributes:
+        session: id of the pytest session that made it.
+        key: name of the run within the session.
+        token: written into the Slurm comment of its job, to find it again.
+        run_token: written by each rank of our own into its step log, and by the driver of a command into its log, to
+            tell it from other runs' logs; None where its log has none.
+        job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
+            named `llmbench-<key>`.
+        hosts: the nodes it ran on.
+        device: what the ranks trained on: `cpu`, or the GPU model as the driver names it.
+        command: what was started on each of them.
+        provenance: what ran: versions, commits, digests, environment.
+        totals: what the framework said of the whole run, by name.
+        telemetry: what each rank's GPU did in the judged steps, and why something of it is not known.
+        unreadable: `file:line: why` of lines that look like steps and could not be read, and were left out.
+        failed_launches: why each launch before the last came to nothing, with no rank started.
+        cut_off: how a run that is meant to be cut off at its time limit was.
+        replayed: where the logs are, of a run that was made elsewhere.
+        metrics: every statistic that has a meaning for this run, by name.
+        unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
+        outside_steps: where its time went, seconds: in steps, before the first, and otherwise.
+        findings: what its owner should know about it besides, a sentence each; they change no verdict.
+        problem: why it cannot be judged; None for a sane run.
+    """
+
+    schema_version: Literal[1, 2] = 2
+    session: str
+    key: str
+    token: str
+    run_token: str | None = None
+    recipe: Recipe
+    system: str
+    cluster: str
+    allocation: str
+    nodes: int
+    ranks: int
+    gpus: int
+    folder: str
+    job_id: str | None = None
+    hosts: tuple[str, ...] = ()
+    device: str | None = None
+    command: str | None = None
+    versions: Mapping[str, str] = {}
+    provenance: Mapping[str, str] = {}
+    timings: Timings = Timings()
+    failed_launches: tuple[str, ...] = ()
+    rank_info: tuple[RankInfo, ...] = ()
+    steps: tuple[Step, ...] = ()
+    totals: Mapping[str, float] = {}
+    telemetry: tuple[GpuTelemetry, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    cut_off: str | None = None
+    replayed: str | None = None
+    metrics: Mapping[str, Metric] = {}
+    outside_steps: Mapping[str, float] = {}
+    findings: tuple[str, ...] = ()
+    unjudged: Mapping[str, Metric] = {}
+    problem: Problem | None = None
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where the record is written."""
+        return Path(self.folder) / "record.json"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of what the ranks printed."""
+        return Path(self.replayed) if self.replayed is not None else Path(self.folder) / "logs"
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """Write a model as JSON so that a reader sees the whole of it or nothing."""
+    write_text(path, model.model_dump_json(indent=1) + "\n", mode=PRIVATE)
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read a run record back.
+
+    Raises:
+        ConfigError: it is not there, cut, of another schema version, or not a run record.
+    """
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{path}: no run record of schema version {SCHEMA_VERSION} or before: {error}") from error

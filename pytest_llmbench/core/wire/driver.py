@@ -1,0 +1,111 @@
+"""What the driver of a command is told and what it reports: `workloads.node.command` runs it on a run's first node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from pydantic import PositiveInt, ValidationError
+
+from pytest_llmbench.core.recipe.recipes import Preparation
+from pytest_llmbench.core.recipe.topology import Device
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire.foreign import Mark
+
+TASK_FILE = "command.json"
+REPORT_FILE = "driver.json"
+SCRIPT_FILE = "run.sh"
+# What the driver sets for the script: hosts and hostfile of the run, its first node's name, and a port to meet at.
+VARIABLES = ("LLMBENCH_HOSTS", "LLMBENCH_HOSTFILE", "LLMBENCH_FIRST_HOST", "LLMBENCH_PORT")
+
+
+class CommandTask(Strict):
+    """`command.json` of a run's folder.
+
+    Attributes:
+        token: names the run among all runs, for the labels of its log.
+        labels: how many nodes print one.
+        nodes: how many nodes the run must find.
+        ranks_per_node: slots of each in the hostfile.
+        device: what the ranks train on.
+        hosts: the nodes, where they are known before the run starts; else those of its Slurm job, or this machine.
+        prepare: what has to be there, every name filled in.
+        setup: shell lines that make the framework's environment usable, for checks and versions.
+        python: the framework's interpreter.
+        root: the framework's checkout.
+        env: environment variables for checks and versions.
+        secrets: environment variables by the file on the node that holds the value; values are written nowhere.
+        image: the container's image, as the system's file gives it; None for a bare run.
+        mounts: what of the node is seen inside the container: `from:to` or `from:to:flags`.
+        inside: the start of a shell command line, whose rest runs inside the container on the first node; empty
+            for a bare run.
+        owner: the file that whoever waits for the run keeps rewriting.
+        ttl_s: longest silence of a live owner, seconds.
+        machine_lock: what the run's processes hold while they live, where sessions share a machine without Slurm.
+    """
+
+    nodes: PositiveInt
+    ranks_per_node: PositiveInt
+    device: Device
+    token: str | None = None
+    labels: PositiveInt = 1
+    hosts: tuple[str, ...] = ()
+    prepare: tuple[Preparation, ...] = ()
+    setup: tuple[str, ...] = ()
+    python: str = "python"
+    root: str | None = None
+    env: Mapping[str, str] = {}
+    secrets: Mapping[str, str] = {}
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    inside: str = ""
+    owner: Path | None = None
+    ttl_s: float = 30.0
+    machine_lock: Path | None = None
+
+    def on_node(self, path: str) -> str | None:
+        """Where a path that the framework sees lies outside its container; None for one that no mount covers."""
+        if self.image is None:
+            return path
+        found = None
+        for mount in self.mounts:
+            source, _, rest = mount.partition(":")
+            target = rest.partition(":")[0] or source
+            # Without a slash it is a volume that the runtime keeps, and the innermost of nested mounts is seen.
+            if not source.startswith("/") or not PurePosixPath(path).is_relative_to(target):
+                continue
+            if found is None or len(target) > len(found[1]):
+                found = (source, target)
+        return None if found is None else str(PurePosixPath(found[0]) / PurePosixPath(path).relative_to(found[1]))
+
+
+class DriverReport(Strict):
+    """`driver.json` of a run's folder: written when the script starts, and again when it ended.
+
+    Attributes:
+        hosts: the nodes of the run.
+        device: `cpu`, or the GPU model that every node has, as its driver names it.
+        started, ended: Unix times; `ended` is None while it runs.
+        exit_code: of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
+        problem: why the script was not started, or what the nodes lack.
+        provenance: what ran: versions, commits, digests.
+        secrets: what tells the secrets of its environment in a text, without holding them.
+    """
+
+    hosts: tuple[str, ...]
+    device: str
+    started: float
+    ended: float | None = None
+    exit_code: int | None = None
+    problem: Problem | None = None
+    provenance: Mapping[str, str] = {}
+    secrets: tuple[Mark, ...] = ()
+
+
+def read_report(folder: Path) -> DriverReport | None:
+    """Read what the driver of a run reported; None before it did, and for a run without one."""
+    try:
+        return DriverReport.model_validate_json((folder / REPORT_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None

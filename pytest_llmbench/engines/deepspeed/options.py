@@ -1,0 +1,71 @@
+"""A recipe's `options` for engine deepspeed: the engine checks them, its ranks obey them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.core.schema import Strict
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class PpoOptions(Strict):
+    """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347), one update per generated batch.
+
+    Attributes:
+        clip: how far the ratio of new to old probabilities may leave 1, and a value its old one.
+        kl_coefficient: what one nat of divergence from the reference costs.
+        discount: what the next token's value counts for this one.
+        gae_lambda: how far rewards reach back, in generalised advantage estimation (arXiv:1506.02438).
+        critic_learning_rate: peak of the critic's; by default the actor's.
+    """
+
+    clip: PositiveFloat = 0.2
+    kl_coefficient: Annotated[float, Field(ge=0)] = 0.1
+    discount: Share = 1.0
+    gae_lambda: Share = 0.95
+    critic_learning_rate: PositiveFloat | None = None
+
+
+class DeepSpeedOptions(Strict):
+    """What only engine deepspeed knows of a recipe.
+
+    Attributes:
+        step: one of the three steps of training from human feedback: `sft` trains on the next token, `reward`
+            a scorer of answers on pairs of them, `ppo` an actor on the scores of what it generates.
+        lora_dim: rank of the updates that are trained in place of the weights (of the actor, in `ppo`); 0 for none.
+        lora_modules: the linear layers with this in their name get them.
+        answer_length: tokens at the end of a sequence that answer those before them; by default half of it. Not
+            for `sft`.
+        critic: of `ppo`, the model of critic and scorer; by default the actor's.
+        ppo: of `ppo`, the algorithm.
+        gather_to_generate: of `ppo` with sharding full, hold the actor whole on every rank while it generates. That
+            takes two bytes per parameter in bf16; without it every token fetches every layer anew.
+        loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
+            It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
+    """
+
+    step: Literal["sft", "reward", "ppo"]
+    lora_dim: Annotated[int, Field(ge=0)] = 0
+    lora_modules: str = "decoder.layers."
+    answer_length: PositiveInt | None = None
+    critic: ModelShape | None = None
+    ppo: PpoOptions | None = None
+    gather_to_generate: bool = True
+    loss_scale: PositiveFloat = 1024.0
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> DeepSpeedOptions:
+        for name in ("critic", "ppo"):
+            if self.step != "ppo" and getattr(self, name) is not None:
+                raise ValueError(f"{name}: for step ppo only, not for {self.step}")
+        if self.step == "sft" and self.answer_length is not None:
+            raise ValueError("answer_length: for steps reward and ppo only; sft trains on all tokens")
+        return self
+
+    def answer_of(self, sequence_length: int) -> int:
+        """Tokens of a sequence that are its answer."""
+        return self.answer_length or sequence_length // 2

@@ -1,0 +1,45 @@
+"""Where every rank of engine deepspeed starts."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_group
+from pytest_llmbench.workloads.rank.steplog import StepLog
+
+
+def train(context: RankContext, log: StepLog) -> None:
+    """Train the recipe that is `context.config` with DeepSpeed and log every step, as `workloads.torch.run` does.
+
+    Raises:
+        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        RunError: the ranks do not find each other, or a rank has no GPU.
+    """
+    recipe = validate(Recipe, context.config, "recipe")
+    with process_group(context, recipe.deadlines.meeting_s) as device:
+        limit_threads(device)
+        join(device)
+        from pytest_llmbench.engines.deepspeed.ranks.loop import run  # noqa: PLC0415 - it imports DeepSpeed: after `join`
+
+        run(recipe, context, device, log)
+
+
+def join(device: torch.device) -> None:
+    """Import DeepSpeed and have it use the process group that is there; no compiler is needed for it."""
+    # DeepSpeed reads both once: the first when it is imported, the second with every model.
+    os.environ["DS_ACCELERATOR"] = device.type
+    os.environ["LOCAL_RANK"] = str(device.index or 0)
+    # DeepSpeed calls the older names of collectives that PyTorch has renamed, and warns at each call.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+_tensor` is deprecated", FutureWarning)
+    import deepspeed  # noqa: PLC0415 - not before DS_ACCELERATOR is set
+
+    # It would compile its own all-reduce between the CPU ranks of a node; gloo has one.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = torch.distributed.get_backend()
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)

@@ -1,0 +1,164 @@
+"""A model under DeepSpeed: how it comes to life, sharded or whole, and how it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import deepspeed
+import torch
+from torch import nn
+from transformers.models.opt.modeling_opt import OPTDecoderLayer
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
+from pytest_llmbench.engines.deepspeed.ranks import flat_adamw
+from pytest_llmbench.workloads.rank.fed import Fed
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+
+_STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
+DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What every model of a run is made from.
+
+    Attributes:
+        rank_batch: sequences per step of this rank.
+        seed: of all initial values.
+        fed: counts what is trained on.
+    """
+
+    recipe: Recipe
+    options: DeepSpeedOptions
+    device: torch.device
+    rank: int
+    rank_batch: int
+    seed: int
+    fed: Fed = field(default_factory=Fed)
+
+    @property
+    def stage(self) -> int:
+        """The stage of ZeRO, 0 to 3."""
+        return _STAGE[self.recipe.parallelism.sharding]
+
+    def deepspeed(self) -> dict[str, Any]:
+        """What DeepSpeed calls its config."""
+        recipe = self.recipe
+        config: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": recipe.micro_batch_size,
+            "gradient_accumulation_steps": self.rank_batch // recipe.micro_batch_size,
+            "gradient_clipping": recipe.optimizer.clip_grad_norm,
+            "zero_optimization": {"stage": self.stage},
+            "steps_per_print": None,
+        }
+        if recipe.precision == "bf16":
+            config["bf16"] = {"enabled": True}
+        if recipe.precision == "fp16":
+            config["fp16"] = {"enabled": True, "loss_scale": self.options.loss_scale}
+        return config
+
+    @contextmanager
+    def construction(self) -> Iterator[None]:
+        """Let models that are built in a `with` block have the recipe's precision and place, never more of it."""
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(DTYPE[self.recipe.precision])
+        try:
+            if self.stage == 3:
+                with deepspeed.zero.Init(config_dict_or_path=self.deepspeed()):
+                    yield
+            else:
+                with self.device:
+                    yield
+        finally:
+            torch.set_default_dtype(default)
+
+
+class ZeroModel:
+    """A model that is trained.
+
+    Args:
+        setup: the run.
+        model: built within `setup.construction()`; parameters that want no gradient stay as they are.
+        peak_learning_rate: of the recipe's schedule.
+    """
+
+    def __init__(self, setup: Setup, model: nn.Module, peak_learning_rate: float) -> None:
+        self._setup = setup
+        settings = setup.recipe.optimizer
+        self._schedule = settings.model_copy(update={"learning_rate": peak_learning_rate})
+        flat = flat_adamw.USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
+        self._optimizer: torch.optim.Optimizer = (flat_adamw.FlatAdamW if flat else torch.optim.AdamW)(
+            [parameter for parameter in model.parameters() if parameter.requires_grad],
+            # DeepSpeed takes a step without a gradient to make the optimizer's state: it must change nothing.
+            lr=0.0,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.engine: Any
+        self.engine, *_ = deepspeed.initialize(
+            model=model, optimizer=self._optimizer, config=setup.deepspeed(), dist_init_required=False
+        )
+        if flat:
+            self.engine.optimizer.overflow_checker = flat_adamw.NormTells()
+        for state in self._optimizer.state.values():  # nor must that step count as the first one
+            state["step"].zero_()
+        self.grad_norm: torch.Tensor | float = 0.0
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """All of the model's, trained or frozen, but for updates of low rank; sharded ones may be empty here."""
+        return [weight for name, weight in self.engine.module.named_parameters() if ".lora_" not in name]
+
+    @property
+    def layers(self) -> int:
+        """How many it has."""
+        return sum(isinstance(module, OPTDecoderLayer) for module in self.engine.module.modules())
+
+    def generating(self) -> AbstractContextManager[Any]:
+        """Hold a sharded model whole for a `with` block, as far as the recipe wants that: a pass per token is many."""
+        if self._setup.stage == 3 and self._setup.options.gather_to_generate:
+            whole_model: AbstractContextManager[Any] = deepspeed.zero.unwrap_model_for_generation(self.engine)
+            return whole_model
+        return nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of one micro batch's mean loss to that of the step."""
+        self.engine.backward(loss)
+
+    def step(self, number: int) -> None:
+        """Count a micro batch; after the last of 1-based step `number` change the weights and set `grad_norm`.
+
+        That is the L2 norm of the whole gradient of all ranks before clipping.
+        """
+        last = self.engine.is_gradient_accumulation_boundary()
+        plain = self._setup.stage == 0 and self._setup.recipe.precision == "fp32"
+        if last and plain:  # then DeepSpeed clips with a function of PyTorch and tells nobody what it found
+            gradients = [parameter.grad for parameter in self.engine.module.parameters() if parameter.grad is not None]
+            self.grad_norm = nn.utils.get_total_norm(gradients)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._schedule, number, self._setup.recipe.steps)
+        self.engine.step()
+        if last and not plain:
+            self.grad_norm = self.engine.get_global_grad_norm()
+
+
+def frozen(setup: Setup, model: nn.Module) -> nn.Module:
+    """Return a model that is only asked, never trained; a sharded one fetches what it needs."""
+    model.eval().requires_grad_(requires_grad=False)
+    if setup.stage < 3:
+        return model
+    engine: nn.Module
+    engine, *_ = deepspeed.initialize(model=model, config=setup.deepspeed(), dist_init_required=False)
+    engine.eval()
+    return engine
+
+
+def whole(parameter: nn.Parameter) -> Any:
+    """Gather a parameter that may be sharded for a `with` block; what rank 0 writes there is everyone's."""
+    return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)

@@ -1,0 +1,1 @@
+"""Engine deepspeed_chat: DeepSpeed-Chat's training scripts as a command."""

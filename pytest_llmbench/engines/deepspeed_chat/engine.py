@@ -1,0 +1,211 @@
+"""DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which says its speed.
+
+The fork's `main.py` says how fast it was once, at its end, and newer versions of DeepSpeed log no step at all. So what
+the log says of the whole run is held against itself and the recipe.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks, ClaimName
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.engines import training as _training
+from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
+from pytest_llmbench.engines.deepspeed_chat import claims as deepspeed_claims
+from pytest_llmbench.engines.deepspeed_chat import eval_batch
+from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, parse, reader
+from pytest_llmbench.engines.deepspeed_chat.stages import (
+    MAIN,
+    TRAINING,
+    DeepSpeedChatOptions,
+    arguments,
+    launcher_args,
+    lora_of,
+    parameters_of,
+    rules,
+    timed_steps,
+    variables,
+)
+from pytest_llmbench.engines.external import External, fill, flags
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.findings import skipped
+from pytest_llmbench.judging.statistics import Measurement, Statistic
+from pytest_llmbench.readers.items import Item, Needles, Parse, Said, Skipped
+
+# Execution time and throughput are printed with four decimals.
+_ROUNDING = 0.5e-4
+# How far a step's rate may be from its latency, by the way in which both are computed.
+_CLOCKS = 1e-3
+_SHORT = "its epochs ended before its steps; give more of them (num_train_epochs), or fewer steps"
+
+
+_OF_ONE_MODEL: tuple[ClaimName, ...] = (
+    "activation_checkpointing",
+    "bf16",
+    "fp16",
+    "global_batch_size",
+    "micro_batch_size",
+    "lora",
+    "parameters_of_rank",
+    "sequence_length",
+    "sharding",
+)
+
+
+class DeepSpeedChat(External):
+    """See `base.Engine`."""
+
+    name = "deepspeed_chat"
+    proof = "the line `Throughput:`, printed once after the last step"
+    options = DeepSpeedChatOptions
+    needles = Needles((*NEEDLES, *deepspeed_claims.SKIPPED), deepspeed_claims.NEEDLES)
+    log_per_run = True
+
+    def __init__(self) -> None:
+        self.statistics = _STATISTICS
+        self.evaluate = _evaluate
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        where, spread = f"recipe {recipe.name}", recipe.parallelism
+        if spread.model_parallel_size > 1:
+            yield f"{where}: DeepSpeed-Chat has no tensor or pipeline parallelism"
+        if spread.activation_checkpointing == "selective":
+            yield f"{where}: DeepSpeed-Chat checkpoints none or full, not selective"
+        if recipe.precision != "fp16":
+            yield f"{where}: DeepSpeed-Chat trains in fp16, not {recipe.precision}"
+        yield from rules(recipe).problems(recipe, options_of(recipe, DeepSpeedChatOptions).arguments)
+        if timed_steps(recipe) < 1:
+            yield f"{where}: {recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
+        if recipe.samples_per_step != topology.world_size * recipe.micro_batch_size:
+            yield (
+                f"{where}: its steps are micro batches, so that a step has {recipe.micro_batch_size} samples of each "
+                f"of {topology.world_size} ranks ({topology}), not {recipe.samples_per_step} in all: give "
+                "gradient_accumulation_steps: 1"
+            )
+
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - it is so for all
+        """Say that none does: updates of low rank, rewards of pairs, generation; and opt-350m's narrower embedding."""
+        return "DeepSpeed-Chat may train part of the weights, on pairs, or on what the model wrote"
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its model
+        """Say what its log prints; of step 3, which has four models, nobody can say what is said of which."""
+        if options_of(recipe, DeepSpeedChatOptions).step == 3:
+            return dict.fromkeys(_OF_ONE_MODEL)
+        return {"parameters_of_rank": parameters_of(recipe), "lora": lora_of(recipe)}
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
+        """Build the commands: the log begins with the hostfile, as Lambda's evaluator wants it; then `deepspeed`."""
+        options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
+        main = fill("{root}/", place, where) + MAIN[options.step]
+        through = None if options.through is None else fill(options.through, place, where)
+        head = 'cat "$LLMBENCH_HOSTFILE" && echo'
+        commands = [Command(launcher="once", argv=(head,), shell=True, bare=True)]  # noqa: S604 - a script's line
+        env = {} if through is None else {"MAIN": main}
+        if topology.nodes > 1:
+            file = str(place.folder / "deepspeed_env")
+            shell = f"{variables(place, env)} > {shlex.quote(file)}"
+            commands.append(Command(launcher="once", argv=(shell,), shell=True, env=env))  # noqa: S604 - a script's line
+            env = {**env, "DS_ENV_FILE": file}
+        commands.append(
+            Command(
+                launcher="deepspeed",
+                argv=(through or main, *flags(arguments(recipe, place))),
+                launcher_args=launcher_args(options, topology, place),
+                env=env,
+                folder=f"{place.environment.root}/{TRAINING}",
+            )
+        )
+        return Script(commands=tuple(commands), notes=options.notes)
+
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
+        """Read what one line of its log says of the training."""
+        return deepspeed_claims.said(text)
+
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line by itself."""
+        return parse(text)
+
+    def dialect(self) -> Parse:
+        """Return a reader that numbers steps over all epochs."""
+        return reader()
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read what was logged so far; that its epochs ended before its steps, it says itself."""
+        series, timed = super().read(folder, recipe), timed_steps(recipe)
+        steps = series.totals.get("execution_steps", timed)
+        short = None if steps >= timed else f"it timed {steps:g} steps where the recipe has {timed}: {_SHORT}"
+        return series.model_copy(update={"short": short})
+
+    def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
+        """Count `max_seq_len` tokens to a sample of step 1, padding included; of a pair or an episode nobody says."""
+        return super().tokens_of(step, recipe) if options_of(recipe, DeepSpeedChatOptions).step == 1 else None
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        """Yield where its last lines contradict each other or the recipe."""
+        said = [series.totals.get(name) for name in ("execution_time_s", "execution_steps", "throughput_samples_per_s")]
+        seconds, steps, rate = said
+        if seconds is None or steps is None or rate is None:
+            yield "its log has no line `Execution time:` followed by `Throughput:`: nothing says how fast it was"
+            return
+        timed = timed_steps(recipe)
+        if steps != timed:
+            yield f"it timed {steps:g} steps where the recipe has {timed}"
+        samples = recipe.micro_batch_size * topology.world_size * steps
+        if abs(rate * seconds - samples) > _ROUNDING * (rate + seconds) + 1e-9 * samples:
+            yield (
+                f"{rate:g} samples/s over {seconds:g} s are {rate * seconds:.6g} samples, where {steps:g} steps of "
+                f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
+            )
+        yield from agreement.steady(series.steps, topology)
+        timed_lines = [step for step in series.steps if step.step >= recipe.steps - timed]
+        yield from agreement.lasted(timed_lines, topology, seconds)
+        yield from agreement.no_slower(series, topology)
+        yield from agreement.product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
+        yield from skipped.too_many(recipe, series)
+        yield from _training.by_heart(series)
+        # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.
+        logged = [step.seconds for step in series.steps if step.seconds is not None]
+        due = median(logged) * steps if logged else seconds
+        if not due / 2 <= seconds <= due * 2:
+            yield f"{steps:g} steps in {seconds:g} s, where the steps it logged take {median(logged):.3g} s each"
+
+
+def _evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
+    """Write the file of Lambda's evaluator; a run without a log has a row all the same, where that one has none."""
+    rows = [
+        eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
+        else eval_batch.LogRow(log.path, log.hosts, None, success=False)
+        for log in logs
+    ]  # fmt: skip
+    return eval_batch.as_csv(rows)
+
+
+def _counted_work(m: Measurement) -> float | None:
+    seconds, rate = m.totals.get("execution_time_s"), m.totals.get("throughput_samples_per_s")
+    if seconds is None or rate is None:
+        return None
+    return 100.0 * seconds * rate / (m.recipe.samples_per_step * timed_steps(m.recipe))
+
+
+_STATISTICS: Mapping[str, Statistic] = {
+    "reported_throughput": Statistic(
+        unit="samples/s",
+        rule="the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
+        compute=lambda m: m.totals.get("throughput_samples_per_s"),
+        speed="samples_per_s",
+    ),
+    "counted_work": Statistic(
+        unit="%",
+        rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)",
+        compute=_counted_work,
+    ),
+}
+
+ENGINE = DeepSpeedChat()

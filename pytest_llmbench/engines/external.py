@@ -1,0 +1,150 @@
+"""What engines share whose framework is a command: it is started by a script and known by its log alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_llmbench.core.recipe.environments import fill_in
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.schema import NoOptions, Strict
+from pytest_llmbench.engines.base import Evaluate, Place, Script
+from pytest_llmbench.judging.statistics import Statistic
+from pytest_llmbench.readers.items import EVERY_LINE, Item, Needles, Parse, Said, Skipped
+from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
+
+# What the driver of a run writes, relative to the run's folder.
+OUTPUT = "logs/output.log"
+
+
+class External(ABC):
+    """See `base.Engine`. An engine adds its name, its options, its script and its dialect.
+
+    Attributes:
+        needles: of the dialect and the claims: other lines may be left out. Without any, every line is read.
+        logs: patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
+    """
+
+    name: str
+    proof: str
+    kind: Literal["ranks", "command"] = "command"
+    options: type[Strict] = NoOptions
+    statistics: Mapping[str, Statistic] = {}
+    log_per_run = False
+    evaluate: Evaluate | None = None
+    needles: Needles = EVERY_LINE
+    logs: tuple[str, ...] = (OUTPUT, "*.log", "*.out", "*.err", "*.txt")
+
+    @abstractmethod
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
+        """Build the commands of a run."""
+
+    @abstractmethod
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line of the framework's log, without what launchers put before it.
+
+        Raises:
+            Unreadable: it looks like a step and is none.
+        """
+
+    def dialect(self) -> Parse:
+        """Return what reads the lines of one log, given in order. Without memory of the lines before, it is `parse`."""
+        return self.parse
+
+    def claims(self, text: str) -> Iterable[Said | Skipped]:  # noqa: ARG002 - an engine whose framework prints some reads them
+        """Read what one line says of the training itself; nothing."""
+        return ()
+
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
+        """Say that every recipe trains the whole decoder on every token."""
+        return None
+
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Say whether nothing speaks against it."""
+        return self.uncounted(recipe) is None
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - an engine that knows more says it
+        """Ask for what the recipe's own fields say, and nothing else."""
+        return {}
+
+    def missing(self) -> str | None:
+        """Nothing is needed in this process: the framework has an environment of its own."""
+        return None
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        size = recipe.parallelism.model_parallel_size
+        if topology.world_size % size:
+            yield (
+                f"recipe {recipe.name}: {topology.world_size} ranks ({topology}) do not divide into copies of the "
+                f"model of {size} ranks each (tensor {recipe.parallelism.tensor} × pipeline "
+                f"{recipe.parallelism.pipeline})"
+            )
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read what was logged so far, and fill in what the recipe knows and no line says."""
+        files = [folder] if folder.is_file() else log_files(folder, self.logs)
+        series = read_log(files, self.dialect(), self.claims, self.needles)
+        steps = tuple(step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
+        interval = series.log_interval or _log_interval(recipe)
+        return series.model_copy(update={"steps": steps, "log_interval": interval})
+
+    def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
+        """Count the tokens of a step; where no line says how many, a sample is a sequence of the recipe's length."""
+        if step.tokens is not None or step.samples is None:
+            return step.tokens
+        return step.samples * recipe.sequence_length
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+        """Yield what in a finished log contradicts itself or the recipe; nothing, unless an engine knows more."""
+        yield from ()
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002
+        """Expect nothing of ranks: none is ours."""
+        return None
+
+    def progress(self, folder: Path) -> Progress | None:
+        """Read the end of the output."""
+        return last_step(folder / OUTPUT, self.dialect())
+
+    def laggards(self, folder: Path) -> str:
+        """Quote the last line of the output: nothing else is known of the ranks."""
+        words = last_words(folder / OUTPUT)
+        return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
+
+
+def _log_interval(recipe: Recipe) -> int | None:
+    """After how many steps each the framework is told to log; None where the recipe's arguments do not say."""
+    arguments = recipe.options.get("arguments")
+    told = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
+    return (int(told) or None) if told.isdecimal() else None
+
+
+def fill(text: str, place: Place, where: str) -> str:
+    """Replace `{root}`, `{data}` and the environment's other names, and `{run}` by the run's folder.
+
+    Raises:
+        ConfigError: the environment says nothing of a name.
+    """
+    return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
+
+
+def flags(arguments: Mapping[str, Any]) -> list[str]:
+    """Write arguments as a command line has them: `True` is a bare flag, `False` and `None` are left out.
+
+    A list is one flag with several words.
+    """
+    words: list[str] = []
+    for name, value in arguments.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        if value is not True:
+            words += map(str, value) if isinstance(value, list | tuple) else [str(value)]
+    return words

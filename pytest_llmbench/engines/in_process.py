@@ -1,0 +1,97 @@
+"""What engines share whose ranks are our own processes: their step logs say everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.series import Progress, StepSeries
+from pytest_llmbench.core.schema import NoOptions, Strict
+from pytest_llmbench.engines.base import Evaluate, Place, RankTask
+from pytest_llmbench.judging.statistics import Statistic, judged_steps
+from pytest_llmbench.readers.steps.standing import laggards, last_step
+from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.readers.steps.telemetry import read_telemetry
+
+
+class InProcess:
+    """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`.
+
+    Attributes:
+        entry: what every rank runs, `package.module:function`.
+        packages: what must be installed: distribution by import name.
+        extra: the extra of this package that brings them.
+    """
+
+    name: str
+    entry: str
+    packages: Mapping[str, str]
+    extra: str
+    kind: Literal["ranks", "command"] = "ranks"
+    options: type[Strict] = NoOptions
+    statistics: Mapping[str, Statistic] = {}
+    proof = "the end event of every rank's step log"
+    log_per_run = False
+    evaluate: Evaluate | None = None
+
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
+        """Say that every recipe trains the whole decoder on every token."""
+        return None
+
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Say whether nothing speaks against it."""
+        return self.uncounted(recipe) is None
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - our own ranks count for themselves
+        """Ask for what the recipe's own fields say, and nothing else."""
+        return {}
+
+    def missing(self) -> str | None:
+        """Say how to install what this process lacks, or None when everything is there."""
+        absent = [package for module, package in self.packages.items() if not _installed(module)]
+        if not absent:
+            return None
+        return f"engine {self.name} needs {', '.join(absent)}: pip install 'pytest-llmbench[{self.extra}]'"
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask:  # noqa: ARG002 - each rank knows
+        """Build what each rank runs: the recipe says everything else."""
+        return RankTask(entry=self.entry, config=recipe.model_dump(mode="json"), env=self.env(recipe))
+
+    def env(self, recipe: Recipe) -> Mapping[str, str]:  # noqa: ARG002 - an engine that needs some says which
+        """Environment variables that the framework reads before a rank can set them."""
+        return {}
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read what the ranks logged so far, and what their GPUs did in the judged steps."""
+        series = read_steps(folder)
+        watched = read_telemetry(folder, judged_steps(recipe, series.steps))
+        return series.model_copy(update={"telemetry": watched})
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+        """Yield nothing: our own log has no more to say than every log is asked."""
+        yield from ()
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002 - an engine knows more
+        """Expect nothing in particular."""
+        return Expected()
+
+    def progress(self, folder: Path) -> Progress | None:
+        """Read the end of rank 0's log."""
+        return last_step(folder)
+
+    def laggards(self, folder: Path) -> str:
+        """Compare what the ranks say they are doing."""
+        return laggards(folder)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it is not there either
+        return False

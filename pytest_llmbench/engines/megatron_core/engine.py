@@ -1,0 +1,142 @@
+"""Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `workloads.megatron_core.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.engines.base import options_of
+from pytest_llmbench.engines.in_process import InProcess
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, padded_vocabulary
+from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.judging.language_losses import expected_of
+
+
+class MegatronCoreEngine(InProcess):
+    """See `base.Engine`."""
+
+    name = "megatron_core"
+    entry = "pytest_llmbench.engines.megatron_core.ranks.run:train"
+    packages = {"torch": "PyTorch", "megatron.core": "Megatron-Core"}  # noqa: RUF012 - nobody writes to it
+    extra = "megatron"
+    options: type[Strict] = MegatronCoreOptions
+
+    def env(self, recipe: Recipe) -> Mapping[str, str]:
+        """Have the device start kernels in the order in which they are asked for, where that hides communication.
+
+        What tensor-parallel ranks send by NCCL in a backward pass overlaps the product after it only then. With other
+        layouts, and with copies, it would keep apart what should overlap.
+        """
+        by_nccl = recipe.parallelism.tensor > 1 and recipe.options.get("collectives") != "copies"
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if by_nccl else {}
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected:
+        """Say what its ranks are to show of this training; all of them say the mean loss of all copies."""
+        model = recipe.model
+        padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
+        rows = padding if options_of(recipe, MegatronCoreOptions).pad_vocabulary else 0
+        number = parameters(model, recipe.sequence_length) + rows * model.hidden_size
+        return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        where = f"recipe {recipe.name}"
+        layout = [f"{where}: {problem}" for problem in (*_ranks(recipe, topology), *_shares(recipe))]
+        yield from layout
+        if not layout:
+            yield from batch_problem(recipe, topology)
+            yield from (f"{where}: {problem}" for problem in _schedule(recipe, topology))
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        yield from (f"{where}: {problem}" for problem in _unsupported(recipe))
+        try:
+            options = options_of(recipe, MegatronCoreOptions)
+        except ConfigError as error:
+            yield from str(error).splitlines()
+            return
+        yield from (f"{where}: {problem}" for problem in _contradictions(recipe, options))
+        if options.collectives == "copies":
+            yield from (f"{where}: {problem}" for problem in _cannot_copy(recipe, options, topology))
+
+
+def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    layout = recipe.parallelism
+    if topology.world_size % layout.model_parallel_size:
+        yield (
+            f"{topology.world_size} ranks ({topology}) do not divide into copies of the model on tensor "
+            f"{layout.tensor} × pipeline {layout.pipeline} = {layout.model_parallel_size} ranks"
+        )
+    if layout.virtual_pipeline > 1 and layout.pipeline == 1:
+        yield f"virtual_pipeline {layout.virtual_pipeline} interleaves the stages of a pipeline; there is one stage"
+    if layout.sequence and layout.tensor == 1:
+        yield "sequence splits the sequence over the ranks of tensor; there is one: say sequence: false"
+
+
+def _shares(recipe: Recipe) -> Iterator[str]:
+    layout, model = recipe.parallelism, recipe.model
+    shared = {"attention_heads": model.attention_heads}
+    if layout.sequence:
+        shared["sequence_length"] = recipe.sequence_length
+    for what, number in shared.items():
+        if number % layout.tensor:
+            yield f"{what} {number} does not divide by tensor {layout.tensor}"
+    if model.layers % (layout.pipeline * layout.virtual_pipeline):
+        chunks = f" × virtual_pipeline {layout.virtual_pipeline}" if layout.virtual_pipeline > 1 else ""
+        yield f"{model.layers} layers do not divide by pipeline {layout.pipeline}{chunks}"
+
+
+def _schedule(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    layout = recipe.parallelism
+    copies = topology.world_size // layout.model_parallel_size
+    micro_batches = recipe.samples_per_step // (copies * recipe.micro_batch_size)
+    if layout.virtual_pipeline > 1 and micro_batches % layout.pipeline:
+        yield (
+            f"the interleaved schedule needs a multiple of pipeline {layout.pipeline} micro batches per step; "
+            f"there are {micro_batches} on {copies} copies of the model"
+        )
+
+
+def _unsupported(recipe: Recipe) -> Iterator[str]:
+    if recipe.parallelism.sharding in {"gradients", "full"}:
+        yield (
+            f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: say optimizer, or "
+            "spread the model by tensor and pipeline; engine torch shards full"
+        )
+    if recipe.optimizer.decay != "linear":
+        yield "engine megatron_core decays the learning rate linearly only"
+
+
+def _contradictions(recipe: Recipe, options: MegatronCoreOptions) -> Iterator[str]:
+    layout = recipe.parallelism
+    if not options.pad_vocabulary and recipe.model.vocab_size % layout.tensor:
+        size = recipe.model.vocab_size
+        yield f"vocab_size {size} does not divide by tensor {layout.tensor}: say pad_vocabulary: true"
+    if layout.activation_checkpointing == "selective" and options.attention != "unfused":
+        yield (
+            f"selective checkpointing recomputes the attention, which attention {options.attention} does by itself: "
+            "say activation_checkpointing: none, or options: {attention: unfused, fusion: none}"
+        )
+    if options.attention == "unfused" and options.fusion != "none":
+        yield f"attention unfused is part of Megatron-Core's own layer, not of fusion {options.fusion}: say none"
+    if options.fusion == "layer" and layout.tensor > 1:
+        yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: say fusion: pointwise"
+    if options.fusion == "layer" and recipe.model.positions != "learned":
+        yield f"fusion layer knows no positions {recipe.model.positions}: say fusion: pointwise"
+
+
+def _cannot_copy(recipe: Recipe, options: MegatronCoreOptions, topology: Topology) -> Iterator[str]:
+    layout = recipe.parallelism
+    if not layout.sequence or options.fusion != "pointwise":
+        yield "options.collectives: copies is for sequence: true with fusion: pointwise; nccl is for all"
+    if topology.ranks_per_node % layout.tensor:
+        yield (
+            "options.collectives: copies is for tensor-parallel ranks of one node, and of "
+            f"{topology.ranks_per_node} on each node, tensor {layout.tensor} has some on two; nccl is for all"
+        )
+
+
+ENGINE = MegatronCoreEngine()

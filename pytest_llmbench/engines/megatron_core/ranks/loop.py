@@ -1,0 +1,119 @@
+"""The training loop of engine megatron_core; its step is Megatron-Core's schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import get_attr_wrapped_model
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
+from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE
+from pytest_llmbench.engines.megatron_core.ranks.optimizer import fused_step
+from pytest_llmbench.engines.megatron_core.ranks.training import MegatronTraining, prepare, trained
+from pytest_llmbench.workloads.rank.step_clock import StepClock
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import attention, matmul
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import batch
+
+
+def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log: StepLog) -> None:
+    """Train a recipe within the process group that is there.
+
+    Raises:
+        ConfigError: the recipe does not divide over the ranks, or its data cannot be used.
+    """
+    training = prepare(recipe, options, device)
+    log.phase(0, "matmul")
+    log.matmul(matmul.measure(device, DTYPE[recipe.precision]))
+    with nullcontext() if options.attention == "unfused" else attention.kernel(recipe, options.attention, device):
+        _loop(training, log)
+
+
+def _loop(training: MegatronTraining, log: StepLog) -> None:
+    clock = StepClock(log, training.device, fed=training.fed)
+    clock.start()
+    for step in range(1, training.recipe.steps + 1):
+        loss = _forward_backward(training, log, step)
+        log.phase(step, "optimizer")
+        norm = _update(training, step)
+        clock.step(_mean_over_copies(training, loss), norm)
+    clock.finish()
+    log.training(trained(training))
+
+
+def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> torch.Tensor:
+    """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank that does not know it."""
+    recipe = training.recipe
+    starts = range(0, training.copy_batch, recipe.micro_batch_size)
+    first = (step - 1) * recipe.samples_per_step + training.copy * training.copy_batch
+    for chunk in training.chunks:
+        chunk.zero_grad_buffer()
+    training.optimizer.zero_grad()
+    losses = get_forward_backward_func()(
+        forward_step_func=partial(_forward, training, partial(log.phase, step)),
+        data_iterator=[enumerate((first + start for start in starts), start=1) for _ in training.chunks],
+        model=training.chunks,
+        num_microbatches=len(starts),
+        seq_length=recipe.sequence_length,
+        micro_batch_size=recipe.micro_batch_size,
+        forward_only=False,
+    )
+    if not training.speaks:
+        return torch.zeros((), device=training.device)
+    return torch.stack(losses).mean()
+
+
+def _sees_tokens(chunk: Any) -> bool:
+    return any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process"))
+
+
+def _forward(
+    training: MegatronTraining, enter: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
+    """One micro batch through one chunk, as the schedule asks for it: the output, and how it becomes a loss."""
+    micro_batch, first = next(micro_batches)
+    inputs = targets = positions = None
+    if _sees_tokens(chunk):
+        enter("data", micro_batch)
+        inputs, targets = batch(training.tokens, first, training.recipe.micro_batch_size, training.device)
+        inputs, positions = training.fed.take(inputs), training.positions
+    enter("forward", micro_batch)
+    output = chunk(inputs, positions, None, labels=targets)
+    output.register_hook(lambda _: enter("backward", micro_batch))
+    return output, _mean_loss
+
+
+def _mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss to go back from, and the same to keep."""
+    loss = losses.float().mean()
+    return loss, loss.detach().clone()
+
+
+def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
+    """Take the optimizer's step; returns the gradient's norm before clipping, maybe on the device."""
+    settings = training.recipe.optimizer
+    for group in training.optimizer.param_groups:
+        group["lr"] = learning_rate(settings, step, training.recipe.steps)
+        # Megatron-Core says which parameters decay; what would obey is its scheduler, which is not used here.
+        group["weight_decay"] = settings.weight_decay * group["wd_mult"]
+    if training.options.fused_optimizer:
+        norm = fused_step(training.optimizer, training.recipe.optimizer.clip_grad_norm, training.device)
+    else:
+        _, norm, _ = training.optimizer.step()
+    # A step whose fp16 gradients overflow is left out, and the norm with it.
+    return math.inf if norm is None else norm
+
+
+def _mean_over_copies(training: MegatronTraining, loss: torch.Tensor) -> torch.Tensor:
+    """Let every rank know the mean of the copies' losses; the ranks that do not know their copy's give 0."""
+    dist.all_reduce(loss)
+    return loss / training.copies

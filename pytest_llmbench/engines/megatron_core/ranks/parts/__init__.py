@@ -1,0 +1,1 @@
+"""Parts of Megatron-Core's layer: attention, matrix products, pointwise kernels."""

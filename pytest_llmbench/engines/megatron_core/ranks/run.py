@@ -1,0 +1,39 @@
+"""Where every rank of engine megatron_core starts."""
+
+from __future__ import annotations
+
+import os
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
+from pytest_llmbench.workloads import cuda_on_cpu
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_group
+from pytest_llmbench.workloads.rank.steplog import StepLog
+
+
+def train(context: RankContext, log: StepLog) -> None:
+    """Train the recipe that is `context.config` with Megatron-Core and log every step, as `workloads.torch.run` does.
+
+    Raises:
+        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        RunError: the ranks do not find each other, or a rank has no GPU.
+    """
+    recipe = validate(Recipe, context.config, "recipe")
+    options = validate(MegatronCoreOptions, recipe.options, "options")
+    _join(context, recipe)
+    with process_group(context, recipe.deadlines.meeting_s) as device:
+        limit_threads(device)
+        from pytest_llmbench.engines.megatron_core.ranks.loop import run  # noqa: PLC0415 - it imports Megatron-Core: after _join
+
+        run(recipe, options, device, log)
+
+
+def _join(context: RankContext, recipe: Recipe) -> None:
+    """Settle what Megatron-Core finds when it is imported."""
+    if not recipe.compile:
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    if context.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # or it would put its tensors on a GPU that is there
+        cuda_on_cpu.install()

@@ -1,0 +1,110 @@
+"""Initial values of Megatron-Core's model that depend on the seed alone: `workloads.torch.decoder`'s, in its layout.
+
+Megatron-Core's own initialisation differs with the number of stages, and on GPUs with the tensor-parallel ranks too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from torch import nn
+from torch.nn import functional
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.engines.torch.ranks import decoder
+
+# Names of the matrices, theirs to ours; a norm's and a bias's values are equal in both from the start.
+_OUTSIDE = {
+    "embedding.word_embeddings.weight": "tokens.weight",
+    "embedding.position_embeddings.weight": "positions.weight",
+    "output_layer.weight": "tokens.weight",  # the last stage's copy of the tied embedding
+}
+_IN_LAYER = {
+    "self_attention.linear_qkv.weight": "qkv.weight",
+    "self_attention.linear_proj.weight": "attention_out.weight",
+    "mlp.linear_fc1.weight": "mlp_in.weight",
+    "mlp.linear_fc2.weight": "mlp_out.weight",
+}
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+
+
+def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device, seed: int) -> None:
+    """Fill this rank's part of every matrix in place with the values that engine torch starts from.
+
+    Args:
+        chunks: bare `GPTModel`s of this rank.
+        recipe: what they were built from.
+        device: where matrices are drawn, whole and one at a time.
+        seed: of the values.
+    """
+    homes: dict[str, list[nn.Parameter]] = {}
+    for chunk in chunks:
+        for name, parameter in chunk.named_parameters():
+            if parameter.dim() > 1:
+                homes.setdefault(_our_name(chunk, name), []).append(parameter)
+
+    def settle(name: str, whole: torch.Tensor) -> None:
+        for parameter in homes[name]:
+            parameter.copy_(_share(_in_their_order(name, whole, recipe.model.attention_heads), parameter))
+
+    with torch.device("meta"):
+        source = _OneAtATime(recipe, device, homes, settle)
+    decoder.initialise(source, seed)
+
+
+class _OneAtATime(decoder.Decoder):
+    """A decoder whose wanted matrices come to life one after the other, and are given away when filled."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        wanted: Collection[str],
+        settle: Callable[[str, torch.Tensor], None],
+    ) -> None:
+        super().__init__(recipe.model, recipe.sequence_length, activation_checkpointing=False)
+        self._device, self._wanted, self._settle = device, wanted, settle
+
+    def named_parameters(self, *args: Any, **named: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield all in order; of those nobody wants, a stand-in of one dimension, which costs nothing to fill."""
+        for name, parameter in super().named_parameters(*args, **named):
+            if name not in self._wanted:
+                yield name, nn.Parameter(torch.empty(0))
+                continue
+            whole = nn.Parameter(torch.empty_like(parameter, device=self._device))
+            yield name, whole
+            self._settle(name, whole)
+
+
+def _our_name(chunk: nn.Module, name: str) -> str:
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        return _OUTSIDE[name]
+    layer: Any = chunk.get_submodule(f"decoder.layers.{match[1]}")
+    return f"blocks.{layer.layer_number - 1}.{_IN_LAYER[match[2]]}"
+
+
+def _in_their_order(name: str, whole: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of query, key and value, which we keep apart, are together head by head in Megatron-Core."""
+    if not name.endswith("qkv.weight"):
+        return whole
+    return whole.view(3, heads, -1, whole.shape[1]).transpose(0, 1).reshape(whole.shape)
+
+
+def _share(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
+    """This tensor-parallel rank's part of a matrix, as Megatron-Core marks it on the parameter; 0 beyond its rows."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return _padded(whole, parameter.shape[0])
+    ranks: int = parallel_state.get_tensor_model_parallel_world_size()
+    rank: int = parallel_state.get_tensor_model_parallel_rank()
+    if parameter.partition_dim == 0:
+        whole = _padded(whole, parameter.shape[0] * ranks)
+    return whole.chunk(ranks, dim=parameter.partition_dim)[rank]
+
+
+def _padded(whole: torch.Tensor, rows: int) -> torch.Tensor:
+    return functional.pad(whole, (0, 0, 0, rows - whole.shape[0]))

@@ -1,0 +1,1 @@
+"""Engine megatron_lm: Megatron-LM's pretrain_gpt.py as a command."""

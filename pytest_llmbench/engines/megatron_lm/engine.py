@@ -1,0 +1,261 @@
+"""Megatron-LM's `pretrain_gpt.py`, as JSC's NLP benchmark runs it: torchrun on every node, read by its own log line."""
+
+from __future__ import annotations
+
+import itertools
+import statistics as stats
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.engines import training as _training
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.engines.external import External, fill, flags
+from pytest_llmbench.engines.megatron_lm import events as megatron_events
+from pytest_llmbench.engines.megatron_lm.arguments import asks, rules
+from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
+from pytest_llmbench.engines.overrides import unknown_arguments
+from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.findings import skipped
+from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
+from pytest_llmbench.readers import megatron_claims
+from pytest_llmbench.readers.events import tensorboard
+from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+
+_RATES = {
+    "throughput_per_gpu": "TFLOP/s per GPU",
+    "tflops": "TFLOP/s per GPU",
+    "samples_per_second": "samples/s",
+    "tokens_per_gpu_per_second": "tokens/s per GPU",
+}
+_CHECKPOINTING: Mapping[str, list[str]] = {
+    "none": [],
+    "selective": ["--recompute-activations", "--recompute-granularity", "selective"],
+    "full": ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"],
+}
+
+
+class MegatronLmOptions(Strict):
+    """What only this engine knows.
+
+    Attributes:
+        script: under the environment's `{root}`, or `module:` and a module that runs it.
+        arguments: further arguments of `pretrain_gpt.py`, over those the recipe's own fields give: `true` is a bare
+            flag, `false` takes one away. Text may speak of `{root}`, `{data}`, `{run}`.
+        launcher_args: of torchrun.
+        notes: where this does otherwise than its source, and why.
+    """
+
+    script: str = "pretrain_gpt.py"
+    arguments: Mapping[str, str | int | float | bool] = {}
+    launcher_args: tuple[str, ...] = ("--tee", "3")
+    notes: tuple[str, ...] = ()
+
+
+class MegatronLM(External):
+    """See `base.Engine`."""
+
+    name = "megatron_lm"
+    proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
+    options = MegatronLmOptions
+    needles = Needles(NEEDLES, megatron_claims.NEEDLES)
+
+    def __init__(self) -> None:
+        self.statistics = _STATISTICS
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        yield from super().problems(recipe, topology)
+        yield from batch_problem(recipe, topology)
+        yield from precision_problem(recipe, topology)
+        own = options_of(recipe, MegatronLmOptions).arguments
+        yield from rules(recipe, _given(recipe), own).problems(recipe, own)
+        if recipe.parallelism.sharding not in {"none", "optimizer"}:
+            yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Name the arguments that may change what a step computes."""
+        own = options_of(recipe, MegatronLmOptions).arguments
+        return unknown_arguments(rules(recipe, _given(recipe), own).unknown(own))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its layout
+        """Say what its arguments have its log print."""
+        return asks(recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe))
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002 - torchrun knows
+        """Build the torchrun command."""
+        options = options_of(recipe, MegatronLmOptions)
+        where = f"recipe {recipe.name}: options"
+        script = fill(options.script, place, where)
+        module = script.removeprefix("module:")
+        argv = ("-m", *module.split()) if module != script else (fill("{root}/", place, where) + script,)
+        own = {key: fill(value, place, where) if isinstance(value, str) else value
+               for key, value in options.arguments.items()}  # fmt: skip
+        command = Command(
+            launcher="torchrun",
+            argv=(*argv, *_arguments(recipe, own)),
+            launcher_args=options.launcher_args,
+            folder=place.environment.root,
+        )
+        return Script(commands=(command,), notes=options.notes)
+
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
+        """Read what one line of its log says of the training."""
+        return megatron_claims.said(text)
+
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line of its log."""
+        return parse(text)
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read the log, and hold it against the event files; where it has no step, theirs are the steps.
+
+        That the run was completed is in the log alone.
+        """
+        said = super().read(folder, recipe)
+        events = megatron_events.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
+        if said.steps:
+            differ = megatron_events.disagreements(said, events)
+            first = tuple(itertools.islice(differ, 1))
+            return said.model_copy(update={"contradictions": first, "written": events.written})
+        if not events.steps and not events.unread:
+            return said
+        steps = (step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in events.steps)
+        return said.model_copy(
+            update={
+                "steps": tuple(steps),
+                "first_apart": events.first_apart,
+                "unreadable": (*said.unreadable, *events.unreadable),
+                "unread": said.unread + events.unread,
+                "restarted": said.restarted or events.restarted,
+                "written": events.written,
+            }
+        )
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        """Yield what its counters of bad iterations say, and its event files against it."""
+        yield from series.contradictions
+        nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
+        if nan:
+            yield f"{nan:g} iterations had a loss or a gradient that is not finite"
+        if series.steps and all(step.loss is None for step in series.steps):
+            yield "no line has a loss: every iteration was skipped"
+        yield from agreement.steady(series.steps, topology)
+        yield from agreement.same_work(series.steps, _RATES)
+        yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
+        each = recipe.tokens_per_step / topology.world_size
+        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", each)
+        yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
+        yield from agreement.against_times(series, topology)
+        yield from _training.lost_losses(series)
+        yield from skipped.too_many(recipe, series)
+        yield from _training.by_heart(series)
+        own = options_of(recipe, MegatronLmOptions).arguments
+        if not (own.get("load") or own.get("pretrained-checkpoint")):
+            yield from _training.untrained(recipe, series)
+        if self.counts_flops(recipe):
+            yield from _training.logged_rate(recipe, topology, series)
+
+
+def _given(recipe: Recipe) -> dict[str, Any]:
+    """The arguments that the recipe's own fields give."""
+    model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
+    given: dict[str, Any] = {
+        "tensor-model-parallel-size": spread.tensor,
+        "pipeline-model-parallel-size": spread.pipeline,
+        "num-layers": model.layers,
+        "hidden-size": model.hidden_size,
+        "num-attention-heads": model.attention_heads,
+        "seq-length": recipe.sequence_length,
+        "max-position-embeddings": recipe.sequence_length,
+        "micro-batch-size": recipe.micro_batch_size,
+        "global-batch-size": recipe.global_batch_size,
+        "attention-dropout": model.dropout,
+        "hidden-dropout": model.dropout,
+        "position-embedding-type": "rope" if model.positions == "rope" else "learned_absolute",
+        "sequence-parallel": spread.sequence,
+        "use-distributed-optimizer": spread.sharding == "optimizer",
+        "optimizer": "adam",
+        "adam-beta1": optimizer.betas[0],
+        "adam-beta2": optimizer.betas[1],
+        "adam-eps": optimizer.eps,
+        "lr": optimizer.learning_rate,
+        "lr-decay-style": optimizer.decay,
+        "clip-grad": optimizer.clip_grad_norm,
+        "weight-decay": optimizer.weight_decay,
+        recipe.precision: recipe.precision != "fp32",
+    }
+    if spread.virtual_pipeline > 1:
+        given["num-layers-per-virtual-pipeline-stage"] = model.layers // (spread.pipeline * spread.virtual_pipeline)
+    return given
+
+
+def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
+    given = _given(recipe)
+    if not (own.get("train-iters") or own.get("train-samples")):
+        given["train-iters"] = recipe.steps
+    return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
+
+
+def _but_the_first(steps: Sequence[Step]) -> list[Step]:
+    """Leave out the first logged line, and the line after it where its mean has the first line's steps in it."""
+    return [step for step in steps if step.step - step.interval >= steps[0].step]
+
+
+def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
+    lines = m.steps if all_lines else _but_the_first(m.steps)
+    return _mean(m, [step.seconds for step in lines])
+
+
+def _mean(m: Measurement, said: Sequence[float | None]) -> float | None:
+    """Take the mean of what all lines say; None where one does not, or could not be read."""
+    values = [value for value in said if value is not None]
+    return stats.fmean(values) if values and len(values) == len(said) and not m.unread else None
+
+
+def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
+    return ratio(m.recipe.tokens_per_step, _mean_elapsed(m, all_lines=all_lines))
+
+
+def _time_for_20m(m: Measurement, *, all_lines: bool) -> float | None:
+    return ratio(TOKENS_OF_RECORD, _tokens_per_s(m, all_lines=all_lines))
+
+
+def _tflops(m: Measurement) -> float | None:
+    return _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps])
+
+
+_RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
+_STATISTICS: Mapping[str, Statistic] = {
+    "tokens_per_s_all_lines": Statistic(
+        unit="tokens/s",
+        rule=_RULE.format(lines="all logged lines, as JUBE has it"),
+        compute=lambda m: _tokens_per_s(m, all_lines=True),
+        speed="tokens_per_s",
+    ),
+    "time_for_20m_tokens_all_lines": Statistic(
+        unit="s",
+        rule="20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
+        compute=lambda m: _time_for_20m(m, all_lines=True),
+        speed="seconds_for_20m_tokens",
+    ),
+    "time_for_20m_tokens_without_first_line": Statistic(
+        unit="s",
+        rule="20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
+        compute=lambda m: _time_for_20m(m, all_lines=False),
+        speed="seconds_for_20m_tokens",
+    ),
+    "reported_tflops_per_gpu": Statistic(
+        unit="TFLOP/s/gpu",
+        rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
+        compute=_tflops,
+    ),
+}
+
+ENGINE = MegatronLM()

@@ -1,0 +1,85 @@
+"""The event files of Megatron-LM, written with `--tensorboard-dir`, and what they and its log say differently.
+
+Iterations count from 1. A loss is that of its iteration and comes every `--tensorboard-log-interval`; times come with
+`--log-timers-to-tensorboard`, where the log has a line, as means over the iterations since the line before. Every tag
+has a twin, such as `lm loss vs samples`, that counts samples in place of iterations and says nothing new.
+"""
+
+from __future__ import annotations
+
+import statistics as stats
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.readers import witness
+from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
+from pytest_llmbench.readers.witness import Digits
+
+_SECONDS, _LOSS, _NORM, _BATCH = "iteration-time", "lm loss", "grad-norm", "batch-size"
+# By the words that the log has for the same.
+_REPORTED = {
+    "throughput": "throughput_per_gpu",
+    "learning-rate": "learning_rate",
+    "loss-scale": "loss_scale",
+    "samples vs steps": "consumed_samples",
+}
+_TAGS = (_SECONDS, _LOSS, _NORM, _BATCH, *_REPORTED)
+# The log has 0.1 ms, or 0.0001 s, three decimals of a norm, and a loss that over several iterations is the mean of
+# those that were not skipped.
+_DIGITS = (
+    Digits(name="seconds", what="time in seconds", least=0.51e-4),
+    Digits(name="loss", what="loss", of_one=False),
+    Digits(name="grad_norm", what="gradient norm", least=0.51e-3),
+    Digits(name="samples", what="batch"),
+)
+
+
+def series(source: Path | Iterable[Path]) -> StepSeries:
+    """Read what Megatron-LM logged into a folder's event files, or into the files given: a step for each of its times.
+
+    Without times, there is a step for each loss. What event files never say, such as whether the run was completed, is
+    None.
+    """
+    found = collect(source, _TAGS, first=1)
+    timed = [number for number, said in found.steps.items() if _SECONDS in said]
+    logged = timed or [number for number, said in found.steps.items() if _LOSS in said]
+    apart = _first_is_apart(timed)
+    return found.series(tuple(_made(found, logged, apart=apart)), first_apart=apart)
+
+
+def disagreements(log: StepSeries, events: StepSeries) -> Iterator[str]:
+    """Yield where a log and the event files of the same run do not say the same of an iteration."""
+    logged = {step.step for step in log.steps}
+    lost = [step.step for step in events.steps if step.seconds is not None and step.step not in logged]
+    if lost:
+        yield f"its event file has a time of iteration {lost[0]}, and its log has no such line"
+    yield from witness.disagreements(log.steps, events.steps, _DIGITS)
+
+
+def _first_is_apart(timed: Sequence[int]) -> bool:
+    """Whether iteration 1 has a time of its own that the next one's mean includes, as from core 0.16 on."""
+    regular = len(timed) < 3 or timed[1] == 2 or timed[1] == timed[2] - timed[1]
+    return len(timed) > 1 and timed[0] == 1 and regular
+
+
+def _made(found: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[Step]:
+    before = max(0, 2 * logged[0] - logged[1]) if len(logged) > 1 else 0  # files that begin in the middle of a run
+    for number in logged:
+        said = found.steps[number]
+        yield Step(
+            step=number,
+            interval=max(1, number - before),
+            seconds=said.get(_SECONDS),
+            samples=whole(said.get(_BATCH)),
+            loss=_loss(found.steps, range(before + 1, number + 1)),
+            grad_norm=said.get(_NORM),
+            reported={name: said[tag] for tag, name in _REPORTED.items() if tag in said},
+        )
+        before = 0 if apart and number == 1 else number
+
+
+def _loss(steps: Mapping[int, Mapping[str, float]], numbers: range) -> float | None:
+    """The mean of what is said of these iterations, as in the log."""
+    losses = [steps[number][_LOSS] for number in numbers if _LOSS in steps.get(number, {})]
+    return stats.fmean(losses) if losses else None

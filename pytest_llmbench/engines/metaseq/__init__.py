@@ -1,0 +1,1 @@
+"""Engine metaseq: metaseq's launcher or trainer as a command."""

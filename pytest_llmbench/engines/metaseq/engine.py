@@ -1,0 +1,242 @@
+"""metaseq, as Azure benchmarks OPT with it: its launcher `opt-baselines --benchmark`, read by its own log."""
+
+from __future__ import annotations
+
+import statistics as stats
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.engines import training as _training
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.engines.external import OUTPUT, External, fill, flags
+from pytest_llmbench.engines.metaseq import claims as metaseq_claims
+from pytest_llmbench.engines.metaseq.arguments import rules, size_problem
+from pytest_llmbench.engines.metaseq.log import NEEDLES, parse
+from pytest_llmbench.engines.overrides import Rules, unknown_arguments
+from pytest_llmbench.engines.problems import precision_problem
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.statistics import Measurement, Statistic
+from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+from pytest_llmbench.readers.log import last_step, last_words, log_files
+
+_LAUNCHER = "opt-baselines"
+# Where the launcher sends what the ranks print when it starts them by srun; locally they print where it does.
+_TRAIN_LOG = "checkpoints/*/train.log"
+_TRAIN_STDERR = "checkpoints/*/train.stderr.*"
+
+
+class MetaseqOptions(Strict):
+    """What only this engine knows.
+
+    Attributes:
+        model_size: of the launcher, which knows the shape, the batch and the model parallel size that go with it.
+        program: the launcher `opt-baselines`; or `module:` and a module that is metaseq's training program, which
+            torchrun then starts on every rank with what the recipe's own fields say.
+        arguments: further arguments of the program, over those: `true` is a bare flag, `false` takes one away. Text
+            may speak of `{root}`, `{run}` and the environment's other names.
+        notes: where this does otherwise than its source, and why.
+    """
+
+    model_size: str
+    program: str = _LAUNCHER
+    arguments: Mapping[str, str | int | float | bool] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Metaseq(External):
+    """See `base.Engine`."""
+
+    name = "metaseq"
+    proof = "the line `done training in ... seconds`"
+    options = MetaseqOptions
+    needles = Needles(NEEDLES, metaseq_claims.NEEDLES)
+    logs = (_TRAIN_LOG, _TRAIN_STDERR, *External.logs)
+
+    def __init__(self) -> None:
+        self.statistics = _STATISTICS
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        yield from super().problems(recipe, topology)
+        yield from precision_problem(recipe, topology)
+        options = options_of(recipe, MetaseqOptions)
+        yield from _rules(recipe, topology).problems(recipe, options.arguments)
+        copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
+        batch = f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} sequences does not divide"
+        if options.program != _LAUNCHER:
+            if recipe.samples_per_step % (copies * recipe.micro_batch_size):
+                yield (
+                    f"{batch} into micro batches of {recipe.micro_batch_size} on {copies} copies of the model "
+                    f"({topology})"
+                )
+            return
+        yield from size_problem(recipe, options.model_size)
+        if topology.ranks_per_node < 2:
+            yield f"recipe {recipe.name}: opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
+        if recipe.samples_per_step % copies:
+            yield (
+                f"{batch} by {copies} copies of the model ({topology}): opt-baselines would round in silence to "
+                f"{recipe.samples_per_step // copies} on each"
+            )
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Name the arguments that may change what a step computes."""
+        return unknown_arguments(_rules(recipe).unknown(options_of(recipe, MetaseqOptions).arguments))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
+        """Say what its log prints: positions from 2 on, and the launcher's micro batch, which is all of a copy's."""
+        model, copies = recipe.model, max(1, topology.world_size // recipe.parallelism.model_parallel_size)
+        options = options_of(recipe, MetaseqOptions)
+        launched, wide = options.program == _LAUNCHER, options.arguments.get("decoder-ffn-embed-dim")
+        parameters = parameters_of_stages(model, recipe.sequence_length + 2, recipe.parallelism)
+        return {
+            "feed_forward_size": wide or 4 * model.hidden_size,
+            "micro_batch_size": recipe.samples_per_step // copies if launched else recipe.micro_batch_size,
+            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "vocab_size": vocabulary(model),
+        }
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
+        """Build the command."""
+        options = options_of(recipe, MetaseqOptions)
+        where = f"recipe {recipe.name}: options"
+        own = {key: fill(value, place, where) if isinstance(value, str) else value
+               for key, value in options.arguments.items()}  # fmt: skip
+        if options.program == _LAUNCHER:
+            command = _launcher(options, topology, place, own)
+        else:
+            words = fill(options.program, place, where).removeprefix("module:").split()
+            arguments = {**_arguments(recipe, topology), "save-dir": f"{place.folder}/checkpoints", **own}
+            command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
+        return Script(commands=(command,), notes=options.notes)
+
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
+        """Read what one line of its log says of the training."""
+        return metaseq_claims.said(text)
+
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line of its log."""
+        return parse(text)
+
+    def progress(self, folder: Path) -> Progress | None:
+        """Read the end of the log that has steps."""
+        return next((found for path in log_files(folder, self.logs) if (found := last_step(path, self.parse))), None)
+
+    def laggards(self, folder: Path) -> str:
+        """Quote the last line of what the ranks printed."""
+        path = next(iter(log_files(folder, (_TRAIN_LOG,))), folder / OUTPUT)
+        words = last_words(path)
+        return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        """Yield what its other lines say against it."""
+        due = series.totals.get("max_update")
+        if due is not None and due != recipe.steps:
+            yield f"it was told to stop after {due:g} updates; the recipe says {recipe.steps}"
+        yield from agreement.steady(series.steps, topology)
+        slack = _slack(topology)
+        yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)
+        skipped = series.totals.get("gradient_overflows")
+        if skipped:
+            yield (
+                f"{skipped:g} updates were skipped because their gradient overflowed; its words per second count "
+                f"them all the same"
+            )
+        yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
+        yield from agreement.against_wall(series, topology)
+        yield from agreement.no_slower(series, topology)
+        yield from _training.by_heart(series)
+        yield from _training.untrained(recipe, series)
+
+
+def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Mapping[str, Any]) -> Command:
+    spread = topology.nodes > 1
+    argv = [
+        _LAUNCHER, "--model-size", options.model_size, "--benchmark",
+        "-t", "1", "-g", str(topology.ranks_per_node), "-n", str(topology.nodes),
+        # Part of the name of a folder that has over 200 characters without it.
+        "-p", place.folder.name[:40],
+        # It starts its ranks by srun on the nodes it is in, and waits for them, in place of a job of its own.
+        "--salloc" if spread else "--local",
+        "--azure", "--checkpoints-dir", f"{place.folder}/checkpoints", *flags(own),
+    ]  # fmt: skip
+    # So that the ranks of all nodes end with the first that dies.
+    env = {"SLURM_KILL_BAD_EXIT": "1"} if spread else {}
+    return Command(launcher="once", argv=tuple(argv), env=env)
+
+
+def _rules(recipe: Recipe, topology: Topology | None = None) -> Rules:
+    """The launcher is given nothing of the recipe but its size."""
+    options = options_of(recipe, MetaseqOptions)
+    given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
+    return rules(recipe, given, options.arguments)
+
+
+def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
+    model, optimizer = recipe.model, recipe.optimizer
+    copies = topology.world_size // recipe.parallelism.model_parallel_size
+    return {
+        "distributed-world-size": topology.world_size,
+        "model-parallel-size": recipe.parallelism.tensor,
+        "dict-size": model.vocab_size,
+        "decoder-layers": model.layers,
+        "decoder-embed-dim": model.hidden_size,
+        "decoder-ffn-embed-dim": 4 * model.hidden_size,
+        "decoder-attention-heads": model.attention_heads,
+        "dropout": model.dropout,
+        "attention-dropout": model.dropout,
+        "tokens-per-sample": recipe.sequence_length,
+        "batch-size": recipe.micro_batch_size,
+        "update-freq": recipe.samples_per_step // (copies * recipe.micro_batch_size),
+        "optimizer": "adam",
+        "adam-betas": str(tuple(optimizer.betas)),
+        "adam-eps": optimizer.eps,
+        "weight-decay": optimizer.weight_decay,
+        "clip-norm": optimizer.clip_grad_norm,
+        "lr": optimizer.learning_rate,
+        "end-learning-rate": optimizer.learning_rate / 10,
+        "warmup-updates": optimizer.warmup_steps,
+        "total-num-update": recipe.steps,
+        "max-update": recipe.steps,
+        "log-format": "json",
+    }
+
+
+def _slack(topology: Topology) -> Callable[[Step], float]:
+    """Its two rates are of clocks that are read one after the other, milliseconds apart.
+
+    On CPUs that others use as well, a rank may wait for its turn in between: 10 ms were seen.
+    """
+    apart_s = 0.005 if topology.gpus else 0.05
+
+    def share(step: Step) -> float:
+        ups = step.reported.get("ups")
+        seconds = step.seconds or (1 / ups if ups else 0.0)
+        return 0.005 + apart_s / max(seconds * step.interval, 0.005)
+
+    return share
+
+
+def _median_wps(m: Measurement) -> float | None:
+    said = [step.reported.get("wps") for step in m.steps[1:]]
+    rates = [rate for rate in said if rate]
+    return stats.median(rates) if rates and len(rates) == len(said) and not m.unread else None
+
+
+_STATISTICS: Mapping[str, Statistic] = {
+    "median_wps": Statistic(
+        unit="words/s",
+        rule="median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
+        compute=_median_wps,
+        speed="tokens_per_s",
+    ),
+}
+
+ENGINE = Metaseq()

@@ -1,0 +1,255 @@
+"""What the engines of NeMo share: how its logs and event files are read, and the rules for the numbers in them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics as stats
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.engines import training as _training
+from pytest_llmbench.engines.base import Place
+from pytest_llmbench.engines.external import External, fill
+from pytest_llmbench.engines.nemo import claims as nemo_claims
+from pytest_llmbench.engines.nemo import events as nemo_events
+from pytest_llmbench.engines.nemo import gnu_time
+from pytest_llmbench.engines.nemo import log as nemo
+from pytest_llmbench.engines.nemo.arguments import plain, rules
+from pytest_llmbench.engines.overrides import unknown_arguments
+from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
+from pytest_llmbench.readers import witness
+from pytest_llmbench.readers.events import tensorboard
+from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.witness import Digits
+
+# What an override of NeMo's configuration may be; None takes it away.
+Value = str | int | float | bool | tuple[str | float, ...] | None
+
+# Around the training, for `readers.gnu_time`.
+BEGIN = 'echo "BEGIN_TRAINING: $(LC_ALL=C date -u)"'
+END = 'echo "END_TRAINING: $(LC_ALL=C date -u)"'
+
+# Azure's steps, counted from 0 as NeMo does, and NVIDIA's first.
+_AZURE_STEPS = (149, 169, 189)
+_NVIDIA_FIRST = 5
+_MAX_STEPS = re.compile(r"max_steps=(\d+)")
+_PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
+# The log has three or four digits.
+_DIGITS = (
+    *(Digits(name=name, what=what, share=6e-3, of_one=False)
+      for name, what in (("seconds", "time in seconds"), ("loss", "loss"), ("grad_norm", "gradient norm"))),
+    Digits(name="samples", what="batch", of_one=False),
+)  # fmt: skip
+# What scripts do between a date and the training: images are loaded, jobs started.
+_AROUND_S = 60.0
+# Event files hold 32-bit floats: above this a count of samples is rounded.
+_EXACT_BELOW = 2**24
+
+
+class Nemo(External):
+    """See `base.Engine`. An engine adds its name, its options and its script."""
+
+    proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
+    needles = Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo_claims.NEEDLES)
+    # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
+    logs = ("**/*.log", "**/*.out", "**/*.err", "**/*.error", "**/*.txt")
+
+    def __init__(self) -> None:
+        self.statistics = _STATISTICS
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        yield from super().problems(recipe, topology)
+        yield from batch_problem(recipe, topology)
+        yield from precision_problem(recipe, topology)
+        own = plain(recipe.options.get("arguments", {}))
+        yield from rules(recipe, own).problems(recipe, own)
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        """Name the overrides that may change what a step computes."""
+        own = plain(recipe.options.get("arguments", {}))
+        return unknown_arguments(rules(recipe, own).unknown(own))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its layout
+        """Say what NeMo prints of the model, which is cut as Megatron-Core cuts it."""
+        own = plain(recipe.options.get("arguments", {}))
+        positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
+        parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
+        return {
+            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "feed_forward_size": own.get("model.ffn_hidden_size") or 4 * recipe.model.hidden_size,
+            "vocab_size": vocabulary(recipe.model),
+        }
+
+    def claims(self, text: str) -> Iterable[Said | Skipped]:
+        """Read what one line of its log says of the training."""
+        return nemo_claims.said(text)
+
+    def parse(self, text: str) -> Iterable[Item]:
+        """Read one line of its log, or of what is printed around it."""
+        return itertools.chain(nemo.parse(text), gnu_time.parse(text))
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read the steps from the event files, which have every digit; from the log where they have no step.
+
+        Where the log has them too, both have to say the same. That the run was completed is in the log alone.
+        """
+        said = super().read(folder, recipe)
+        files = () if folder.is_file() else folder.rglob(tensorboard.PATTERN)
+        events = nemo_events.series(files)
+        if not events.steps and not events.unread:
+            return said
+        return said.model_copy(
+            update={
+                "steps": tuple(_counted(events.steps, recipe)),
+                # Not the log's: its steps are not used, so a bar that another rank's words cut in two is no loss.
+                "unreadable": events.unreadable,
+                "unread": events.unread,
+                "unread_after": events.unread_after,
+                "restarted": said.restarted or events.restarted,
+                "written": events.written,
+                "contradictions": tuple(witness.disagreements(said.steps, events.steps, _DIGITS))[:1],
+            }
+        )
+
+    def progress(self, folder: Path) -> Progress | None:
+        """Read the end of every log, and take the one that got furthest."""
+        found = [last_step(path, self.parse) for path in log_files(folder, self.logs)]
+        return max((each for each in found if each is not None), key=lambda each: each.step, default=None)
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        """Yield where last line and recipe, log and event files, or GNU time and dates contradict each other."""
+        yield from series.contradictions
+        yield from _untimely(series.totals)
+        words = series.completed or ""
+        stop = _MAX_STEPS.search(words)
+        if words and (stop is None or int(stop[1]) != recipe.steps):
+            yield f"it ended with {words!r}; the recipe says {recipe.steps} steps"
+        if series.steps and all(step.loss is None for step in series.steps):
+            yield "no step has a loss"
+        yield from agreement.steady(series.steps, topology)
+        yield from agreement.no_slower(series, topology)
+        yield from _training.by_heart(series)
+        yield from _training.untrained(recipe, series)
+
+
+def _untimely(totals: Mapping[str, float]) -> Iterator[str]:
+    """Yield where the wall clock of the training is not what lies between the dates around it, in whole seconds."""
+    said = [totals.get(name) for name in ("elapsed_s", "begin_training", "end_training")]
+    elapsed, begin, end = said
+    if elapsed is None or begin is None or end is None:
+        return
+    between = end - begin
+    if not between / 2 - _AROUND_S <= elapsed <= between + 1.0:
+        yield f"GNU time says that it took {elapsed:g} s; the dates around it are {between:g} s apart"
+
+
+def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[str]:
+    """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
+
+    Raises:
+        ConfigError: the environment says nothing of a name.
+    """
+    filled = {name: _filled(value, place, where) for name, value in arguments.items()}
+    return [f"{name}={_hydra(value)}" for name, value in filled.items() if value is not None]
+
+
+def _filled(value: Value, place: Place, where: str) -> Value:
+    if isinstance(value, tuple):
+        return tuple(fill(each, place, where) if isinstance(each, str) else each for each in value)
+    return fill(value, place, where) if isinstance(value, str) else value
+
+
+def _hydra(value: Value) -> str:
+    if isinstance(value, tuple):
+        return "[" + ",".join(json.dumps(each) for each in value) + "]"
+    return json.dumps(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else str(value)
+
+
+def _counted(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
+    """Say how many samples a step had, where the files say it by how many there were before and after it."""
+    before: float | None = None
+    for step in steps:
+        samples = step.samples
+        consumed = step.reported.get("consumed_samples")
+        if samples is None and before is not None and consumed is not None and consumed < _EXACT_BELOW:
+            samples = round((consumed - before) / step.interval)
+        tokens = None if samples is None else samples * recipe.sequence_length
+        yield step.model_copy(update={"samples": samples, "tokens": tokens})
+        before = consumed
+
+
+def _timings(steps: Sequence[Step]) -> dict[int, float]:
+    """`train_step_timing` by NeMo's number of the step, from 0."""
+    return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
+
+
+def _azure(m: Measurement) -> float | None:
+    said = _timings(m.steps)
+    return stats.fmean(said[step] for step in _AZURE_STEPS) if said.keys() >= set(_AZURE_STEPS) else None
+
+
+def _nvidia(m: Measurement) -> float | None:
+    said = list(_timings(m.steps).values())
+    complete = len(said) == len(m.steps) and len(said) > _NVIDIA_FIRST + 1 and not m.unread
+    return stats.fmean(said[_NVIDIA_FIRST:]) if complete else None
+
+
+def _per_s(m: Measurement, each: int = 1) -> float | None:
+    # NeMo 1 logs no batch; where one is logged, it is what the times are of.
+    logged = m.steps[-1].samples if m.steps else None
+    return ratio(each * (logged or m.recipe.samples_per_step), _nvidia(m))
+
+
+def _last(m: Measurement) -> float | None:
+    return m.steps[-1].seconds if m.steps else None
+
+
+_STATISTICS: Mapping[str, Statistic] = {
+    "step_time_149_169_189": Statistic(
+        unit="s",
+        rule="mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
+        compute=_azure,
+        speed="seconds_per_step",
+    ),
+    "step_time_after_5": Statistic(
+        unit="s",
+        rule="mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before "
+        "it rounds",
+        compute=_nvidia,
+        speed="seconds_per_step",
+    ),
+    "samples_per_s_after_5": Statistic(
+        unit="samples/s",
+        rule="global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
+        compute=_per_s,
+        speed="samples_per_s",
+    ),
+    "tokens_per_s_after_5": Statistic(
+        unit="tokens/s",
+        rule="global batch size × sequence length / step_time_after_5",
+        compute=lambda m: _per_s(m, m.recipe.sequence_length),
+        speed="tokens_per_s",
+    ),
+    "step_time_last": Statistic(
+        unit="s",
+        rule="the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
+        compute=_last,
+        speed="seconds_per_step",
+    ),
+    "elapsed": Statistic(
+        unit="s",
+        rule="wall clock of the training command as GNU time prints it, the start of NeMo included",
+        compute=lambda m: m.totals.get("elapsed_s"),
+    ),
+}

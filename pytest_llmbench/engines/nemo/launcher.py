@@ -1,0 +1,173 @@
+"""NVIDIA's launcher of NeMo Megatron (`bignlp-scripts`): it writes a job's script, which then runs on our nodes.
+
+Azure uses it as of 22.06, on the host; AWS as of 22.09, inside the image. Both versions would submit a job of their
+own: they are told not to, and the script they wrote is run in place of it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Literal
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.engines.external import fill
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
+
+
+class NemoLauncherOptions(Strict):
+    """What only this engine knows.
+
+    Attributes:
+        version: of the launcher.
+        training: the launcher's configuration file of the model, such as `gpt3/126m`.
+        arguments: further overrides of its configuration, over those the recipe's own fields give; null takes one
+            away. Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
+        notes: where this does otherwise than its source, and why.
+    """
+
+    version: Literal["22.06", "22.09"]
+    training: str
+    arguments: Mapping[str, Value] = {}
+    notes: tuple[str, ...] = ()
+
+
+class NemoLauncher(Nemo):
+    """See `base.Engine`."""
+
+    name = "nemo_launcher"
+    options = NemoLauncherOptions
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
+        """Have the launcher write its script, and run that.
+
+        Raises:
+            ConfigError: there is no srun, which the launcher's script calls, or no folder of the launcher or the data.
+        """
+        if not place.slurm:
+            raise ConfigError("the script that NeMo's launcher writes calls srun: run it with --cluster slurm")
+        options = options_of(recipe, NemoLauncherOptions)
+        where = f"recipe {recipe.name}: options"
+        root = fill("{root}", place, where)
+        old = options.version == "22.06"
+        name = _name_22_06(place) if old else options.training.replace("/", "_")
+        given = {**_given(recipe, topology, place, options, name), **(_GIVEN_22_06 if old else _given_22_09(place))}
+        if not old:
+            given["++cluster.nodes"] = topology.nodes
+        generate = Command(
+            launcher="once",
+            argv=(
+                *shlex.split(place.environment.python),
+                f"{root}/main.py",
+                *overrides({**given, **options.arguments}, place, where),
+            ),
+            env={"HYDRA_FULL_ERROR": "1", **({} if old else {"BIGNLP_DEBUG": "1"})},
+            folder=root,
+            bare=old,
+        )
+        train = Command(  # noqa: S604 - a field of ours
+            launcher="once",
+            argv=("\n".join(_train_22_06(root, name, place) if old else _train_22_09(root, name, place)),),
+            # As in the batch script that it was written for: srun reads it.
+            env={"SLURM_GPUS_PER_NODE": str(topology.gpus_per_node)} if topology.gpus_per_node else {},
+            bare=True,
+            shell=True,
+        )
+        return Script(commands=(generate, train), notes=options.notes)
+
+
+def _name_22_06(place: Place) -> str:
+    """A name that no other run has: its script is written into the launcher's own folder, over another of that name."""
+    return f"{place.folder.parent.parent.name}-{place.folder.name}"
+
+
+def _given(
+    recipe: Recipe, topology: Topology, place: Place, options: NemoLauncherOptions, name: str
+) -> dict[str, Value]:
+    """What both versions are told."""
+    container, env = place.environment.container, place.environment.env
+    hours, minutes = divmod(place.time_limit_min, 60)
+    given: dict[str, Value] = {
+        "training": options.training,
+        "cluster_type": "bcm",
+        "bignlp_path": "{root}",
+        "data_dir": "{data}",
+        "base_results_dir": "{run}/results",
+        # It mounts these three itself.
+        "container_mounts": _mounts(place),
+        "container": container.image if container else None,
+        **{f"env_vars.{each}": env[each] for each in _ENV_VARS[options.version] if each in env},
+        "cluster.gpus_per_node": topology.gpus_per_node,
+        "training.run.name": name,
+        "training.run.time_limit": f"{hours:02d}:{minutes:02d}:00",
+        "training.trainer.num_nodes": topology.nodes,
+        "training.trainer.devices": topology.ranks_per_node,
+        "training.trainer.max_steps": recipe.steps,
+        "training.trainer.log_every_n_steps": 1,
+        "training.exp_manager.resume_if_exists": False,
+        "training.model.micro_batch_size": recipe.micro_batch_size,
+        "training.model.global_batch_size": recipe.samples_per_step,
+        "training.model.tensor_model_parallel_size": recipe.parallelism.tensor,
+        "training.model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+    }
+    return given
+
+
+def _mounts(place: Place) -> tuple[str, ...]:
+    environment = place.environment
+    mounts = environment.container.mounts if environment.container else ()
+    own = {f"{path}:{path}" for path in (environment.root, environment.data)}
+    return tuple(mount for mount in mounts if mount not in own)
+
+
+_ENV_VARS = {
+    "22.06": (
+        "NCCL_TOPO_FILE", "UCX_IB_PCI_RELAXED_ORDERING", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_TIMEOUT",
+        "NCCL_DEBUG",
+    ),
+    "22.09": (
+        "NCCL_TOPO_FILE", "UCX_IB_PCI_RELAXED_ORDERING", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_TIMEOUT",
+        "NCCL_DEBUG", "NCCL_PROTO",
+    ),
+}  # fmt: skip
+
+# `debug` is what keeps it from submitting.
+_GIVEN_22_06: Mapping[str, Value] = {
+    "debug": True,
+    "run_data_preparation": False,
+    "run_training": True,
+    "run_conversion": False,
+    "run_finetuning": False,
+    "run_evaluation": False,
+}
+
+
+def _given_22_09(place: Place) -> dict[str, Value]:
+    container = place.environment.container
+    home = "--container-mount-home" if container and container.mount_home else "--no-container-mount-home"
+    return {
+        "stages": ("training",),
+        "++cluster.stderr_to_stdout": True,
+        "cluster.srun_args": (home, *(container.args if container else ())),
+    }
+
+
+def _train_22_06(root: str, name: str, place: Place) -> list[str]:
+    script = shlex.quote(f"{place.folder}/train.sh")
+    return ["set -e", f"mv {shlex.quote(f'{root}/bignlp/train_scripts/{name}.sh')} {script}", f". {script}"]
+
+
+def _train_22_09(root: str, name: str, place: Place) -> list[str]:
+    script = shlex.quote(f"{place.folder}/results/{name}/bignlp-{name}_submission.sh")
+    edits = ["-e 's|^srun |/usr/bin/time srun |'"]
+    if place.environment.container is not None:
+        # The launcher is in the image: there is nothing on the node to mount in its place.
+        edits.append(f"-e {shlex.quote(f's|{root}:{root},||')}")
+    return ["set -e", f"sed -i {' '.join(edits)} {script}", BEGIN, f". {script}", END]
+
+
+ENGINE = NemoLauncher()

@@ -1,0 +1,1 @@
+"""The training script that engine nemo_torchrun gives to torchrun."""

@@ -1,0 +1,111 @@
+"""NeMo started by torchrun on every node: NeMo 1's own script with a configuration file, or a program of NeMo 2.
+
+AWS starts NeMo Megatron 22.09 so, past the launcher that comes with it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.engines.external import fill
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
+
+# A program of NeMo 2 is told the recipe; this is not for it.
+_NOT_TOLD = {"options", "references", "prepare", "description", "source", "deadlines"}
+
+
+class NemoTorchrunOptions(Strict):
+    """What only this engine knows.
+
+    Attributes:
+        program: NeMo 1's pretraining script; or `module:` and a module of NeMo 2, which is given `--folder` for its
+            results and `--recipe`, all of the recipe in JSON (`pytest_llmbench.engines.nemo.ranks.gpt` is one).
+        config: the launcher's configuration file of the model; null for a program of NeMo 2.
+        arguments: overrides of that configuration, over those the recipe's own fields give; null takes one away.
+            Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
+        launcher_args: of torchrun.
+        notes: where this does otherwise than its source, and why.
+    """
+
+    program: str = "{root}/examples/nlp/language_modeling/megatron_gpt_pretraining.py"
+    config: str | None = None
+    arguments: Mapping[str, Value] = {}
+    launcher_args: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class NemoTorchrun(Nemo):
+    """See `base.Engine`."""
+
+    name = "nemo_torchrun"
+    options = NemoTorchrunOptions
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
+        """Build the torchrun command, between the dates that the source prints around it."""
+        options = options_of(recipe, NemoTorchrunOptions)
+        where = f"recipe {recipe.name}: options"
+        program = fill(options.program, place, where)
+        module = program.removeprefix("module:")
+        before: list[Command] = []
+        if module != program:
+            told = recipe.model_dump_json(exclude=_NOT_TOLD, exclude_defaults=True)
+            argv = ["-m", *module.split(), "--folder", f"{place.folder}/results", "--recipe", told]
+        else:
+            config = fill(options.config or "", place, where)
+            before = [_own_config(config, place, where)]
+            arguments = {**_given(recipe, topology), **options.arguments}
+            argv = [
+                program,
+                f"--config-path={place.folder}/config",
+                f"--config-name={PurePath(config).name}",
+                *overrides(arguments, place, where),
+            ]
+        train = Command(
+            launcher="torchrun",
+            argv=tuple(argv),
+            launcher_args=options.launcher_args,
+            env={"HYDRA_FULL_ERROR": "1"},
+            folder=place.environment.root,
+        )
+        return Script(commands=(*before, _shell(BEGIN, bare=True), train, _shell(END, bare=True)), notes=options.notes)
+
+
+def _shell(line: str, *, bare: bool) -> Command:
+    return Command(launcher="once", argv=(line,), shell=True, bare=bare)  # noqa: S604 - a field of ours
+
+
+def _own_config(config: str, place: Place, where: str) -> Command:
+    """Make a copy of the launcher's file that stands alone: in the launcher it is the part named `training`."""
+    folder = shlex.quote(f"{place.folder}/config")
+    data = fill("{data}", place, where)
+    edits = f"-e 's/training\\.//g' -e {shlex.quote(f's|${{data_dir}}|{data}|g')}"
+    copy = f"{folder}/{shlex.quote(PurePath(config).name)}"
+    return _shell(f"mkdir -p {folder} && sed {edits} {shlex.quote(config)} > {copy}", bare=False)
+
+
+def _given(recipe: Recipe, topology: Topology) -> dict[str, Value]:
+    return {
+        "run.results_dir": "{run}/results",
+        "exp_manager.explicit_log_dir": "{run}/results",
+        "trainer.num_nodes": topology.nodes,
+        "trainer.devices": topology.ranks_per_node,
+        "trainer.enable_checkpointing": False,
+        "exp_manager.resume_if_exists": False,
+        "trainer.max_steps": recipe.steps,
+        "trainer.val_check_interval": recipe.steps,
+        "trainer.log_every_n_steps": 1,
+        "exp_manager.create_checkpoint_callback": False,
+        "model.micro_batch_size": recipe.micro_batch_size,
+        "model.global_batch_size": recipe.samples_per_step,
+        "model.tensor_model_parallel_size": recipe.parallelism.tensor,
+        "model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+    }
+
+
+ENGINE = NemoTorchrun()

@@ -1,0 +1,98 @@
+"""What a recipe's `options.arguments` change: all that has a field of the recipe has to agree with it.
+
+So the plan, the model's FLOPs, the references and the gate are about the training that runs. An argument is one of:
+
+- what a field of the recipe gives, or another name for it: it must say the same, or the recipe is refused
+- one that changes how much work a step or a run is, and that no field knows: the recipe is refused
+- one that is known to change neither the model nor its work
+- any other: nobody knows what a step computes, and what counts the model's FLOPs has no value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Same:
+    """An argument that a field of the recipe decides.
+
+    Attributes:
+        field: of the recipe.
+        allowed: what the argument may be, as the recipe has it.
+    """
+
+    field: str
+    allowed: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What an engine knows of its framework's arguments.
+
+    Attributes:
+        same: arguments that fields of the recipe decide, by name.
+        refused: arguments whose work nobody counts, and what each of them does.
+        harmless: names of arguments that change neither the model nor its work ...
+        families: ... and what such names begin with.
+    """
+
+    same: Mapping[str, Same]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    harmless: Collection[str] = ()
+    families: tuple[str, ...] = ()
+
+    def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
+        """Yield why a recipe with these arguments would not be what it says it is."""
+        for name, value in own.items():
+            rule, where = self.same.get(name), f"recipe {recipe.name}: options.arguments: {name}: {value}"
+            if rule is not None and not any(_agree(value, each) for each in rule.allowed):
+                yield (
+                    f"{where} contradicts {rule.field} of the recipe, which asks for {_words(rule.allowed)}: set "
+                    f"{rule.field}, and leave {name} out"
+                )
+            elif name in self.refused and _is_given(value):
+                yield f"{where} {self.refused[name]}, which a recipe cannot say: leave it out"
+
+    def unknown(self, own: Mapping[str, Any]) -> list[str]:
+        """List the arguments of which nobody knows whether they change what a step computes."""
+        return [
+            name for name, value in own.items()
+            if _is_given(value) and name not in self.same and name not in self.harmless
+            and not name.startswith(self.families)
+        ]  # fmt: skip
+
+
+def unknown_arguments(names: list[str]) -> str | None:
+    """Say why nobody knows what a step computes; None where it is known."""
+    if not names:
+        return None
+    return f"options.arguments {', '.join(names)} may change what a step computes, and no field of the recipe says how"
+
+
+def given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
+    """Make rules of the arguments that an engine itself gives: `fields` names what in the recipe each comes from."""
+    return {name: Same(field=fields.get(name, name), allowed=(value,)) for name, value in values.items()}
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def _agree(said: Any, due: Any) -> bool:
+    """Compare as a command line would: `false` and null leave an argument out."""
+    switches = [each for each in (said, due) if each is None or isinstance(each, bool)]
+    if switches:
+        return len(switches) == 2 and bool(said) is bool(due)
+    try:
+        return float(said) == float(due)
+    except (TypeError, ValueError):
+        return str(said) == str(due)
+
+
+def _words(allowed: tuple[Any, ...]) -> str:
+    return " or ".join("nothing" if each is None or each is False else str(each) for each in allowed)

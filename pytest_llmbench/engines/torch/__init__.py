@@ -1,0 +1,1 @@
+"""Engine torch: a decoder in plain PyTorch, trained by our own ranks."""

@@ -1,0 +1,151 @@
+"""The decoder-only transformer of the OPT family (Zhang et al. 2022, arXiv:2205.01068), in plain PyTorch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import (
+    linear_cross_entropy,
+    losses_and_gradient,
+    product_dtype,
+)
+from pytest_llmbench.engines.torch.ranks.linear_relu import linear_relu
+from pytest_llmbench.workloads.training.tokens import stable_seed
+
+_INIT_STD = 0.006
+
+
+class Decoder(nn.Module):
+    """Token and learned position embeddings, pre-norm blocks, a final norm, and the tied output embedding.
+
+    With h hidden, V tokens, S positions and L layers it has (V + S) h + L (12 h² + 13 h) + 2 h parameters.
+    Embeddings have no dropout, as in the OPT baselines.
+
+    Args:
+        shape: the model of a recipe.
+        sequence_length: number of learned positions.
+        activation_checkpointing: recompute each block in the backward pass, keep none of its activations.
+        fp32_residual: blocks add to a stream of fp32, whatever they compute in.
+    """
+
+    def __init__(
+        self, shape: ModelShape, sequence_length: int, *, activation_checkpointing: bool, fp32_residual: bool = False
+    ) -> None:
+        super().__init__()
+        self.fp32_residual = fp32_residual
+        self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.positions = nn.Embedding(sequence_length, shape.hidden_size)
+        self.blocks = nn.ModuleList(
+            Block(shape, activation_checkpointing=activation_checkpointing) for _ in range(shape.layers)
+        )
+        self.head = Head(shape)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy, nat per token, of int64 `inputs` and `targets`, both [batch, sequence]."""
+        hidden = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
+        if not self.fp32_residual:
+            hidden = hidden.to(product_dtype(hidden))
+        for block in self.blocks:
+            hidden = block(hidden)
+        loss: torch.Tensor = self.head(hidden, self.tokens.weight, targets)
+        return loss
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer of width 4 h with ReLU, each after a norm."""
+
+    def __init__(self, shape: ModelShape, *, activation_checkpointing: bool) -> None:
+        super().__init__()
+        hidden = shape.hidden_size
+        self.heads = shape.attention_heads
+        self.attention_dropout = shape.dropout
+        self.activation_checkpointing = activation_checkpointing
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.attention_out = nn.Linear(hidden, hidden)
+        self.mlp_norm = nn.LayerNorm(hidden)
+        self.mlp_in = nn.Linear(hidden, 4 * hidden)
+        self.mlp_out = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [batch, sequence, h] to the same shape."""
+        if not self.activation_checkpointing:
+            return self._compute(hidden)
+        recomputed: torch.Tensor = checkpoint(self._compute, hidden, use_reentrant=False)
+        return recomputed
+
+    def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self.dropout(self._attention(self.attention_norm(hidden)))
+        inner = linear_relu(self.mlp_norm(hidden), self.mlp_in.weight, self.mlp_in.bias)
+        mlp = self.mlp_out(inner)
+        out: torch.Tensor = hidden + self.dropout(mlp)
+        return out
+
+    def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
+        batch, length, width = hidden.shape
+        qkv = self.qkv(hidden).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, dropout_p=self.attention_dropout if self.training else 0.0
+        )
+        out: torch.Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out
+
+
+class Head(nn.Module):
+    """Final norm, output projection with the token embedding, and cross entropy.
+
+    Attributes:
+        step: what turns a part of the logits into losses and their gradient; may be replaced by what does it faster.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.norm = FinalNorm(shape.hidden_size)
+        self.step = losses_and_gradient
+
+    def forward(self, hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean loss of [batch, sequence, h] against [batch, sequence], with an embedding of [V, h]."""
+        return linear_cross_entropy(self.norm(hidden).flatten(0, 1), embedding, targets.flatten(), self.step)
+
+
+class FinalNorm(nn.LayerNorm):
+    """A norm whose output is in the type that it is multiplied in, so that compiled it writes nothing wider."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [..., h] to the same shape."""
+        return super().forward(hidden).to(product_dtype(hidden))
+
+
+@torch.no_grad()
+def initialise(model: Decoder, seed: int) -> None:
+    """Fill all parameters in place, whole or sharded, with values that depend on the seed alone.
+
+    Matrices get N(0, 0.006²), those that end a residual branch a deviation smaller by √(2 L), biases 0 and
+    norms 1 (OPT paper, section 2.2). Each rank draws every matrix whole and keeps its shard, so that no
+    rank ever holds more than one of them whole and none needs to be sent.
+    """
+    branch_std = _INIT_STD / math.sqrt(2 * len(model.blocks))
+    for index, (name, parameter) in enumerate(model.named_parameters()):
+        if parameter.dim() == 1:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+            continue
+        std = branch_std if name.endswith(("attention_out.weight", "mlp_out.weight")) else _INIT_STD
+        generator = torch.Generator(parameter.device).manual_seed(stable_seed(seed, index))
+        whole = torch.empty(parameter.shape, device=parameter.device).normal_(0.0, std, generator=generator)
+        parameter.copy_(_like(whole, parameter))
+
+
+def _like(whole: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """Shard a tensor that every rank holds whole like a parameter, without communication."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -1,0 +1,111 @@
+"""Output projection and cross entropy in one, for a part of the tokens at a time.
+
+The logits of all tokens are the largest thing a small model ever holds: 65,536 tokens and 51,200 ids are 6.7 GB in
+bf16, and more elements than 32 bits can number, which slows every kernel that walks over them. Here they exist for a
+part of the tokens only, and are turned into their own gradient at once, so that nobody has to come back to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from pytest_llmbench.workloads.training.add_product import add_product
+
+# Of the logits that exist at a time.
+_ELEMENTS = 2**28
+# Matrix products are fast on whole tiles, and rows that begin at 16 bytes; no published vocabulary is so kind.
+_MULTIPLE = 128
+
+LossKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+
+
+def losses_and_gradient(
+    logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, vocab_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross entropy of each token and its gradient; all arithmetic in fp32.
+
+    Args:
+        logits: [tokens, padded vocabulary].
+        targets: [tokens], an id, or a negative number for a token that does not count.
+        share: of each token in the loss, a scalar.
+        vocab_size: columns from there on are padding: they have no part in the softmax.
+
+    Returns:
+        The losses, nat, fp32 [tokens]; and the gradient of their sum times `share`, as large as the logits and
+        of their type.
+    """
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    values = logits.float().masked_fill(ids >= vocab_size, -math.inf)
+    counts, hit = targets >= 0, ids == targets.unsqueeze(1)
+    total = values.logsumexp(1, keepdim=True)
+    losses = torch.where(counts, total.squeeze(1) - torch.where(hit, values, 0.0).sum(1), 0.0)
+    gradient = (torch.exp(values - total) - hit.float()) * torch.where(counts, share, 0.0).unsqueeze(1)
+    return losses, gradient.to(logits.dtype)
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor, step: LossKernel = losses_and_gradient
+) -> torch.Tensor:
+    """Mean cross entropy of `hidden @ embedding.T`, nat per token, as `torch.nn.functional.cross_entropy` has it.
+
+    Products are in the type of autocast where that is on. The gradient of the embedding is summed in fp32.
+
+    Args:
+        hidden: [tokens, h].
+        embedding: [vocabulary, h], of any size.
+        targets: int64 [tokens]; negative for tokens that do not count.
+        step: `losses_and_gradient`, or what does the same, and may write over the logits.
+    """
+    hidden = hidden.to(product_dtype(hidden))
+    loss: torch.Tensor = _FusedCrossEntropy.apply(hidden, embedding, targets, step)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def product_dtype(factor: torch.Tensor) -> torch.dtype:
+    """The type in which a tensor is multiplied: that of autocast where it is on, else its own."""
+    device = factor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else factor.dtype
+
+
+def parts(tokens: int, vocab_size: int) -> int:
+    """Into how many parts tokens are taken: as few as fit, and equal ones where a few more make them so."""
+    fewest = math.ceil(tokens * vocab_size / _ELEMENTS)
+    return next((number for number in range(fewest, 2 * fewest + 1) if tokens % number == 0), fewest)
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    """Computes both gradients on the way forward, while the logits are there, for a loss of weight 1."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        hidden: torch.Tensor,
+        embedding: torch.Tensor,
+        targets: torch.Tensor,
+        step: LossKernel,
+    ) -> torch.Tensor:
+        vocab_size = embedding.shape[0]
+        padding = -vocab_size % _MULTIPLE
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight = functional.pad(embedding.detach().to(hidden.dtype), (0, 0, 0, padding))
+            share = 1.0 / (targets >= 0).sum()
+            total = torch.zeros((), device=hidden.device)
+            of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+            number = parts(len(hidden), len(weight))
+            for some, wanted, out in zip(*(each.chunk(number) for each in (hidden, targets, of_hidden)), strict=True):
+                losses, gradient = step(some @ weight.T, wanted, share, vocab_size)
+                total += losses.sum()
+                torch.mm(gradient, weight, out=out)
+                add_product(of_weight, gradient.T, some)
+        ctx.save_for_backward(of_hidden, of_weight[:vocab_size].to(embedding.dtype))
+        return total * share
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        of_hidden, of_weight = ctx.saved_tensors  # type: ignore[attr-defined]
+        (gradient,) = gradients  # 1 / micro batches, which bf16 would round
+        return (of_hidden * gradient.expand(1, 1)).to(of_hidden.dtype), of_weight * gradient, None, None

@@ -1,0 +1,113 @@
+"""How the model is spread over the ranks: whole on each (DDP), or sharded (FSDP)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.engines.torch.options import TorchOptions
+from pytest_llmbench.engines.torch.ranks import fsdp_copies
+from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
+
+# Blocks share a unit until it has so many parameters; the last one may have fewer.
+_UNIT = 12_000_000
+
+
+def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, world_size: int, seed: int) -> nn.Module:
+    """Build the model of a recipe on its ranks, with equal values however it is spread.
+
+    It comes to life on the meta device, so that a sharded one is never whole in any memory. A rank alone has it bare.
+
+    Returns:
+        A module that maps inputs and targets to the loss, as `Decoder` does.
+    """
+    with torch.device("meta"):
+        model = Decoder(
+            recipe.model,
+            recipe.sequence_length,
+            activation_checkpointing=recipe.parallelism.activation_checkpointing == "full",
+            fp32_residual=options.residual == "fp32",
+        )
+    if recipe.compile and device.type == "cuda":
+        _compile(model)
+    sharded = recipe.parallelism.sharding != "none"
+    if sharded and world_size > 1:
+        _shard(model, recipe, options, device, world_size)
+    model.to_empty(device=device)
+    initialise(model, seed)
+    return model if sharded or world_size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, *, enabled: bool, keep: bool) -> Iterator[None]:
+    """Let ranks average gradients in the backward pass of a `with` block, or keep them for a later one.
+
+    Args:
+        model: of `build_model`.
+        enabled: whether they average them.
+        keep: whether sharded parameters, once whole, stay so until they do.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+        model.set_reshard_after_backward(enabled or not keep)
+        yield
+    elif isinstance(model, DistributedDataParallel) and not enabled:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def clip_gradients(model: nn.Module, longest: float) -> torch.Tensor:
+    """Scale the gradients of all ranks to an L2 norm of at most `longest`; returns the norm before."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), longest)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _compile(model: Decoder) -> None:
+    # Block by block: they are all alike, so one compilation serves them all, and gradients of a unit are there for
+    # their reduction as soon as its backward pass is done. Not the embeddings: compiled, the gradients of a frequent
+    # token are added one after the other, where PyTorch's own kernel sorts tokens first.
+    for block in model.blocks:
+        block.compile(dynamic=False)
+    model.head.norm.compile(dynamic=False)
+    from pytest_llmbench.engines.torch.ranks.cross_entropy_kernel import losses_and_gradient  # noqa: PLC0415 - no GPU, no Triton
+
+    model.head.step = losses_and_gradient
+
+
+def _shard(model: Decoder, recipe: Recipe, options: TorchOptions, device: torch.device, world_size: int) -> None:
+    mesh = init_device_mesh(device.type, (world_size,))
+    # Parameters travel in the type they are multiplied in; gradients are summed in fp32, as under DDP.
+    policy = (
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        if recipe.precision == "bf16"
+        else MixedPrecisionPolicy()
+    )
+    # Kept, they are whole from their first use in a step to its end, as are gradients while micro batches add up; what
+    # lasts is split, and each rank updates its part.
+    again = recipe.parallelism.sharding == "full"
+    modules = [fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=again) for unit in _units(model)]
+    if options.collectives == "copies" and device.type == "cuda":
+        fsdp_copies.use([unit[0] for unit in modules], mesh.get_group())
+
+
+def _units(model: Decoder) -> list[list[nn.Module]]:
+    """What is gathered and reduced together: blocks in a row, and what is outside of them.
+
+    FSDP's hooks take the host as long, for each unit, as a GPU takes for a small block's pass.
+    """
+    found: list[list[nn.Module]] = [[]]
+    for block in model.blocks:
+        if sum(weight.numel() for each in found[-1] for weight in each.parameters()) >= _UNIT:
+            found.append([])
+        found[-1].append(block)
+    return [*found, [model]]

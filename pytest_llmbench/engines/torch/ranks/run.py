@@ -1,0 +1,148 @@
+"""The training loop of the plain PyTorch engine, run by every rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines.torch.options import TorchOptions
+from pytest_llmbench.engines.torch.ranks.decoder import Block
+from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.fed import Fed
+from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_group
+from pytest_llmbench.workloads.rank.step_clock import StepClock
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import attention, matmul
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
+
+# Of parameters and dropout, as in the OPT baselines; the data has its own.
+_SEED = 1
+# DDP frees its process group with the GIL held, and waits there for gloo's thread, which may just be
+# waiting for the GIL to free its last work: about one run in ten never ended. What is kept to the end of
+# the process, when that work is long gone, cannot hang.
+_kept: list[object] = []
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def train(context: RankContext, log: StepLog) -> None:
+    """Train the recipe that is `context.config` and log every step, as `StepClock` does.
+
+    Raises:
+        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        RunError: the ranks do not find each other, or a rank has no GPU.
+    """
+    recipe = validate(Recipe, context.config, "recipe")
+    options = validate(TorchOptions, recipe.options, f"recipe {recipe.name}: options")
+    # The longest wait for a rank that is only slow, not dead, is the one for its start.
+    with process_group(context, recipe.deadlines.meeting_s) as device:
+        limit_threads(device)
+        training = _prepare(recipe, options, context, device)
+        _kept.append(training)
+        log.phase(0, "matmul")
+        log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
+        with attention.kernel(recipe, options.attention, device):
+            _loop(training, log)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Training:
+    """What every step needs.
+
+    Attributes:
+        rank_batch: sequences per step of this rank.
+        rank: this rank; it trains on sequences `rank * rank_batch` and following of every step.
+    """
+
+    recipe: Recipe
+    device: torch.device
+    rank: int
+    rank_batch: int
+    tokens: Tokens
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    fed: Fed
+
+    def firsts(self, step: int) -> range:
+        """The first sequence of each micro batch of this rank in a 1-based step."""
+        first = (step - 1) * self.recipe.samples_per_step + self.rank * self.rank_batch
+        return range(first, first + self.rank_batch, self.recipe.micro_batch_size)
+
+
+def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device: torch.device) -> _Training:
+    if recipe.samples_per_step % (context.world_size * recipe.micro_batch_size):
+        raise ConfigError(
+            f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
+            f"{recipe.micro_batch_size} on {context.world_size} ranks"
+        )
+    tokens = open_tokens(recipe)  # first, as what is wrong with data shows at once
+    model = build_model(recipe, options, device, context.world_size, _SEED)
+    torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
+    return _Training(
+        recipe=recipe,
+        device=device,
+        rank=context.rank,
+        rank_batch=recipe.samples_per_step // context.world_size,
+        tokens=tokens,
+        model=model,
+        optimizer=torch.optim.AdamW(
+            model.parameters(),
+            betas=recipe.optimizer.betas,
+            eps=recipe.optimizer.eps,
+            weight_decay=recipe.optimizer.weight_decay,
+            fused=True,
+        ),
+        fed=Fed(),
+    )
+
+
+def _loop(training: _Training, log: StepLog) -> None:
+    clock = StepClock(log, training.device, fed=training.fed)
+    clock.start()
+    for step in range(1, training.recipe.steps + 1):
+        loss = _forward_backward(training, log, step)
+        log.phase(step, "optimizer")
+        clock.step(loss, _update(training, step))
+    clock.finish()
+    trained = list(training.optimizer.state)  # what never had a gradient has none
+    event = training.fed.trained(
+        layers=sum(isinstance(module, Block) for module in training.model.modules()),
+        parameters=sum(parameter.numel() for parameter in trained),
+        dtypes={parameter.dtype for parameter in trained},
+        copy=training.rank,
+    )
+    log.training(event)
+
+
+def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
+    """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
+    recipe, firsts = training.recipe, training.firsts(step)
+    total, keep = torch.zeros((), device=training.device), recipe.parallelism.sharding == "gradients"
+    for micro_batch, first in enumerate(firsts, start=1):
+        log.phase(step, "data", micro_batch)
+        inputs, targets = batch(training.tokens, first, recipe.micro_batch_size, training.device)
+        with gradient_sync(training.model, enabled=first == firsts[-1], keep=keep):
+            log.phase(step, "forward", micro_batch)
+            with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+                loss = training.model(training.fed.take(inputs), targets) / len(firsts)
+            log.phase(step, "backward", micro_batch)
+            loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _update(training: _Training, step: int) -> torch.Tensor:
+    """Take the optimizer's step; returns the gradient's norm before clipping, a scalar on the device."""
+    settings = training.recipe.optimizer
+    norm = clip_gradients(training.model, settings.clip_grad_norm)
+    for group in training.optimizer.param_groups:
+        group["lr"] = learning_rate(settings, step, training.recipe.steps)
+    training.optimizer.step()
+    training.optimizer.zero_grad()
+    return norm

@@ -1,0 +1,78 @@
+"""Whether what a framework logs of its steps is a training: losses that move, steps that are made, a rate that fits."""
+
+from __future__ import annotations
+
+import math
+import statistics as stats
+from collections.abc import Iterator
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.judging.flops import flops_per_token
+
+# Fewer lines have no last quarter.
+_FEWEST = 4
+# An untrained model's loss, as a share of ln(vocabulary): JSC's 13B begins at 1.23 of it, in the mean of ten steps that
+# already learn.
+_LEAST_AT_START, _MOST_AT_START = 0.4, 2.0
+# How many steps the first line may be about, to speak of an untrained model.
+_START = 10
+# What of the loss a benchmark of hundreds of steps cannot have left behind.
+_NOTHING_LEFT = 0.01
+# TFLOP/s that are printed with one digit behind the point say nothing below this.
+_READABLE_TFLOPS = 5.0
+# A log counts half of the attention at least, and a second forward pass of all layers at most; and it rounds.
+_RECOMPUTED, _ROUNDED = 4 / 3, 0.05
+
+
+def by_heart(series: StepSeries) -> Iterator[str]:
+    """Say where the loss fell further than a training of so few steps can bring it."""
+    losses = [step.loss for step in series.steps if step.loss is not None]
+    last = losses[-max(1, len(losses) // 4) :]
+    if len(losses) >= _FEWEST and sum(last) < _NOTHING_LEFT * losses[0] * len(last):
+        end = sum(last) / len(last)
+        yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no model learns its data by heart so fast"
+
+
+def lost_losses(series: StepSeries) -> Iterator[str]:
+    """Say which line has no loss though it says that no step of it was skipped, where others have one."""
+    made = [step for step in series.steps if step.reported.get("number_of_skipped_iterations") == 0.0]
+    without = [step.step for step in made if step.loss is None]
+    if without and len(without) < len(series.steps):
+        yield f"the line of step {without[0]} has no loss, though none of its steps was skipped"
+
+
+def untrained(recipe: Recipe, series: StepSeries) -> Iterator[str]:
+    """Say where the first loss is not that of a model that has learned nothing."""
+    first = next((step for step in series.steps if step.loss is not None), None)
+    if first is None or first.loss is None or first.step > _START:
+        return
+    due = math.log(recipe.model.vocab_size)
+    if not _LEAST_AT_START * due <= first.loss <= _MOST_AT_START * due:
+        yield (
+            f"the loss is {first.loss:.4g} at step {first.step}, where a model that has learned nothing has about "
+            f"{due:.4g} (ln of {recipe.model.vocab_size} tokens): this is not the beginning of a training of this model"
+        )
+
+
+def logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+    """Say where TFLOP/s per GPU and time per step are of another amount of work than the recipe's step."""
+    found = [work for step in series.steps if (work := _flops_of_a_step(step, topology)) is not None]
+    if not found:
+        return
+    each, model = stats.median(found) / recipe.tokens_per_step, recipe.model
+    most = flops_per_token(model, recipe.sequence_length)
+    least = most - 6.0 * model.layers * model.hidden_size * recipe.sequence_length
+    if not (1 - _ROUNDED) * least <= each <= (1 + _ROUNDED) * _RECOMPUTED * most:
+        yield (
+            f"its TFLOP/s per GPU and its time per step are those of {each:.4g} FLOPs per token; of this model and "
+            f"sequence they are {least:.4g} to {_RECOMPUTED * most:.4g}, by how attention and recomputation are counted"
+        )
+
+
+def _flops_of_a_step(step: Step, topology: Topology) -> float | None:
+    rate = step.reported.get("tflops", step.reported.get("throughput_per_gpu"))
+    if rate is None or rate < _READABLE_TFLOPS or step.seconds is None:
+        return None
+    return 1e12 * rate * step.seconds * topology.world_size

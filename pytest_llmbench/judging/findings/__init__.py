@@ -1,0 +1,1 @@
+"""Findings beside a verdict: they explain a rate and never change it."""

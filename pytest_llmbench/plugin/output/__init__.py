@@ -1,0 +1,1 @@
+"""The session's output: terminal, progress and JUnit XML."""

@@ -1,0 +1,123 @@
+"""JUnit XML: always in the session's folder, and where `--junitxml` says as well.
+
+pytest keeps its writer private; this is the only file that knows of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.junitxml import LogXML, xml_key
+
+from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.plugin.verdict.unfinished import report_of
+
+
+class _OwnReport(LogXML):
+    """pytest's writer for a file of ours, which a session without runs leaves unwritten.
+
+    Attributes:
+        wanted: whether to write it.
+    """
+
+    wanted = True
+
+    def pytest_sessionfinish(self) -> None:
+        if self.wanted:
+            super().pytest_sessionfinish()
+
+
+class JUnit:
+    """The session's own report file. pytest's writer makes it, or the one the user asked for is copied."""
+
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self._config = config
+        self._path = path
+        self._asked = config.getoption("xmlpath", None) is not None
+        self._own: _OwnReport | None = None
+        self._wanted = True
+        if not self._asked and config.pluginmanager.hasplugin("junitxml"):
+            self._own = config.stash[xml_key] = _writer(config, path)
+            config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
+
+    def expect(self, tests: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the report as it would be if this process were killed now: every test an ERROR.
+
+        Nobody can write one after a SIGKILL, and the report of an earlier session must not be taken for this one's.
+
+        Args:
+            tests: the properties of each, by node id.
+        """
+        report = self._config.stash.get(xml_key, None)
+        if report is None:  # with `-p no:junitxml`
+            return
+        expected = _writer(self._config, Path(report.logfile))
+        expected.pytest_sessionstart()
+        for nodeid, properties in tests.items():
+            _add_error(expected, nodeid, properties)
+        expected.pytest_sessionfinish()
+        self.copy()
+
+    def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:
+        """Add a test that nothing else reports: an error, with its properties and their reason."""
+        report = self._config.stash.get(xml_key, None)
+        if report is not None:
+            _add_error(report, nodeid, properties)
+
+    def close(self, nodeid: str, properties: Mapping[str, Any]) -> None:
+        """Add its properties to a test that has its outcome, and whose teardown nobody reports."""
+        report = self._config.stash.get(xml_key, None)
+        if report is not None:
+            _add(report, report_of(nodeid, properties, "teardown", "passed"))
+
+    def describe_session(self, properties: Mapping[str, str]) -> None:
+        """Add suite properties: what the whole session was run on."""
+        report = self._config.stash.get(xml_key, None)
+        if report is not None:  # it is None with `-p no:junitxml`
+            for name, value in properties.items():
+                report.add_global_property(name, value)
+
+    def discard(self) -> None:
+        """Write no file of ours: this session had no runs, or there is no place for it."""
+        self._wanted = False
+        if self._own is not None:
+            # Unregistering alone would not do: pytest is already going through its list of who finishes.
+            self._own.wanted = False
+            self._config.pluginmanager.unregister(self._own)
+            self._own = None
+            del self._config.stash[xml_key]
+
+    def copy(self) -> None:
+        """Copy the report the user asked for beside the run records."""
+        if self._asked and self._wanted:
+            make_folder(self._path.parent)
+            shutil.copyfile(self._config.stash[xml_key].logfile, self._path)
+
+
+def _writer(config: pytest.Config, path: Path) -> _OwnReport:
+    return _OwnReport(
+        str(path),
+        config.option.junitprefix,
+        config.getini("junit_suite_name"),
+        config.getini("junit_logging"),
+        config.getini("junit_duration_report"),
+        config.getini("junit_family"),
+        config.getini("junit_log_passing_tests"),
+    )
+
+
+def _add_error(writer: LogXML, nodeid: str, properties: Mapping[str, Any]) -> None:
+    _add(writer, report_of(nodeid, properties, "setup", "failed"))
+    _add(writer, report_of(nodeid, properties, "teardown", "passed"))
+
+
+def _add(writer: LogXML, report: pytest.TestReport) -> None:
+    """Add a report; to a test case that is open already, as of the worker that opened it."""
+    workers = [worker for case, worker in writer.node_reporters if str(case) == report.nodeid and worker is not None]
+    if workers:
+        report.node = workers[-1]  # type: ignore[attr-defined]  # as xdist does
+    writer.pytest_runtest_logreport(report)

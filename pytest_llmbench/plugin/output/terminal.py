@@ -1,0 +1,100 @@
+"""What a person reads: what runs where before it does, and the verdicts after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+
+from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.lending import unusable
+from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
+from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
+from pytest_llmbench.reporting.batches import Batch
+from pytest_llmbench.reporting.health import render_health
+from pytest_llmbench.reporting.table import render
+
+_MARKUP = {
+    "PASS": {"green": True},
+    "FAIL": {"red": True},
+    "ERROR": {"red": True, "bold": True},
+    "SKIP": {"yellow": True},
+    "INCOMPLETE": {"red": True, "bold": True},
+}
+
+
+def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
+    """Say what will run, on what, and, where it runs in earnest, where it is written."""
+    settings = bench.settings
+    nodes = (
+        f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}" if settings.nodes else "nodes as each recipe says"
+    )
+    where = "this machine" if settings.cluster in {"local", "debug"} else nodes
+    if settings.replay is not None:
+        where = f"logs in {settings.replay}"
+    reports = f", reports in {bench.session.folder}" if in_earnest else ""
+    name, what = settings.system.name, settings.system.description or "no description"
+    runs, checks = len(bench.planned.runs), len(bench.planned.checks)
+    planned = [f"{checks} check{'s' if checks > 1 else ''}"] if checks else []
+    planned += [f"{runs} run{'s' if runs > 1 else ''}"] if runs or not checks else []
+    gate = ", gate on" if bench.planned.gate else ""
+    return [
+        f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
+        f"llmbench: {', then '.join(planned)}{gate}{reports}",
+        *(f"llmbench: left out: {reason}" for reason in unusable()),
+    ]
+
+
+def add_errors(reporter: pytest.TerminalReporter, errors: Sequence[pytest.TestReport]) -> None:
+    """Have pytest list these tests in its short summary and count them in its last line, as the XML file does."""
+    if errors:
+        reporter._add_stats("error", errors)  # noqa: SLF001 - `stats` alone leaves the last line green
+
+
+def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
+    """Print how each check ended, and every node that is not fit with what to do about it."""
+    reporter.section("llmbench health", sep="=")
+    for verdict, line in render_health(rows):
+        reporter.write_line(line, **_MARKUP.get(verdict, {}))
+    reporter.write_line(f"records and logs: {bench.session.folder / 'checks'}")
+
+
+def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
+    """Print every verdict with what was measured, and where the evidence is."""
+    reporter.section("llmbench verdicts", sep="=")
+    for verdict, line in render(rows):
+        reporter.write_line(line, **_MARKUP.get(verdict, {}))
+    reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
+
+
+def clauses(reporter: pytest.TerminalReporter, told: Sequence[ClauseVerdict]) -> None:
+    """Print how each required clause ended, and why it is INCOMPLETE."""
+    reporter.section("llmbench requirements", sep="=")
+    width = max(len(each.clause.name) for each in told)
+    for each in told:
+        markup = _MARKUP.get(str(each.verdict), {})
+        reporter.write_line(
+            f"{each.clause.name.ljust(width)}  {each.verdict}  {', '.join(each.clause.tests)}", **markup
+        )
+        if each.reason:
+            reporter.write_line(f"    {each.reason}", **markup)
+
+
+def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
+    """Say of which runs no speed was judged, and what comes of it."""
+    for line in lines:
+        ends = (
+            f" (--require-verdict: not a success, exit code {EXIT_CODE} where nothing else is wrong)"
+            if required
+            else ""
+        )
+        reporter.write_line(f"{line}{ends}", yellow=True)
+
+
+def batch_table(reporter: pytest.TerminalReporter, batches: Sequence[Batch], bench: Bench) -> None:
+    """Print how the source's own evaluator ends each run of a batch, and how we do."""
+    reporter.section("llmbench batches", sep="=")
+    for batch in batches:
+        for verdict, line in batch.describe():
+            reporter.write_line(line, **_MARKUP.get(verdict, {}))
+    reporter.write_line(f"as the source's evaluator writes them: {bench.session.folder / 'batches'}")

@@ -1,0 +1,100 @@
+"""Where tests wait: beside the runner, or in an xdist worker, on the files the runner writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pytest_llmbench.cluster.heartbeat import TTL_S, told_end
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.health import HealthRecord, read_health
+from pytest_llmbench.core.record.records import RunRecord, read_record
+from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.output.progress import LiveLine
+from pytest_llmbench.session.keeper import Keeper
+
+_LOOK_S = 0.2
+_Record = TypeVar("_Record")
+
+
+class RunnerBoard:
+    """Waits on the runner of this process, and shows how the runs stand meanwhile.
+
+    The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
+    """
+
+    def __init__(self, runner: Keeper, progress: LiveLine, interruption: Interruption) -> None:
+        self._runner = runner
+        self._progress = progress
+        self._interruption = interruption
+
+    def wait(self, key: str) -> RunRecord:
+        """Block until the run has a record; the runner gives every run one, whatever happens."""
+        return self._wait(lambda: self._runner.wait(key, _LOOK_S))
+
+    def wait_check(self, name: str) -> HealthRecord:
+        """Block until the check has a record; every check gets one, whatever happens."""
+        return self._wait(lambda: self._runner.wait_check(name, _LOOK_S))
+
+    def _wait(self, look: Callable[[], _Record | None]) -> _Record:
+        with self._interruption.bearing(1):
+            while True:
+                record = look()
+                self._progress.take(self._runner.notes)
+                if record is not None:
+                    self._progress.clear()
+                    return record
+                self._progress.show(self._runner.views)
+
+
+class FileBoard:
+    """Waits in an xdist worker for the controller's runner, which writes every record to disk."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def wait(self, key: str) -> RunRecord:
+        """Block until the record is on disk."""
+        path = self._session.run_folder(key) / "record.json"
+        self._wait_for(path, f"run {key}")
+        try:
+            return read_record(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def wait_check(self, name: str) -> HealthRecord:
+        """Block until the record is on disk."""
+        path = self._session.check_folder(name) / "record.json"
+        self._wait_for(path, f"check {name}")
+        try:
+            return read_health(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def _wait_for(self, path: Path, what: str) -> None:
+        """Block until a file is there. When the controller dies or gives up, it will never be."""
+        seen, moved = "", time.monotonic()
+        while not path.exists():
+            why = told_end(self._session.folder)
+            if why is not None and not path.exists():  # records are written before the end is told
+                pytest.fail(f"{what}: the controller left no record: {why}", pytrace=False)
+            time.sleep(_LOOK_S)
+            sign = self._sign()
+            if sign != seen:
+                seen, moved = sign, time.monotonic()
+            elif time.monotonic() - moved > 2 * TTL_S:
+                pytest.fail(
+                    f"{what}: the controller gave no sign of life for {2 * TTL_S:g} s and left no record in "
+                    f"{self._session.folder}: it died, or the disk is full", pytrace=False,
+                )  # fmt: skip
+
+    def _sign(self) -> str:
+        try:
+            return (self._session.folder / "owner").read_text(encoding="ascii")
+        except OSError:
+            return ""

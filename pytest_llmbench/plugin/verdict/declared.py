@@ -1,0 +1,54 @@
+"""The tests that a session declared: collected, selected, and waiting for a run or a check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench.cluster.runs import Declared
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.plugin.health import check_key_of
+from pytest_llmbench.plugin.parametrize import run_key_of
+from pytest_llmbench.plugin.verdict import outcome
+
+if TYPE_CHECKING:
+    from pytest_llmbench.plugin.bench import Bench
+    from pytest_llmbench.session.keeper import Keeper
+
+
+def declared(item: pytest.Item) -> Declared | None:
+    """What a test waits for; None for a test that is not ours."""
+    run, check = run_key_of(item), check_key_of(item)
+    if run is not None:
+        reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
+        name = reference.name if isinstance(reference, Reference) else None
+        return Declared(test=item.nodeid, run=str(run), reference=name)
+    if check is not None:
+        return Declared(test=item.nodeid, check=check.check, slot=check.slot)
+    return None
+
+
+def all_declared(items: Sequence[pytest.Item]) -> list[Declared]:
+    """Every test of ours among these, in their order."""
+    return [test for item in items if (test := declared(item)) is not None]
+
+
+def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping[str, Any]:
+    """What a report says of a test that never got so far as to say it: its run or check, as far as that got.
+
+    Args:
+        test: the test.
+        bench: what was planned.
+        keeper: the records there are.
+    """
+    if test.check is not None:
+        check = keeper.checks.get(test.check) if keeper is not None else None
+        return outcome.facts_of_check(check or bench.unmade_check(test.check), test.slot, made=check is not None)
+    run = test.run or ""
+    record = keeper.records.get(run) if keeper is not None else None
+    told = outcome.facts_of_run(record or bench.unmade(run), made=record is not None)
+    references = (record or bench.unmade(run)).recipe.references
+    applied = [outcome.facts_of_reference(reference) for reference in references if reference.name == test.reference]
+    return {**told, **(applied[0] if applied else {})}

@@ -1,0 +1,170 @@
+"""What a test gets from its run: quantities that remember where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmbench.core.errors import RunError, unknown
+from pytest_llmbench.core.quantity import Quantity, for_people, told_apart
+from pytest_llmbench.core.record.records import Metric, RunRecord
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.findings.slowest import slowest_node
+from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.statistics import STATISTICS, window
+from pytest_llmbench.judging.telemetry import RULES, gaps
+from pytest_llmbench.session.ending.logs import log_to_read
+
+# What is computed from the model's FLOPs.
+_OF_FLOPS = {"tflops_per_gpu", "mfu", "matmul_fraction"}
+
+
+class Measured(Quantity):
+    """A measured quantity. It compares like any other, and keeps what it was compared with.
+
+    Attributes:
+        statistic: the rule's name.
+        metric: the number with its rule.
+        record: the run it is of.
+        threshold: the last comparison it was in, such as `>= 200000 words/s`; None so far.
+    """
+
+    __slots__ = ("metric", "record", "statistic", "threshold")
+
+    def __init__(self, statistic: str, metric: Metric, record: RunRecord) -> None:
+        super().__init__(metric.value, metric.unit)
+        for name, value in (
+            ("statistic", statistic),
+            ("metric", metric),
+            ("record", record),
+            ("threshold", None),
+        ):
+            object.__setattr__(self, name, value)
+
+    statistic: str
+    metric: Metric
+    record: RunRecord
+    threshold: str | None
+
+    # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
+    def __ge__(self, other: object) -> bool:
+        return self._judged(">=", other, super().__ge__(other))
+
+    def __gt__(self, other: object) -> bool:
+        return self._judged(">", other, super().__gt__(other))
+
+    def __le__(self, other: object) -> bool:
+        return self._judged("<=", other, super().__le__(other))
+
+    def __lt__(self, other: object) -> bool:
+        return self._judged("<", other, super().__lt__(other))
+
+    def _judged(self, op: str, other: object, holds: bool) -> bool:
+        bound = other.plain if isinstance(other, Quantity) else other
+        object.__setattr__(self, "threshold", f"{op} {bound}")
+        return holds
+
+    __hash__ = Quantity.__hash__
+
+
+class Run:
+    """A run that finished, is sane and was measured.
+
+    Every statistic is an attribute: `run.throughput`, `run.step_time`, `run.mfu`, ... (see
+    `judging.statistics.STATISTICS`, and `statistics` of the engine for its own).
+
+    Attributes:
+        record: the whole evidence.
+        used: the quantities the test asked for, in order.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.used: list[Measured] = []
+        self._statistics = statistics_of(get_engine(record.recipe.engine))
+
+    def measured(self, statistic: str) -> Measured:
+        """Return one statistic of this run.
+
+        Raises:
+            RunError: there is no such statistic, or it has no meaning for this run.
+        """
+        if statistic not in self._statistics:
+            raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
+        metric = self.record.metrics.get(statistic)
+        if metric is None:
+            rule, record = self._statistics[statistic].rule, self.record
+            uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
+            unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
+            why = f"it has {', '.join(record.metrics)}"
+            if unknown_of_gpus:
+                why = f"not all is known of its GPUs: {'; '.join(unknown_of_gpus)}"
+            elif uncounted is not None and statistic in _OF_FLOPS:
+                why = f"{uncounted}, so that the model's FLOPs are not known; {why}"
+            raise RunError(
+                "no_measurement", f"{statistic} ({rule}) has no meaning for this run on {self.machine}: {why}"
+            )
+        quantity = Measured(statistic, metric, self.record)
+        self.used.append(quantity)
+        return quantity
+
+    def __getattr__(self, name: str) -> Measured:
+        if name.startswith("_") or name not in self._statistics:
+            raise AttributeError(unknown("attribute of a run", name, ["record", "machine", *self._statistics]))
+        return self.measured(name)
+
+    @property
+    def machine(self) -> Machine:
+        """What the run really used, as its ranks reported."""
+        record = self.record
+        return Machine(
+            system=record.system,
+            device=record.device or "unknown",
+            gpus=record.gpus,
+            nodes=record.nodes,
+            scale=record.recipe.scale,
+        )
+
+
+def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
+    """Say what was measured, what was asked, how far apart they are, and where the evidence is.
+
+    Args:
+        measured: the number.
+        threshold: the bound it missed.
+        side: `below` or `above`.
+    """
+    shown, bound = told_apart(measured.to(threshold.unit), threshold)
+    record = measured.record
+    log = log_to_read(record.logs)
+    where = f" on {', '.join(record.hosts)}" if record.hosts else ""
+    job = f" (job {record.job_id})" if record.job_id else ""
+    # An engine's own rule says itself which lines it is about.
+    node = slowest_node(record.rank_info, record.telemetry)
+    judged = f"; {window(record.recipe)}" if measured.statistic in STATISTICS else ""
+    return [
+        # pytest cuts long explanations at the end, so what is needed most comes first.
+        f"measured {shown} is {_distance(measured, threshold, side)} the threshold {bound}",
+        *([node] if node else []),
+        f"run record: {_short(record.path)}",
+        f"log: {_short(log)}",
+        f"run: {record.key}{where}{job}",
+        f"statistic: {measured.statistic} = {measured.metric.rule}{judged}",
+    ]
+
+
+def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
+    """Say how far a number is from the bound it missed, in words that tell more than that it is nearly all."""
+    percent = measured.difference_percent(threshold)
+    if percent is None:
+        return side
+    if side == "below" and percent < -95.0 and measured.base > 0.0:
+        return f"only {for_people(100.0 + percent, 2)} % of"
+    if side == "above" and percent > 900.0:
+        return f"{for_people(1.0 + percent / 100.0, 3)} times"
+    return f"{for_people(abs(percent), 3)} % {side}"
+
+
+def _short(path: Path) -> str:
+    """A path relative to where the user stands, when it is below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,165 @@
+"""`--require FILE`: what has to be judged, clause by clause. A clause with a test that was not is INCOMPLETE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.schema import read_yaml
+
+_DESELECTED = "llmbench_deselected"
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One line of a contract.
+
+    Attributes:
+        name: as the contract numbers it.
+        tests: node ids, names of tests, or patterns of either with `*` for any text and `?` for any character.
+    """
+
+    name: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClauseVerdict:
+    """How a clause ended.
+
+    Attributes:
+        clause: which.
+        verdict: INCOMPLETE, or the worst verdict of its tests.
+        reason: why it is INCOMPLETE; empty else.
+    """
+
+    clause: Clause
+    verdict: Verdict
+    reason: str = ""
+
+
+def read_requirements(path: Path) -> tuple[Clause, ...]:
+    """Read the clauses of a file.
+
+    Raises:
+        ConfigError: it cannot be read, requires nothing, or a clause or its test is not text.
+    """
+    told = read_yaml(path)
+    if not told:
+        raise ConfigError(f"{path} requires nothing: give at least one line, clause: test")
+    return tuple(_clause(path, name, tests) for name, tests in told.items())
+
+
+def _clause(path: Path, name: object, tests: object) -> Clause:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"{path}: clause {name!r} is no text to YAML, where 4.10 is 4.1: put it in quotes")
+    listed: list[Any] = tests if isinstance(tests, list) else [tests]
+    wrong = [test for test in listed if not isinstance(test, str) or not test.strip()]
+    if wrong or not listed:
+        shown = repr(wrong[0]) if wrong else "an empty list"
+        raise ConfigError(f"{path}: clause {name}: {shown} is no test: give a node id, or a pattern of one, in quotes")
+    return Clause(name, tuple(listed))
+
+
+class Requirements:
+    """What is required of a session, and what became of it.
+
+    Attributes:
+        clauses: none without `--require`.
+    """
+
+    def __init__(self, config: pytest.Config, path: Path | None) -> None:
+        self.clauses = read_requirements(path) if path is not None else ()
+        self._config = config
+        self._selected: set[str] = set()
+        self._deselected: set[str] = set()
+        self._ended: dict[str, tuple[Verdict, str]] = {}
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note required tests that `-k`, `-m`, `--deselect` or a plugin took away."""
+        self._deselected.update(item.nodeid for item in items if self._requires(item.nodeid))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note the tests that are to run."""
+        self._selected.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """In a worker of xdist, tell the controller what it does not see."""
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[_DESELECTED] = sorted(self._deselected)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Note the tests that are to run, in the controller of xdist."""
+        self._selected.update(ids)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Note what a worker told; one that crashed told nothing, and its successor does."""
+        self._deselected.update((getattr(node, "workeroutput", None) and node.workeroutput.get(_DESELECTED, ())) or ())
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note how a test ended, ours or anybody's."""
+        ended = _ended(report)
+        if ended is not None:
+            self._ended[report.nodeid] = ended
+
+    def verdicts(self) -> list[ClauseVerdict]:
+        """How each clause ended."""
+        return [self._verdict(clause) for clause in self.clauses]
+
+    def _requires(self, test: str) -> bool:
+        return any(_matches(wanted, test) for clause in self.clauses for wanted in clause.tests)
+
+    def _verdict(self, clause: Clause) -> ClauseVerdict:
+        known = self._selected | self._deselected | self._ended.keys()
+        missing = [wanted for wanted in clause.tests if not any(_matches(wanted, test) for test in known)]
+        if missing:
+            return _incomplete(clause, f"no test of this session is {missing[0]}")
+        tests = sorted(test for test in known if any(_matches(wanted, test) for wanted in clause.tests))
+        for test in tests:
+            if test in self._deselected:
+                return _incomplete(clause, f"{test} was deselected")
+            if test not in self._ended:
+                return _incomplete(clause, f"{test} was not judged before the session ended")
+        ends = {test: self._ended[test] for test in tests}
+        for test, (verdict, reason) in ends.items():
+            if verdict is Verdict.SKIP:
+                return _incomplete(clause, f"{test} was skipped: {reason}")
+        return ClauseVerdict(clause=clause, verdict=_worst(verdict for verdict, _ in ends.values()))
+
+
+def _incomplete(clause: Clause, reason: str) -> ClauseVerdict:
+    return ClauseVerdict(clause=clause, verdict=Verdict.INCOMPLETE, reason=reason)
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return min(verdicts, key=[Verdict.ERROR, Verdict.FAIL, Verdict.PASS].index)
+
+
+def _matches(wanted: str, test: str) -> bool:
+    """Whether a node id, or the name of its test, is what is wanted. Brackets are part of names."""
+    pattern = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
+    return re.fullmatch(f"(.*::)?{pattern}", test, re.DOTALL) is not None
+
+
+def _ended(report: pytest.TestReport) -> tuple[Verdict, str] | None:
+    """How a report says that its test ended; None for one that decides nothing."""
+    told: Mapping[str, object] = dict(report.user_properties)
+    if "verdict" in told:
+        return Verdict(str(told["verdict"])), str(told.get("reason", ""))
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
+        return Verdict.SKIP, str(reason)
+    if report.failed:
+        return (Verdict.FAIL if report.when == "call" else Verdict.ERROR), ""
+    return (Verdict.PASS, "") if report.when == "call" else None

@@ -1,0 +1,116 @@
+"""Declared tests that nothing was reported of: at the end of the session each gets its one verdict, ERROR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from pytest_llmbench.cluster.runs import Declared
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.plugin.interruption import Interruption
+
+
+@dataclass(slots=True)
+class _Reported:
+    """How far the reports of a test got.
+
+    Attributes:
+        told: the properties with its verdict, as soon as that is decided.
+        crash: how the process that ran it ended, if that is why there will be no other report.
+        over: whether the report of its teardown is there.
+    """
+
+    told: Mapping[str, Any] | None = None
+    crash: str | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unfinished:
+    """A declared test without a verdict.
+
+    Attributes:
+        test: which.
+        why: the reason for its ERROR.
+        told: its properties, where its verdict was decided and only its teardown was not reported.
+        crash: whether pytest's writer has its error already.
+    """
+
+    test: Declared
+    why: str
+    told: Mapping[str, Any] | None = None
+    crash: bool = False
+
+
+class Reports:
+    """What was reported of each test, and how the session ended.
+
+    Attributes:
+        interruption: the signal that ended it, if one did.
+    """
+
+    def __init__(self, interruption: Interruption) -> None:
+        self.interruption = interruption
+        self._tests: dict[str, _Reported] = {}
+        self._end = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take a report of any test."""
+        test = self._tests.setdefault(report.nodeid, _Reported())
+        if report.when not in {"setup", "call", "teardown"}:  # xdist's own, for a worker that died
+            test.crash = str(report.longrepr)
+        properties = dict(report.user_properties)
+        if "verdict" in properties:
+            test.told = properties
+        test.over = test.over or report.when == "teardown"
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note what ended the session: Ctrl-C, but also errors of collection and `pytest.exit`."""
+        self._end = str(excinfo.value) or "Ctrl-C"
+
+    def pytest_internalerror(self) -> None:
+        """Note that pytest broke down; it says itself how."""
+        self._end = "an internal error of pytest or a plugin"
+
+    def note_end(self, why: str) -> None:
+        """Note why the session cannot begin."""
+        self._end = why
+
+    def unfinished(self, tests: Sequence[Declared], session: pytest.Session) -> Iterator[Unfinished]:
+        """Yield every declared test that has no verdict, or whose teardown was not reported."""
+        for test in tests:
+            seen = self._tests.get(test.test, _Reported())
+            if seen.over and seen.told is not None:
+                continue
+            why = seen.crash or f"{self._why(session)} before this test was judged"
+            yield Unfinished(test=test, why=why, told=None if seen.crash else seen.told, crash=seen.crash is not None)
+
+    def _why(self, session: pytest.Session) -> str:
+        if self.interruption.by is not None:
+            return f"the session was ended by {self.interruption.by}"
+        end = self._end or session.shouldfail or session.shouldstop
+        return f"the session ended ({end})" if end else "the session ended, and nothing says why,"
+
+
+def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties of a test that nobody else gives a verdict."""
+    if test.told is not None:
+        return dict(test.told)
+    return {**facts, "verdict": str(Verdict.ERROR), "reason": test.why}
+
+
+def report_of(
+    nodeid: str,
+    properties: Mapping[str, Any],
+    when: Literal["setup", "teardown"],
+    outcome: Literal["passed", "failed"],
+) -> pytest.TestReport:
+    """A report as pytest makes it, of a test that pytest reports nothing of."""
+    file = nodeid.split("::", maxsplit=1)[0]
+    longrepr = str(properties["reason"]) if outcome == "failed" else None
+    return pytest.TestReport(
+        nodeid, (file, None, file), {}, outcome, longrepr, when, user_properties=properties.items()
+    )

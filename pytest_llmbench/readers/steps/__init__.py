@@ -1,0 +1,1 @@
+"""Parsers of the step log that our own ranks write."""

@@ -1,0 +1,181 @@
+"""One GPU over a window of time: from samples, in their order, to what the GPU did in it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
+from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.readers.steps.gpu_energy import Edge, Energy, between, edge, fell
+
+_SLOWDOWN = sum(SLOWDOWNS)
+_FIELDS = {
+    "energy_mj": "energy",
+    "power_w": "power",
+    "sm_clock_mhz": "SM clock",
+    "memory_clock_mhz": "memory clock",
+    "temperature_degc": "temperature",
+    "memory_used_bytes": "memory in use",
+    "clocks_event_reasons": "reasons for lower clocks",
+}
+
+
+@dataclass(slots=True)
+class _Mean:
+    """One field of all samples of the window."""
+
+    count: int = 0
+    total: float = 0.0
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+    def add(self, value: float) -> None:
+        """Take the next one."""
+        self.count += 1
+        self.total += value
+        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
+
+    @property
+    def mean(self) -> float:
+        """Of all."""
+        return self.total / self.count
+
+
+class GpuWindow:
+    """Takes samples and the steps of the window as they come, and keeps a few numbers of them.
+
+    Besides those it holds the samples since the last step began: to which window they belong is known at a step's
+    end and not before.
+
+    Attributes:
+        trouble: what the rank says came between; None so far.
+    """
+
+    def __init__(self, told: TelemetryEvent) -> None:
+        self.trouble = told.trouble
+        self._gpu = told.gpu
+        self._longest_s = GAP_PERIODS * told.period_s
+        self._waiting: deque[GpuEvent] = deque()
+        self._last: GpuEvent | None = None
+        self._start: float | None = None
+        self._end = 0.0
+        self._first_edge: Edge | None = None
+        self._samples = 0
+        self._unwatched_s = 0.0
+        self._set_back = self._energy_fell = False
+        self._numbers = {name: _Mean() for name in _FIELDS}
+        self._throttled = self._power_capped = 0
+        self._reasons: Counter[str] = Counter()
+
+    def sample(self, sample: GpuEvent) -> None:
+        """Take the next sample."""
+        self._waiting.append(sample)
+
+    def pass_by(self, start: float) -> None:
+        """Leave out what was before a step that starts at Unix time `start`: the window begins no earlier."""
+        while self._waiting and self._waiting[0].time < start:
+            self._last = self._waiting.popleft()
+
+    def extend(self, start: float, end: float) -> None:
+        """Add a step to the window, from Unix time `start` to `end`; the first one's start is the window's."""
+        if self._start is None:
+            self._start = start
+        self._end = end
+        self._take_all(self._start)
+
+    def _take_all(self, start: float) -> None:
+        while self._waiting and self._waiting[0].time <= self._end:
+            sample = self._waiting.popleft()
+            if sample.time < start and not self._samples:
+                self._last = sample
+            else:
+                self._take(start, sample)
+
+    def _take(self, start: float, sample: GpuEvent) -> None:
+        if not self._samples:
+            self._first_edge = edge(start, self._last, sample, self._longest_s)
+        self._pass_time(start, sample)
+        self._samples += 1
+        for name, numbers in self._numbers.items():
+            value = getattr(sample, name)
+            if value is not None:
+                numbers.add(value)
+        mask = sample.clocks_event_reasons or 0
+        self._reasons.update(reasons_of(mask))
+        self._throttled += bool(mask & _SLOWDOWN)
+        self._power_capped += bool(mask & POWER_CAP)
+        self._last = sample
+
+    def _pass_time(self, start: float, sample: GpuEvent | None) -> None:
+        """Look at the time since the last sample: up to the next one, or to the window's end without one."""
+        since = start if self._last is None else self._last.time
+        until = self._end if sample is None else sample.time
+        within = min(until, self._end) - max(since, start)
+        if within > self._longest_s:
+            self._unwatched_s += within
+        self._set_back |= self._last is not None and until < since
+        self._energy_fell |= fell(self._last, sample)
+
+    def close(self, rank: int) -> GpuTelemetry:
+        """Say what the GPU of a rank did, once there are no more steps and samples."""
+        if self._start is None:
+            return GpuTelemetry(rank=rank, gpu=self._gpu, gaps=("no judged step",))
+        self._take_all(self._start)  # one may be written after the step that it lies in
+        after = self._waiting[0] if self._waiting else None
+        self._pass_time(self._start, after)
+        last_edge = edge(self._end, self._last, after, self._longest_s)
+        energy = self._energy(last_edge)
+        watched = bool(self._samples) and not self._unwatched_s and not self._set_back
+        known = {name: each for name, each in self._numbers.items() if watched and each.count == self._samples}
+        power, sm, memory_clock = (known.get(name) for name in ("power_w", "sm_clock_mhz", "memory_clock_mhz"))
+        temperature, memory, reasons = (
+            known.get(name) for name in ("temperature_degc", "memory_used_bytes", "clocks_event_reasons")
+        )
+        return GpuTelemetry(
+            rank=rank,
+            gpu=self._gpu,
+            seconds=self._end - self._start,
+            samples=self._samples,
+            unwatched_s=self._unwatched_s,
+            energy_j=energy.joules,
+            energy_error_j=energy.error_j,
+            power_w=power and power.mean,
+            sm_clock_mhz=sm and sm.mean,
+            sm_clock_min_mhz=sm and sm.lowest,
+            memory_clock_mhz=memory_clock and memory_clock.mean,
+            temperature_max_degc=temperature and temperature.highest,
+            memory_used_max_bytes=memory and memory.highest,
+            throttled=reasons and self._throttled,
+            power_capped=reasons and self._power_capped,
+            reasons=dict(self._reasons),
+            gaps=tuple(self._gaps(self._end - self._start, energy)),
+        )
+
+    def _energy(self, last_edge: Edge | None) -> Energy:
+        if self._set_back or not self._samples or self._numbers["energy_mj"].count < self._samples:
+            return Energy()  # for a reason that is about more than the energy
+        return (
+            Energy(why="its energy counter went backwards")
+            if self._energy_fell
+            else between(self._first_edge, last_edge)
+        )
+
+    def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
+        """Why something is not known."""
+        why = f" ({self.trouble})" if self.trouble else ""
+        if not self._samples:
+            yield f"no sample in the {seconds:.3g} s of the judged window{why}"
+            return
+        if self._unwatched_s:
+            yield f"no sample for {self._unwatched_s:.3g} s of the judged window{why}"
+        if self._set_back:
+            yield "its clock was set back"
+        for name, words in _FIELDS.items():
+            missing = self._samples - self._numbers[name].count
+            if missing:
+                yield f"{missing} of {self._samples} samples do not tell the {words}"
+        if energy.why:
+            yield energy.why

@@ -1,0 +1,258 @@
+"""Reads the JSON lines that ranks write (`workloads.steplog`) into a step series.
+
+Nothing in a file makes reading fail, and nothing doubtful becomes a number: a line that is not exactly one
+of the events of `core.step_events` is reported as unreadable and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmbench.core.record.claims import Claim, ClaimName
+from pytest_llmbench.core.record.series import OwnSteps, RankInfo, Step, StepSeries
+from pytest_llmbench.core.wire.step_events import (
+    EndEvent,
+    Event,
+    FailureEvent,
+    MatmulEvent,
+    StartEvent,
+    StepEvent,
+    TrainingEvent,
+)
+from pytest_llmbench.readers.steps.event_lines import event_lines, rank_logs, strange_files
+from pytest_llmbench.readers.steps.own_steps import Summary
+
+# Each rank computes the norm of the whole gradient, maybe in another order.
+_SAME_NORM = 1e-3
+# A file of garbage is told by its first lines; the rest is counted.
+_MOST_REPORTED = 20
+
+
+def read_steps(folder: Path) -> StepSeries:
+    """Read what the ranks of a run have logged so far.
+
+    While the run goes on, a last line may be there in part and is reported as unreadable; the next reading
+    finds it whole.
+
+    Args:
+        folder: the run's folder, with `steps/rank-00000.jsonl` and so on; without any, the series is empty.
+    """
+    logs = [_RankLog(rank=rank, path=path) for rank, path in rank_logs(folder)]
+    sums: dict[int, _Sum] = {}
+    for log in logs:
+        ended = 0.0
+        for step in log.steps():
+            ended += step.seconds
+            sums.setdefault(step.step, _Sum(step.step)).add(step, ended)
+    ranks = tuple(info for log in logs if (info := log.info()) is not None)
+    strange = [
+        f"{name}:1: beside the logs of its ranks, which are one each, there is this" for name in strange_files(folder)
+    ]
+    return StepSeries(
+        ranks=ranks,
+        steps=tuple(_steps([sums[number] for number in sorted(sums)])),
+        unlike_norms=next((why for number in sorted(sums) if (why := sums[number].unlike_norms())), None),
+        unreadable=tuple(line for log in logs for line in log.reported()),
+        failure=next((words for log in logs if (words := log.failed_at_start())), None),
+        restarted=strange[0] if strange else None,
+        claims=tuple(claim for info in ranks for claim in _claims(info)),
+    )
+
+
+def _claims(info: RankInfo) -> Iterator[Claim]:
+    """What a rank counted that is the same on all ranks, as claims."""
+    names: tuple[ClaimName, ...] = (
+        "world_size", "tensor", "pipeline", "precision", "sequence_length", "micro_batch_size",
+    )  # fmt: skip
+    for name in names if info.training is not None else ():
+        value = getattr(info.training, name)
+        if value is not None:
+            yield Claim(name=name, value=value, where=f"rank {info.rank}")
+
+
+def _steps(sums: Sequence[_Sum]) -> Iterator[Step]:
+    for before, each in zip([None, *sums], sums, strict=False):
+        yield each.step(before)
+
+
+@dataclass(kw_only=True, slots=True)
+class _RankLog:
+    """One rank's file, read once from front to back; of its steps only what they come to is kept."""
+
+    rank: int
+    path: Path
+    _line: int = 0
+    _last_step: int = 0
+    _own_steps: OwnSteps | None = None
+    _start: StartEvent | None = None
+    _matmul: float | None = None
+    _training: TrainingEvent | None = None
+    _end: EndEvent | None = None
+    _failure: FailureEvent | None = None
+    _unreadable: list[str] = field(default_factory=list)
+    _unreported: int = 0
+
+    def steps(self) -> Iterator[StepEvent]:
+        """Yield the readable steps, in order."""
+        summary = Summary()
+        try:
+            for line in event_lines(self.path):
+                self._line = line.number
+                if line.event is None:
+                    self._refuse(line.why)
+                elif self._accept(line.event) and isinstance(line.event, StepEvent):
+                    summary.add(line.event)
+                    yield line.event
+        except OSError as error:
+            self._refuse(f"cannot be read on: {error.strerror}")
+        self._own_steps = summary.close()
+
+    def info(self) -> RankInfo | None:
+        """Return how the rank introduced itself and how it ended."""
+        if self._start is None:
+            return None
+        return RankInfo(
+            rank=self.rank,
+            host=self._start.host,
+            pid=self._start.pid,
+            local_rank=self._start.local_rank,
+            device=self._start.device,
+            versions=self._start.versions,
+            matmul_flops_per_s=self._matmul,
+            ended=self._end is not None,
+            failure=self._failure.error if self._failure else None,
+            failed_at=self._failure.time if self._failure else None,
+            node=self._start.node,
+            pid_namespace=self._start.pid_namespace,
+            gpu=self._start.gpu,
+            schema_version=self._start.schema_version,
+            world_size=self._start.world_size,
+            token=self._start.token,
+            started=self._start.time,
+            finished=self._end.time if self._end else None,
+            end_steps=self._end.steps if self._end else None,
+            steps=self._own_steps,
+            training=self._training,
+        )
+
+    def failed_at_start(self) -> str | None:
+        """Return how a rank failed that had not introduced itself yet."""
+        if self._failure is None or self._start is not None:
+            return None
+        return f"rank {self.rank} failed before it could introduce itself: {self._failure.error}"
+
+    def reported(self) -> Iterator[str]:
+        """Yield what could not be read."""
+        yield from self._unreadable
+        if self._unreported:
+            yield f"{self.path.name}:{self._line}: {self._unreported} more unreadable lines up to here"
+        if self._failure is not None and self._start is None:
+            yield f"{self.path.name}:1: no start of this rank, which failed: {self._failure.error}"
+
+    def _accept(self, event: Event) -> bool:
+        """Take note of an event; False when it contradicts those before."""
+        contradiction = self._contradicts(event)
+        if contradiction is not None:
+            return self._refuse(contradiction)
+        match event:
+            case StepEvent(step=step):
+                self._last_step = step
+            case StartEvent():
+                self._start = event
+            case MatmulEvent(flops_per_s=rate):
+                self._matmul = rate
+            case TrainingEvent():
+                self._training = event
+            case EndEvent():
+                self._end = event
+            case FailureEvent():
+                self._failure = event
+        return True
+
+    def _contradicts(self, event: Event) -> str | None:
+        """Say what about an event cannot be after those before."""
+        match event:
+            case StepEvent() | EndEvent() if self._end is not None:
+                return f"{event.event} after the end of this rank"
+            case StepEvent(step=step) if step <= self._last_step:
+                return f"step {step} after step {self._last_step}"
+            case StartEvent(rank=rank) if rank != self.rank:
+                return f"start of rank {rank}"
+            case StartEvent() if self._start is not None:
+                return "second start"
+        return None
+
+    def _refuse(self, why: str) -> bool:
+        if len(self._unreadable) < _MOST_REPORTED:
+            self._unreadable.append(f"{self.path.name}:{self._line}: {why}")
+        else:
+            self._unreported += 1
+        return False
+
+
+@dataclass(slots=True)
+class _Sum:
+    """One step over the ranks read so far.
+
+    Attributes:
+        seconds: of the slowest rank.
+        ended: when the last rank ended it, in seconds since the start that all ranks have together.
+    """
+
+    number: int
+    seconds: float = 0.0
+    ended: float = 0.0
+    tokens: int = 0
+    samples: int = 0
+    losses: float = 0.0
+    grad_norm: float = -math.inf
+    grad_norm_low: float = math.inf
+    peak_memory_bytes: int | None = None
+    ranks: int = 0
+
+    def add(self, step: StepEvent, ended: float) -> None:
+        """Add one rank's part."""
+        self.seconds = max(self.seconds, step.seconds)
+        self.ended = max(self.ended, ended)
+        self.tokens += step.tokens
+        self.samples += step.samples
+        self.losses += float(step.loss)
+        norm = float(step.grad_norm)
+        # max() would drop a NaN or keep it depending on the order of ranks.
+        self.grad_norm = norm if math.isnan(norm) else max(self.grad_norm, norm)
+        self.grad_norm_low = min(self.grad_norm_low, norm)
+        if step.peak_memory_bytes is not None:
+            self.peak_memory_bytes = max(self.peak_memory_bytes or 0, step.peak_memory_bytes)
+        self.ranks += 1
+
+    def step(self, before: _Sum | None) -> Step:
+        """Return the step of the whole run.
+
+        It lasts from the last rank's end of the step before to the last rank's end of this one: the sum of the slowest
+        ranks' seconds would count twice what one rank is late in one step and another waits for in the next. Where not
+        the same ranks logged both, it is as long as for the slowest of them.
+        """
+        seconds = self.seconds
+        if before is not None and (before.number, before.ranks) == (self.number - 1, self.ranks) and self.ranks > 1:
+            between = self.ended - before.ended
+            seconds = between if between > 0.0 else seconds
+        return Step(
+            step=self.number,
+            seconds=seconds,
+            tokens=self.tokens,
+            samples=self.samples,
+            loss=self.losses / self.ranks,
+            grad_norm=self.grad_norm,
+            peak_memory_bytes=self.peak_memory_bytes,
+            ranks=self.ranks,
+        )
+
+    def unlike_norms(self) -> str | None:
+        """Say that the ranks have not one gradient's norm, where they have not; NaN and infinity others say."""
+        low, high = self.grad_norm_low, self.grad_norm
+        if not high - low > _SAME_NORM * abs(high):
+            return None
+        return f"step {self.number} has a gradient norm of {low:.6g} on one rank and {high:.6g} on another"

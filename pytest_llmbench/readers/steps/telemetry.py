@@ -1,0 +1,59 @@
+"""Reads what the ranks' GPUs did in the judged steps out of the step logs, once it is known which these are.
+
+That is a second reading, as the warm-up rule needs all steps first. A log without samples is left at its first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
+from pytest_llmbench.readers.steps.event_lines import event_lines, rank_logs
+from pytest_llmbench.readers.steps.gpu_window import GpuWindow
+
+
+def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
+    """Read what each rank's GPU did from the start of the first judged step to the end of the last, by its own clock.
+
+    Args:
+        folder: the run's folder.
+        judged: the steps that are judged; none, when nothing is.
+
+    Returns:
+        By rank; empty where nothing is judged, or no rank watches a GPU.
+    """
+    if not judged:
+        return ()
+    found = [_of_rank(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
+    return tuple(found) if any(each.gpu for each in found) else ()
+
+
+def _of_rank(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
+    with suppress(OSError):  # the first reading said so
+        events = (line.event for line in event_lines(path))
+        told = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
+        if isinstance(told, TelemetryEvent):
+            return _window(told, events, first, last).close(rank)
+    return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
+
+
+def _window(told: TelemetryEvent, events: Iterator[Event | None], first: int, last: int) -> GpuWindow:
+    window = GpuWindow(told)
+    for event in events:
+        match event:
+            case GpuEvent():
+                window.sample(event)
+            case TelemetryEvent(trouble=str(trouble)):
+                window.trouble = trouble
+            case StepEvent(step=number) if number > last:
+                break
+            case StepEvent(step=number, time=end, seconds=seconds):
+                if number < first:
+                    window.pass_by(end - seconds)
+                else:
+                    window.extend(end - seconds, end)
+    return window

@@ -1,0 +1,1 @@
+"""The session: it plans runs and checks, launches, watches and ends them."""

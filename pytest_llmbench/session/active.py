@@ -1,0 +1,74 @@
+"""A run under way, and how it stands for whoever looks on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.lease import Lease
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.slurm.queue import JobMarks
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.session.watch import Watch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView:
+    """How one run stands, for a live line.
+
+    Attributes:
+        state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
+        detail: why it waits, if it does.
+        step, steps: how far it is.
+        words_per_s: of the last step; None before the first, and where its duration is not known.
+        eta_s: seconds to its last step at that rate; None where there is none.
+    """
+
+    key: str
+    state: Literal["waiting", "checking", "pending", "starting", "running"]
+    detail: str = ""
+    step: int = 0
+    steps: int = 0
+    words_per_s: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(kw_only=True)
+class Active:
+    """A run under way.
+
+    Attributes:
+        marks: what had been done to its job when it was launched.
+        suspended: whether its job was seen suspended.
+    """
+
+    run: RunSpec
+    job: Job
+    lease: Lease | None
+    submitted: float
+    launched: float
+    started: float | None = None
+    watch: Watch | None = None
+    pending_reason: str = ""
+    cancelled: Problem | None = None
+    marks: JobMarks = field(default_factory=JobMarks)
+    suspended: bool = False
+
+
+def view_of(active: Active) -> RunView:
+    """How a run under way stands."""
+    key, recipe = active.run.key, active.run.recipe
+    if active.watch is None:
+        return RunView(key=key, state="pending", detail=f"job {active.job.job_id} {active.pending_reason}".strip())
+    seen = active.watch.progress
+    if seen is None:
+        return RunView(key=key, state="starting", detail=f"job {active.job.job_id}", steps=recipe.steps)
+    return RunView(
+        key=key,
+        state="running",
+        step=seen.step,
+        steps=recipe.steps,
+        words_per_s=recipe.tokens_per_step / seen.seconds if seen.seconds else None,
+        eta_s=(recipe.steps - seen.step) * seen.seconds if seen.seconds else None,
+    )

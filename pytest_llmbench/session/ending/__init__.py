@@ -1,0 +1,1 @@
+"""The end of a run: its cause, its log, its record."""

@@ -1,0 +1,206 @@
+"""Why a run that is over cannot be judged, apart from what its log says: its job, its driver, its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_llmbench.cluster.allocation import ended
+from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.slurm.queue import JobState, JobStatus
+from pytest_llmbench.core.durations import format_minutes
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import RankInfo, StepSeries
+from pytest_llmbench.core.wire.driver import REPORT_FILE, DriverReport
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.sanity import Origin
+from pytest_llmbench.readers.log import last_words
+from pytest_llmbench.readers.srun import failed_node, first_to_end
+from pytest_llmbench.session.ending.logs import log_to_read
+
+# Ends that are about the job and not about the program in it.
+JOB_ENDS = {
+    JobState.CANCELLED,
+    JobState.TIMEOUT,
+    JobState.NODE_FAIL,
+    JobState.PREEMPTED,
+    JobState.SUSPENDED,
+    JobState.OUT_OF_MEMORY,
+    JobState.LOST,
+}
+# What a healthy rank says when another one is gone; never the cause.
+_AFTERSHOCKS = (
+    "connection",
+    "peer",
+    "socket",
+    "broken pipe",
+    "nccl",
+    "timed out",
+    "ownergone",
+    "keyboardinterrupt",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a finished run left behind.
+
+    Attributes:
+        job: what was started for it.
+        status: how Slurm says that it ended.
+        driver: what the driver of a command reported; None for ranks of our own, or when it never began.
+        ended_by_us: why the watch ended it, if it did.
+        wall_s: from launch to end by our clock, seconds.
+        origin: the same as Unix times, and the run's token.
+    """
+
+    recipe: Recipe
+    topology: Topology
+    folder: Path
+    job: Job
+    status: JobStatus
+    series: StepSeries
+    driver: DriverReport | None
+    ended_by_us: Problem | None
+    wall_s: float
+    origin: Origin
+
+    @property
+    def cut_off(self) -> str | None:
+        """How a run that is meant to be cut off at its time limit was; None where it was not."""
+        if self.recipe.end != "time_limit":
+            return None
+        if self.ended_by_us is not None and self.ended_by_us.kind == "time_limit":
+            return f"ended at its time limit of {format_minutes(self.recipe.time_limit)}"
+        return "Slurm ended it at its time limit" if self.status.state is JobState.TIMEOUT else None
+
+
+def cause(outcome: Outcome) -> Problem | None:
+    """What went wrong apart from what the log says."""
+    if outcome.status.state is JobState.SUSPENDED:
+        return _job_problem(outcome)
+    if outcome.driver is not None and outcome.driver.problem is not None:
+        return outcome.driver.problem
+    if outcome.cut_off is not None:
+        return None
+    told = outcome.ended_by_us or _job_problem(outcome)
+    if told is not None:
+        return told
+    is_command = get_engine(outcome.recipe.engine).kind == "command"
+    return _driver_problem(outcome) if is_command else _rank_problem(outcome)
+
+
+def _driver_problem(outcome: Outcome) -> Problem | None:
+    """Say why the script of a command never began, or that it failed before it did all its work.
+
+    One that fails afterwards, while its ranks take leave of each other, has done it; its record has the exit code.
+    """
+    driver, output = outcome.driver, outcome.folder / "logs" / "output.log"
+    if driver is None:
+        log = log_to_read(outcome.folder / "logs")
+        printed = last_words(log) if log.is_file() else ""
+        words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
+        how = outcome.status.reason or outcome.status.word or outcome.status.state
+        message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
+        return Problem(kind="launch_failed", message=message, log=str(outcome.folder / "logs"))
+    if driver.exit_code is None:
+        message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"
+        return Problem(kind="rank_died", message=message, log=str(output))
+    if driver.exit_code != 0 and outcome.series.completed is None:
+        said = outcome.series.failure or last_words(output) or "it printed nothing"
+        step = max((step.step for step in outcome.series.steps), default=0)
+        message = (
+            f"its script ended with exit code {driver.exit_code}: {said}; the run had reached step {step} of "
+            f"{outcome.recipe.steps}"
+        )
+        return Problem(kind="command_failed", message=message, log=str(output))
+    return None
+
+
+def _job_problem(outcome: Outcome) -> Problem | None:
+    status, job = outcome.status, outcome.job
+    if status.state not in JOB_ENDS:
+        return None
+    # However Slurm ends a job that has done all its work, or forgets it: the ranks' own word counts. But no rank knows
+    # that it stood still.
+    if status.state is not JobState.SUSPENDED and done(outcome.series, outcome.driver, outcome.topology):
+        return None
+    lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
+    reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
+    known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
+    return Problem(
+        kind=f"job_{status.state.lower()}",
+        message=ended(job.job_id or "", known),
+        log=str(outcome.folder / "logs"),
+    )
+
+
+def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:
+    """Whether what ran has said that all its work is done: every rank of ours, or a command's log and its driver."""
+    if driver is not None:
+        return driver.exit_code is not None and series.completed is not None
+    return sum(info.ended for info in series.ranks) == topology.world_size
+
+
+def began(folder: Path) -> bool:
+    """Whether anything of a run ever started: a rank or a driver left a word, or somebody printed one."""
+    if (folder / REPORT_FILE).exists():
+        return True
+    logs = (*folder.glob("steps/*"), *folder.glob("logs/rank-*.log"), *folder.glob("logs/*_log.out"))
+    return any(path.stat().st_size for path in logs)
+
+
+def _rank_problem(outcome: Outcome) -> Problem | None:
+    """Name the rank that ended the run, and keep apart those that only followed it."""
+    failed = sorted((info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0)
+    silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
+    causes = [info for info in failed if not _is_aftershock(info.failure or "")]
+    if causes:
+        return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
+    if outcome.series.failure is not None:  # the others waited for it in vain
+        log = outcome.folder / "logs"
+        return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
+    if silent:
+        words = outcome.job.last_words()
+        first = _first_to_end(silent, words)
+        errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
+        said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
+        names = ", ".join(_rank(info) for info in first[:4])
+        return _told(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
+    if failed:
+        return _told(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
+    if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
+        # A rank that failed before it could introduce itself has said so in its step log.
+        told = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
+        return Problem(
+            kind="launch_failed",
+            message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
+            f"({outcome.status.reason or outcome.status.word}): {told[0]}",
+            log=str(log_to_read(outcome.folder / "logs")),
+        )
+    return None
+
+
+def _first_to_end(silent: list[RankInfo], words: str) -> list[RankInfo]:
+    """Leave out the ranks that srun ended because of another one; all of them where it names none."""
+    first = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
+    return [info for info in silent if info.rank in first] or silent
+
+
+def _is_aftershock(failure: str) -> bool:
+    return any(word in failure.lower() for word in _AFTERSHOCKS)
+
+
+def _rank(info: RankInfo) -> str:
+    return f"rank {info.rank} on {info.host} (pid {info.pid})"
+
+
+def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
+    step = max((step.step for step in outcome.series.steps), default=0)
+    return Problem(
+        kind="rank_died",
+        message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
+        log=str(log_to_read(outcome.folder / "logs", info.rank)),
+    )

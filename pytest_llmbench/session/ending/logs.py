@@ -1,0 +1,39 @@
+"""Which log to read first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.readers.log import last_words
+
+
+def log_to_read(logs: Path, rank: int = 0) -> Path:
+    """The first file with something in it of what a rank, a command or its launcher printed, else their folder.
+
+    Args:
+        logs: the folder of what the ranks of a run printed, beside which their step logs are.
+        rank: whose words count.
+    """
+    patterns = (
+        f"rank-{rank}.log", f"*_{rank}_log.err", "output.log", "srun.log", f"../steps/rank-{rank:05d}.jsonl",
+        f"*_{rank}_log.out",
+    )  # fmt: skip
+    candidates = (path for pattern in patterns for path in sorted(logs.glob(pattern)))
+    return next((path.resolve() for path in candidates if _says_something(path)), logs)
+
+
+def with_log_to_read(record: RunRecord) -> RunRecord:
+    """A record whose problem names a log with something in it, where there is one; by its whole path."""
+    problem = record.problem
+    if problem is None or problem.log is None:
+        return record
+    places = (Path(), record.logs, record.logs.parent / "steps", Path(record.folder) / "steps")
+    named = next((place / problem.log for place in places if _says_something(place / problem.log)), None)
+    log = named or log_to_read(record.logs)
+    return record.model_copy(update={"problem": problem.model_copy(update={"log": str(log)})})
+
+
+def _says_something(path: Path) -> bool:
+    # The log of a command that printed nothing has a label all the same.
+    return path.is_file() and path.stat().st_size > 0 and (path.name != "output.log" or last_words(path) != "")

@@ -1,0 +1,44 @@
+"""The gate between validation and training: which nodes may train, and which runs go without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.session.validation import Validator
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """What validation leaves.
+
+    Attributes:
+        fit: the nodes that may train.
+        stopped: runs that do not happen, each with the check and the node that stopped it.
+        note: where the other runs go instead, for people; empty where nothing changes.
+    """
+
+    fit: tuple[str, ...]
+    stopped: tuple[tuple[RunSpec, str], ...]
+    note: str = ""
+
+
+def gate(runs: Sequence[RunSpec], validator: Validator, hosts: Sequence[str], settings: Settings) -> Gate:
+    """Give the fit nodes to as many runs as they are enough for.
+
+    Groups of nodes are formed anew from the fit ones, so that it is the last groups that go without.
+    """
+    out = "; ".join(f"{host} failed {why}" for host, why in validator.out.items())
+    fit = tuple(host for host in hosts if host not in validator.out)
+    everything = validator.why_gated(hosts)
+    stopped = []
+    for run in runs:
+        needed = settings.topology(run.recipe).nodes * (run.group or 1)
+        if everything is not None:
+            stopped.append((run, f"gated: {everything}"))
+        elif needed > len(fit):
+            stopped.append((run, f"gated: {out}; {len(fit)} fit nodes are too few for {needed}"))
+    moved = f"runs go to the {len(fit)} fit nodes ({', '.join(fit)}): {out}"
+    return Gate(fit=fit, stopped=tuple(stopped), note=moved if out and len(stopped) < len(runs) else "")

@@ -1,0 +1,1 @@
+"""Replay: logs made elsewhere, judged without a cluster."""

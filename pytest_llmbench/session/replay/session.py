@@ -1,0 +1,149 @@
+"""Judging a session of ours again, also one that was killed: every run that it declared is judged or is an error.
+
+`session.json` lists the runs. A run that was concluded has a record, which says how it was made. One without a record
+was under way when the session was killed, or never began: its task says how many ranks it was to have, and its logs
+are judged like any other, so that a run whose ranks all finished counts, and half a run does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_llmbench.cluster.runs import SESSION_FILE, Plan, Replayed, RunSpec
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, read_record
+from pytest_llmbench.core.wire.driver import TASK_FILE, CommandTask, read_report
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.workloads.rank.context import Task, read_task
+
+
+def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
+    """Yield every run of a session's folder, by the plan and by the records; the thresholds are those of today.
+
+    Raises:
+        ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
+    """
+    planned = {run.key: run for run in _plan(folder).runs}
+    recorded = {path.parent.name for path in folder.glob("runs/*/record.json")}
+    for key in [*planned, *sorted(recorded - set(planned))]:
+        run = folder / "runs" / key
+        if key in recorded:
+            record = read_record(run / "record.json")
+            ran, replayed = record.recipe, _concluded(record, run)
+        else:
+            ran = planned[key].recipe
+            replayed = planned[key].replayed or _left_behind(run, ran)
+        recipe = _of_today(ran, recipes, run)
+        yield RunSpec(key=key, recipe=_with_references(ran, recipe, replayed), replayed=replayed)
+
+
+def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
+    """Find the recipe of logs.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in recipes:
+        raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
+    return recipes[name]
+
+
+def _plan(folder: Path) -> Plan:
+    path = folder / SESSION_FILE
+    try:
+        return Plan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(
+            f"--replay: {path} cannot be read. It lists the runs that this session declared; without it, nobody would "
+            f"notice that a run left nothing. To judge single runs, put the logs of each into a folder DIR/<recipe>/ "
+            f"and give --replay DIR. ({error})"
+        ) from error
+
+
+def _of_today(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
+    recipe = recipe_named(ran.name, recipes, path)
+    if ran.scale != recipe.scale:
+        raise ConfigError(f"{path}: run at scale {ran.scale}: give --scale {ran.scale}")
+    return recipe
+
+
+def _with_references(ran: Recipe, today: Recipe, replayed: Replayed) -> Recipe:
+    return ran.model_copy(update={"references": today.on(replayed.topology).references})
+
+
+def _concluded(record: RunRecord, logs: Path) -> Replayed:
+    started, ended = record.timings.submitted, record.timings.ended
+    return Replayed(
+        logs=logs if record.replayed is None else Path(record.replayed),
+        nodes=record.nodes,
+        gpus_per_node=record.gpus // record.nodes,
+        ranks_per_node=record.ranks // record.nodes,
+        hosts=record.hosts,
+        gpu=record.device,
+        cut_off=record.cut_off,
+        wall_s=ended - started if started and ended and ended > started else None,
+        token=record.run_token if _has_token(record) else None,
+        launched=started,
+        ended=ended,
+        problem=record.problem,
+        provenance=record.provenance,
+    )
+
+
+def _has_token(record: RunRecord) -> bool:
+    """Whether the run's logs say its token: a command's do so since schema version 2."""
+    return record.schema_version > 1 or get_engine(record.recipe.engine).kind == "ranks"
+
+
+def _left_behind(run: Path, recipe: Recipe) -> Replayed:
+    """Say how a run without a record was made, by what its launch left on disk."""
+    task = _task(run)
+    if task is None:
+        return Replayed(
+            logs=run,
+            nodes=recipe.nodes,
+            gpus_per_node=recipe.gpus_per_node,
+            ranks_per_node=recipe.gpus_per_node or 1,
+            problem=Problem(
+                kind="session_ended",
+                message="the session that declared this run was killed before the run began: run it again",
+                log=str(run.parent.parent),
+            ),
+        )
+    traces, driver = _traces(run), read_report(run)
+    return Replayed(
+        logs=run,
+        nodes=task.nodes,
+        gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,
+        ranks_per_node=task.ranks_per_node,
+        hosts=driver.hosts if driver else (traces.hosts if traces else ()),
+        gpu=driver.device if driver else None,
+        token=task.token,
+        launched=traces.submitted if traces else None,
+        problem=driver.problem if driver else None,
+        provenance={
+            **(driver.provenance if driver else {}),
+            "recovered": "the session was killed before it wrote this run's record: judged by its logs",
+        },
+    )
+
+
+def _task(run: Path) -> Task | CommandTask | None:
+    """Read what a run was launched with; None where it never was."""
+    if (run / TASK_FILE).exists():
+        try:
+            return CommandTask.model_validate_json((run / TASK_FILE).read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"{run / TASK_FILE}: cannot be read: {error}") from error
+    return read_task(run) if (run / "task.json").exists() else None
+
+
+def _traces(run: Path) -> JobTraces | None:
+    try:
+        return JobTraces.model_validate_json((run / "job.json").read_bytes())
+    except (OSError, ValidationError):  # killed between the launch and this file: the ranks say where they ran
+        return None

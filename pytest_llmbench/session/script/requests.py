@@ -1,0 +1,169 @@
+"""What is asked of the cluster for a session: the job that holds nodes, the job or the step of a run."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.checks.base import CheckSettings, Probe, deadline_of, get_check
+from pytest_llmbench.cluster.executors import JobRequest
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
+from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.engines.base import Place, Script, get_engine
+from pytest_llmbench.session.script.scripts import write_script
+
+_SLACK_MIN = 5
+
+
+def holder_request(plan: Plan, settings: Settings, session: Session) -> JobRequest:
+    """The job that holds `--nodes` nodes for all checks and runs of the session."""
+    checked = [settings.gpus_of_a_node or 0] if plan.checks else []
+    return JobRequest(
+        name="llmbench-hold",
+        folder=session.folder / "allocation",
+        nodes=settings.nodes or 1,
+        gpus_per_node=max([*checked, *(settings.topology(run.recipe).gpus_per_node for run in plan.runs)]),
+        tasks_per_node=1,
+        time_min=_session_minutes(plan, settings),
+        use_srun=False,
+        # A check that finds a node dead has to live on to say so.
+        outlives_nodes=bool(plan.checks),
+        **_common(settings, session),
+    )
+
+
+def run_request(run: RunSpec, settings: Settings, session: Session) -> JobRequest:
+    """The job, or the local processes, of one run.
+
+    A framework that is a command has one process of ours, on the first node, that runs its script.
+    """
+    topology = settings.topology(run.recipe)
+    driven = is_command(run)
+    return JobRequest(
+        name=f"llmbench-{run.key}",
+        folder=session.run_folder(run.key) / "logs",
+        nodes=topology.nodes,
+        gpus_per_node=topology.gpus_per_node,
+        tasks_per_node=1 if driven else topology.ranks_per_node,
+        use_srun=not driven,
+        time_min=settings.time_limit_min(run.recipe),
+        **_common(settings, session),
+    )
+
+
+def is_command(run: RunSpec) -> bool:
+    """Whether the run's engine is a command, which a script starts."""
+    return get_engine(run.recipe.engine).kind == "command"
+
+
+def place_of(run: RunSpec, settings: Settings, session: Session) -> Place:
+    """Where a command of this run will find itself."""
+    return Place(
+        folder=session.run_folder(run.key),
+        environment=settings.system.environments.get(run.recipe.engine, Environment()),
+        slurm=settings.cluster == "slurm",
+        time_limit_min=settings.time_limit_min(run.recipe),
+    )
+
+
+def run_script(run: RunSpec, settings: Settings, session: Session) -> str | None:
+    """The script of a run whose engine is a command; None for one whose ranks are our own."""
+    topology, place = settings.topology(run.recipe), place_of(run, settings, session)
+    work = get_engine(run.recipe.engine).work(run.recipe, topology, place)
+    return write_script(work, place, topology, settings.system.env, run.key) if isinstance(work, Script) else None
+
+
+def step_command(run: RunSpec, settings: Settings, session: Session, *, job_id: str, hosts: Sequence[str]) -> list[str]:
+    """The srun command that starts a run as a step of a held job, from outside it."""
+    request, folder = run_request(run, settings, session), session.run_folder(run.key)
+    if request.use_srun:
+        return srun_command(request, "rank.main", folder, job_id=job_id, hosts=hosts)
+    return srun_command(request, "node.command", folder, job_id=job_id, hosts=hosts[:1])
+
+
+def probe_request(probe: Probe, folder: Path, nodes: int, settings: Settings, session: Session) -> JobRequest:
+    """The step, or the local processes, of one probe of a check."""
+    return JobRequest(
+        name=f"llmbench-{probe.name}",
+        folder=folder / "logs",
+        nodes=nodes,
+        gpus_per_node=(settings.gpus_of_a_node or 0) if probe.gpus else 0,
+        tasks_per_node=probe.ranks_per_node,
+        time_min=math.ceil(probe.deadline_s / 60),
+        **_common(settings, session),
+    )
+
+
+def srun_command(
+    request: JobRequest, module: str, folder: Path, *, job_id: str, hosts: Sequence[str], end_together: bool = True
+) -> list[str]:
+    """The srun command that starts `pytest_llmbench.workloads.<module> FOLDER` as a step of a held job.
+
+    Args:
+        request: what is asked for.
+        module: what every task runs.
+        folder: its argument.
+        job_id: the job that holds the nodes.
+        hosts: which of them.
+        end_together: whether a task that fails ends the others.
+    """
+    return [
+        "srun", f"--jobid={job_id}", "--overlap", "--mem=0", f"--kill-on-bad-exit={int(end_together)}", "--unbuffered",
+        "--cpu-bind=none", f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}",
+        f"--ntasks={len(hosts) * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
+        *([] if end_together else ["--wait=0", "--distribution=block"]),
+        *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),
+        f"--job-name={request.name}", *request.step_logs, *request.srun_args,
+        *_task_command(request.interpreter, module, str(folder), request.step_setup),
+    ]  # fmt: skip
+
+
+def _task_command(interpreter: str, module: str, folder: str, setup: tuple[str, ...]) -> list[str]:
+    """What each task of a step runs: Python itself, or a shell that prepares for it first."""
+    argv = [*shlex.split(interpreter), "-u", "-m", f"pytest_llmbench.workloads.{module}", folder]
+    return ["bash", "-c", "\n".join(["set -e", *setup, f"exec {shlex.join(argv)}"])] if setup else argv
+
+
+def _session_minutes(plan: Plan, settings: Settings) -> int:
+    """`--time`, or as long as checks and runs take at worst, the runs in order on as many lanes as there are."""
+    if settings.time_min is not None:
+        return settings.time_min
+    lanes = [0] * _runs_at_once(settings)
+    for run in plan.runs:
+        heapq.heappush(lanes, heapq.heappop(lanes) + run.recipe.time_limit)
+    # So that a run that is too slow is ended by its own limit, which can say so, not by the job's.
+    return _check_minutes(plan, settings) + max(lanes) + _SLACK_MIN
+
+
+def _check_minutes(plan: Plan, settings: Settings) -> int:
+    """As long as checks may take: the longest of each family, whose checks share most of their measurements."""
+    longest: dict[str, float] = {}
+    for name in plan.checks:
+        check = get_check(name)
+        told = settings.system.validation.get(name, CheckSettings())
+        longest[check.family] = max(longest.get(check.family, 0.0), deadline_of(check, told))
+    return math.ceil(sum(longest.values()) / 60)
+
+
+def _runs_at_once(settings: Settings) -> int:
+    nodes = settings.nodes or 1
+    lanes = nodes // (settings.nodes_per_run or nodes)
+    return max(1, min(lanes, settings.max_runs or lanes))
+
+
+def _common(settings: Settings, session: Session) -> dict[str, Any]:
+    """What every job of a session asks for: the system file's defaults, the user's options over them."""
+    system = settings.system
+    defaults = {option: value for option in SLURM_DEFAULTS if (value := getattr(system, option)) is not None}
+    return {
+        "comment": " ".join(filter(None, (session.token, settings.slurm.get("comment")))),
+        "slurm": defaults | dict(settings.slurm),
+        "setup": system.setup,
+        "srun_args": system.srun_args,
+        "python": system.python,
+    }

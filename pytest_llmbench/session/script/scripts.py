@@ -1,0 +1,154 @@
+"""The script of a run whose engine is a command: how its ranks start on the nodes, bare or inside an image.
+
+It is started once, on the first node, by `workloads.node.command`, which sets the `LLMBENCH_` variables it uses.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from pytest_llmbench.cluster.containers import inside, srun_options
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.wire.driver import VARIABLES
+from pytest_llmbench.core.wire.labels import PRINT
+from pytest_llmbench.engines.base import Command, Place, Script
+
+# What a word of a command may use.
+_NAME = "(?:" + "|".join(VARIABLES) + "|SLURM_[A-Z_]+)"
+_VARIABLE = re.compile(rf"(\${_NAME}(?!\w)|\$\{{{_NAME}\}})")
+# What a task of srun knows itself by; an image does not see it unless it is told.
+_OF_A_TASK = (
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_NODEID",
+    "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID",
+)  # fmt: skip
+_WITHOUT_SLURM = "only srun can start {what}, and there is none: run it with --cluster slurm"
+
+
+def write_script(script: Script, place: Place, topology: Topology, env: Mapping[str, str], title: str = "a run") -> str:
+    """Write the bash script of a run.
+
+    Args:
+        script: the commands.
+        place: where they run.
+        topology: how many nodes and ranks.
+        env: the system's environment variables, under the environment's own.
+        title: what the run is, for the first line.
+
+    Raises:
+        ConfigError: ranks that only srun can start are to start without it.
+    """
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            f"# {title}: {topology}, {topology.world_size} ranks. Started once, on the first node.",
+            *(f"# {line}" for note in script.notes for line in note.splitlines()),
+            "set -euo pipefail",
+            *_environment(place.environment, env),
+            *(line for command in script.commands for line in ("", _command(command, place, topology, env))),
+            "",
+        ]
+    )
+
+
+def labels_of(script: Script, place: Place, topology: Topology) -> int:
+    """How many nodes print a label: all of them, where a command is started on each; else the driver's alone."""
+    spread = any(command.launcher in {"node", "srun", "torchrun"} for command in script.commands)
+    return topology.nodes if place.slurm and spread else 1
+
+
+def _environment(environment: Environment, env: Mapping[str, str]) -> list[str]:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+    if environment.env_file is not None:
+        # Files to be sourced are written for shells that do not stop at an unset variable.
+        lines += ["set +u", f". {shlex.quote(environment.env_file)}", "set -u"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.env.items()]
+    # The value goes from the file to the environment: it is in no script, log or record.
+    lines += [f'{name}="$(<{shlex.quote(path)})" && export {name}' for name, path in environment.secrets.items()]
+    if environment.setup:
+        lines += ["set +u", *environment.setup, "set -u"]
+    return lines
+
+
+def _command(command: Command, place: Place, topology: Topology, env: Mapping[str, str]) -> str:
+    words = _contained(_started(command, place, topology), command, place, env)
+    return _wrapped(_on_nodes(words, command, place, topology))
+
+
+def _started(command: Command, place: Place, topology: Topology) -> list[str]:
+    """The command with the launcher that starts its ranks on one node, as words for a shell."""
+    argv = [quote(word) for word in command.argv]
+    extra = [quote(word) for word in (*command.launcher_args, *place.environment.launcher_args)]
+    if command.shell:
+        argv = ["bash", "-c", shlex.quote(command.argv[0])]
+    elif command.launcher == "torchrun":
+        argv = [*_torchrun(place, topology), *extra, *argv]
+    elif command.launcher == "deepspeed":
+        argv = ["deepspeed", '--hostfile="$LLMBENCH_HOSTFILE"', *extra, *argv]
+    # By `env`, not by export: the next command must not see them.
+    changes = [] if command.folder is None else [f"--chdir={shlex.quote(command.folder)}"]
+    changes += [f"{name}={quote(value)}" for name, value in command.env.items()]
+    return ["env", *changes, *argv] if changes else argv
+
+
+def _torchrun(place: Place, topology: Topology) -> list[str]:
+    # `python -m` in place of `torchrun`: the environment's interpreter, whatever is on PATH.
+    words = [*map(shlex.quote, shlex.split(place.environment.python)), "-u", "-m", "torch.distributed.run"]
+    words += [f"--nproc_per_node={topology.ranks_per_node}", f"--nnodes={topology.nodes}"]
+    # A single node meets at its own address, which has no name in another network.
+    suffix = place.environment.rendezvous_suffix if topology.nodes > 1 else ""
+    endpoint = f'--rdzv_endpoint="$LLMBENCH_FIRST_HOST"{suffix}:"$LLMBENCH_PORT"'
+    return [*words, endpoint, "--rdzv_backend=c10d", "--max_restarts=0"]
+
+
+def _contained(words: list[str], command: Command, place: Place, env: Mapping[str, str]) -> list[str]:
+    container = place.environment.container
+    if container is None or command.bare:
+        return words
+    environment = place.environment
+    names = {*env, *environment.env, *environment.secrets, *VARIABLES}
+    names |= set(_OF_A_TASK) if command.launcher == "srun" and place.slurm else set()
+    return inside(container, words, str(place.folder), sorted(names))
+
+
+def _on_nodes(words: list[str], command: Command, place: Place, topology: Topology) -> list[str]:
+    """The command with what starts it on the nodes it is for."""
+    container = None if command.bare else place.environment.container
+    pyxis = container is not None and container.runtime == "pyxis"
+    once = command.launcher in {"once", "deepspeed"}
+    per_node = topology.ranks_per_node if command.launcher == "srun" else 1
+    if not place.slurm and (pyxis or topology.nodes * per_node > 1):
+        raise ConfigError(_WITHOUT_SLURM.format(what="a container of pyxis" if pyxis else "these ranks"))
+    if not place.slurm or (once and not pyxis):
+        return words
+    nodes = 1 if once else topology.nodes
+    return [
+        "srun", "--overlap", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered", "--cpu-bind=none",
+        f"--nodes={nodes}", '--nodelist="$LLMBENCH_FIRST_HOST"' if once else '--nodelist="$LLMBENCH_HOSTS"',
+        f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}",
+        *([f"--gpus-per-node={topology.gpus_per_node}"] if topology.gpus_per_node else []),
+        *(srun_options(container, str(place.folder)) if container else []),
+        *(["sh", "-c", shlex.quote(PRINT), "sh"] if nodes > 1 else []), *words,
+    ]  # fmt: skip
+
+
+def quote(word: str) -> str:
+    """Quote a word for a shell, but let it use the variables that a run's script has."""
+    pieces = _VARIABLE.split(word)
+    quoted = [f'"{piece}"' if index % 2 else piece and shlex.quote(piece) for index, piece in enumerate(pieces)]
+    return "".join(quoted) or "''"
+
+
+def _wrapped(words: list[str], width: int = 110) -> str:
+    """Write a long command on several lines."""
+    lines, line = [], ""
+    for word in words:
+        if line and len(line) + len(word) + 1 > width:
+            lines.append(line)
+            line = "    " + word
+        else:
+            line = f"{line} {word}" if line else word
+    return " \\\n".join([*lines, line])

@@ -1,0 +1,190 @@
+"""Validating the nodes of a session: every check in its order, before any training, and who is fit afterwards."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Site, get_check
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.record.health import HealthRecord, Report
+from pytest_llmbench.core.record.records import Timings, Verdict
+from pytest_llmbench.session.fleet import HeldFleet, Start
+
+# What is not measured beside a node that failed another check: the links between many nodes.
+_GATED = ("collectives", "network")
+
+
+class Validator:
+    """Runs the checks of a session.
+
+    Attributes:
+        out: nodes that are not fit, and why.
+        bad: those of them with which something is wrong; of the others, nobody knows.
+        all_out: why no node is known to be fit: something is wrong, and nobody knows with which.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        session: Session,
+        *,
+        gate: bool,
+        start: Start,
+        look: Callable[[], None],
+        keep: Callable[[HealthRecord], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: what the user asked for.
+            session: whose checks they are.
+            gate: whether links are left unmeasured on nodes that failed another check.
+            start: starts a probe on nodes, in a folder.
+            look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
+            keep: takes each record as soon as it is final.
+            say: told which check runs now.
+        """
+        self.out: dict[str, str] = {}
+        self.bad: dict[str, str] = {}
+        self.all_out: str | None = None
+        self._settings = settings
+        self._session = session
+        self._gate = gate and not settings.nccl
+        self._start = start
+        self._look = look
+        self._keep = keep
+        self._say = say
+        self._remembered: dict[str, list[Answer]] = {}
+        self._unreachable: dict[str, str] = {}
+
+    def run(self, names: Sequence[str], hosts: Sequence[str], job_id: str | None) -> None:
+        """Run checks on nodes, one after the other: two at once would measure each other.
+
+        Raises:
+            ClusterError: the nodes are gone; the checks that are left have records that say so.
+        """
+        site = site_of(self._settings, names)
+        for number, name in enumerate(names, 1):
+            self._say(f"{name}, {number} of {len(names)}")
+            try:
+                self._keep(self._one(get_check(name), site, hosts, job_id))
+            except ClusterError as error:
+                for left in names[number - 1 :]:
+                    self._keep(self._record(get_check(left), hosts, job_id, Report(problem=str(error))))
+                raise
+
+    def _one(self, check: Check, site: Site, hosts: Sequence[str], job_id: str | None) -> HealthRecord:
+        settings = self._settings.system.validation.get(check.name, CheckSettings())
+        gated = self._gated(check)
+        began = time.time()
+        fleet = HeldFleet(
+            site,
+            [host for host in hosts if host not in gated and host not in self._unreachable],
+            self._session.check_folder(check.name),
+            start=self._start,
+            look=self._look,
+            remembered=self._remembered,
+            unreachable=self._unreachable,
+        )
+        report = self._report(check, fleet, settings, gated)
+        record = self._record(check, hosts, job_id, report).model_copy(
+            update={"options": settings.options, "timings": Timings(started=began, ended=time.time())}
+        )
+        self._learn(record)
+        return record
+
+    def _report(self, check: Check, fleet: HeldFleet, settings: CheckSettings, gated: dict[str, str]) -> Report:
+        if settings.skip is not None:
+            return Report(skip=f"system {self._settings.system.name} leaves it out: {settings.skip}")
+        gone = {host: why for host, why in self._unreachable.items() if host not in gated}
+        who = "; ".join(f"{host} failed {why}" for host, why in gated.items())
+        if gated and (check.scope == "cluster" or not fleet.hosts):
+            return Report(skip=f"gated: {who}. --nccl runs it all the same")
+        if gone and (check.scope == "cluster" or not fleet.hosts):
+            return Report(problem="; ".join(f"{host} cannot be reached: {why}" for host, why in gone.items()))
+        make_folder(fleet.folder)
+        try:
+            report = check.run(fleet, settings)
+        except ClusterError:
+            raise
+        except ConfigError as error:
+            return Report(problem=str(error))
+        except Exception:  # noqa: BLE001 - a check that breaks is an ERROR of its own, and ends no other
+            return Report(problem=f"the check broke:\n{traceback.format_exc()}")
+        skipped = {**report.skipped, **{host: f"gated: it failed {why}" for host, why in gated.items()}}
+        return report.model_copy(update={"skipped": skipped, "unjudged": {**gone, **report.unjudged}})
+
+    def _gated(self, check: Check) -> dict[str, str]:
+        """Nodes that this check has to do without."""
+        return dict(self.out) if self._gate and check.family in _GATED else {}
+
+    def _learn(self, record: HealthRecord) -> None:
+        for host, why in record.unfit().items():
+            self.out.setdefault(host, why)
+        for host, why in record.bad().items():
+            self.bad.setdefault(host, why)
+        if len(self._unreachable) < len(record.hosts):  # else it is not the nodes
+            for host, why in self._unreachable.items():
+                self.bad.setdefault(host, f"{record.check}: {why}")
+        verdict, told = record.state(None)
+        if record.scope == "cluster" and verdict in {Verdict.FAIL, Verdict.ERROR} and not record.unfit():
+            self.all_out = self.all_out or f"{record.check}: {told.splitlines()[0]}"
+        elif verdict is Verdict.ERROR and record.report.problem is not None:
+            self.all_out = self.all_out or f"{record.check}: {record.report.problem.splitlines()[0]}"
+
+    def why_gated(self, hosts: Sequence[str]) -> str | None:
+        """Why nothing may train on any of these nodes; None where the fit ones are known.
+
+        What is wrong with all nodes together is settled where a later check has named the one that it comes from.
+        """
+        if all(host in self.out for host in hosts):
+            return "; ".join(f"{host} failed {self.out[host]}" for host in hosts)
+        return None if self.out else self.all_out
+
+    def _record(self, check: Check, hosts: Sequence[str], job_id: str | None, report: Report) -> HealthRecord:
+        return health_record(check, self._settings, self._session, hosts=hosts, job_id=job_id, report=report)
+
+
+def health_record(
+    check: Check, settings: Settings, session: Session, *, report: Report, hosts: Sequence[str], job_id: str | None
+) -> HealthRecord:
+    """Put a check's report on record."""
+    return HealthRecord(
+        session=session.id,
+        token=session.token,
+        check=check.name,
+        family=check.family,
+        scope=check.scope,
+        system=settings.system.name,
+        cluster=settings.cluster,
+        job_id=job_id,
+        hosts=tuple(hosts),
+        gpus_per_node=settings.gpus_of_a_node or 0,
+        folder=str(session.check_folder(check.name)),
+        report=report,
+    )
+
+
+def site_of(settings: Settings, names: Sequence[str]) -> Site:
+    """What checks may know of the cluster."""
+    system, gpu = settings.system, settings.system.gpu
+    return Site(
+        system=system.name,
+        nodes=settings.nodes or 1,
+        gpus_per_node=settings.gpus_of_a_node or 0,
+        cpu_ranks_per_node=system.cpu_ranks_per_node,
+        gpu_model=gpu.model if gpu else None,
+        gpu_memory_gib=gpu.memory_gib if gpu else None,
+        peak_tflops={**gpu.peak_tflops} if gpu else {},
+        env=system.env,
+        environments=system.environments,
+        scale=settings.scale,
+        slurm=settings.cluster == "slurm",
+        selected=tuple(names),
+    )

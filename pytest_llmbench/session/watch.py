@@ -1,0 +1,107 @@
+"""Watching a run: is it getting on, and when has it had its time?"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from pytest_llmbench.core.durations import format_minutes
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import Progress
+from pytest_llmbench.engines.base import get_engine
+
+# The folder is on a file server that many runs share.
+_LOOK_S = 0.5
+_REMEMBERED_STEPS = 100
+# What ranks that are done give Slurm to close their step or job, before it is taken for closed.
+_CLOSE_S = 10.0
+
+
+class Watch:
+    """Follows one run from the moment its ranks start. Our own clock decides: `srun --time` fires late.
+
+    Attributes:
+        progress: the last step seen.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, time_limit_min: int) -> None:
+        self.progress: Progress | None = None
+        self._recipe = recipe
+        self._engine = get_engine(recipe.engine)
+        self._folder = folder
+        self._limit_s = 60.0 * time_limit_min
+        self._limit = format_minutes(time_limit_min)
+        self._started = self._moved = time.monotonic()
+        self._looked = 0.0
+        self._looked_for_end = self._started
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
+
+    def look(self) -> Problem | None:
+        """Take one look; return why the run has to be ended, or None."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return None
+        self._looked = now
+        seen = self._engine.progress(self._folder)
+        if seen is not None and seen != self.progress:
+            # A framework may log every tenth step only, or not say how long a step takes.
+            since = now - self._moved if self.progress is not None else 0.0
+            self._durations.append(max(since, seen.seconds or 0.0))
+            self.progress, self._moved = seen, now
+        return self._out_of_time(now) or self._stuck(now)
+
+    def work_is_done(self, done: Callable[[], bool]) -> bool:
+        """Whether all work is done, and Slurm is slow to say so.
+
+        Args:
+            done: reads what the ranks have said of their end; asked now and then, once nothing moves any more.
+        """
+        now = time.monotonic()
+        if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:
+            return False
+        self._looked_for_end = now
+        return self.progress.step >= self._recipe.steps and done()
+
+    def _out_of_time(self, now: float) -> Problem | None:
+        if now - self._started <= self._limit_s:
+            return None
+        return Problem(
+            kind="time_limit",
+            message=f"not finished within its time limit of {self._limit} (step {self._at} of {self._recipe.steps}): "
+            f"give a longer --time, or a longer time_limit in the recipe",
+        )
+
+    def _stuck(self, now: float) -> Problem | None:
+        deadlines = self._recipe.deadlines
+        quiet = now - self._moved
+        if self.progress is None:
+            if deadlines.startup_s is None or quiet <= deadlines.startup_s:
+                return None
+            return Problem(
+                kind="no_start",
+                message=f"no first step within {deadlines.startup_s:g} s (recipe: deadlines.startup_s): "
+                f"{self._engine.laggards(self._folder)}",
+            )
+        allowed = max(deadlines.hang_floor_s, deadlines.hang_factor * median(self._durations))
+        if quiet <= allowed:
+            return None
+        if self.progress.step >= self._recipe.steps:
+            return Problem(
+                kind="no_end",
+                message=f"the ranks did not end within {quiet:.0f} s of the last step: "
+                f"{self._engine.laggards(self._folder)}",
+            )
+        return Problem(
+            kind="hang",
+            message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "
+            f"{median(self._durations):.3g} s (recipe: deadlines.hang_factor {deadlines.hang_factor:g}, "
+            f"hang_floor_s {deadlines.hang_floor_s:g}): {self._engine.laggards(self._folder)}",
+        )
+
+    @property
+    def _at(self) -> int:
+        return self.progress.step if self.progress else 0

@@ -1,0 +1,163 @@
+"""Runs the script of a command's run on its first node: `python -m pytest_llmbench.workloads.node.command FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from types import FrameType
+
+from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.core.record.records import Problem, write_model
+from pytest_llmbench.core.wire.driver import REPORT_FILE, SCRIPT_FILE, TASK_FILE, CommandTask, DriverReport
+from pytest_llmbench.core.wire.foreign import mark_of
+from pytest_llmbench.core.wire.labels import VARIABLE, Label
+from pytest_llmbench.core.wire.pauses import note_pause
+from pytest_llmbench.workloads.node import machine_lock
+from pytest_llmbench.workloads.node.disclosure import secret_values
+from pytest_llmbench.workloads.node.framework import environment
+from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
+from pytest_llmbench.workloads.node.prepared import first_missing
+from pytest_llmbench.workloads.node.processes import end_marked, leave, started
+from pytest_llmbench.workloads.node.provenance import Gathered, gather
+from pytest_llmbench.workloads.rank import deadman
+
+OWNER_GONE = 75
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script of a run's folder from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.node.command", description=__doc__)
+    parser.add_argument("folder", help="the run's folder, holding command.json and run.sh")
+    run_command(parser.parse_args(argv).folder)
+
+
+def run_command(folder: str) -> None:
+    """Run a run's script, and report how it ended in `driver.json`. What it prints goes to `logs/output.log`.
+
+    Whatever the script started is ended with it. The process ends with status 75 when the run's owner goes away, and
+    with 128 and its number on a signal.
+    """
+    _Driver(Path(folder)).run()
+
+
+class _Driver:
+    """One run's script."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._task = CommandTask.model_validate_json((folder / TASK_FILE).read_bytes())
+        self._owner_gone = False
+        self._locks = machine_lock.hold(self._task.machine_lock)
+
+    def run(self) -> None:
+        """See `run_command`."""
+        task = self._task
+        if task.owner is not None:  # else this is the process of pytest, which has handlers of its own
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
+            deadman.watch(task.owner, task.ttl_s, self._on_silence, partial(note_pause, self._folder, "driver"))
+        hosts = task.hosts or hosts_of_this_job()
+        env = self._environment(hosts)
+        device, problem = _look_at(task, hosts, env)
+        known = (
+            gather(task, env) if problem is None else Gathered({}, secret_values(environment(task, env), task.secrets))
+        )
+        report = DriverReport(
+            hosts=hosts,
+            device=device,
+            provenance=known.facts,
+            secrets=tuple(mark_of(value) for value in known.secrets),
+            problem=problem,
+            started=time.time(),
+        )
+        write_model(self._folder / REPORT_FILE, report)
+        if problem is not None:
+            return
+        code = self._run_script(env, self._label(hosts, report.started))
+        write_model(self._folder / REPORT_FILE, report.model_copy(update={"ended": time.time(), "exit_code": code}))
+
+    def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
+        """What the log begins with; None for a run that nobody named."""
+        if self._task.token is None:
+            return None
+        here = os.environ.get("SLURMD_NODENAME") if in_slurm(os.environ) else hosts[0]
+        host = here or socket.gethostname()
+        return Label(token=self._task.token, launched=round(launched, 3), of=self._task.labels, host=host)
+
+    def _run_script(self, env: Mapping[str, str], label: Label | None) -> int:
+        script = ["bash", str(self._folder / SCRIPT_FILE)]
+        told = {} if label is None else {VARIABLE: label.beginning}
+        try:
+            with (
+                self._output(label) as output,
+                started(
+                    script,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._folder,
+                    env={**env, **told},
+                    pass_fds=self._locks,
+                ) as process,
+            ):
+                return process.wait()
+        finally:
+            end_marked("LLMBENCH_HOSTFILE", env["LLMBENCH_HOSTFILE"])
+
+    def _output(self, label: Label | None) -> FileIO:
+        """Begin the log. On a full disk it stays without its label, and the script says what is wrong."""
+        output = FileIO(self._folder / "logs" / "output.log", "w")
+        with suppress(OSError):
+            output.write(b"" if label is None else f"{label}\n".encode())
+        return output
+
+    def _environment(self, hosts: tuple[str, ...]) -> dict[str, str]:
+        """What the script finds in its environment beside what it sets itself."""
+        hostfile = self._folder / "hostfile"
+        write_text(hostfile, "".join(f"{host} slots={self._task.ranks_per_node}\n" for host in hosts))
+        make_folder(self._folder / "logs")
+        return environment_of(os.environ, hosts, self._task.ranks_per_node, self._folder) | {
+            "LLMBENCH_HOSTS": ",".join(hosts),
+            "LLMBENCH_HOSTFILE": str(hostfile),
+            # The name of a machine outside of Slurm may not lead back to it.
+            "LLMBENCH_FIRST_HOST": hosts[0] if in_slurm(os.environ) else "127.0.0.1",
+            "LLMBENCH_PORT": str(_free_port()),
+        }
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)  # a second one must not stop the ending of what was started
+        leave(OWNER_GONE if self._owner_gone else 128 + number)
+
+    def _on_silence(self, _why: str) -> None:
+        self._owner_gone = True
+        os.kill(os.getpid(), signal.SIGTERM)  # to the main thread, which has something to end
+
+
+def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, Problem | None]:
+    """What the ranks will train on, and what is wrong with the nodes."""
+    if len(hosts) != task.nodes:
+        message = f"the run asks for {task.nodes} nodes and finds {len(hosts)}: {', '.join(hosts)}"
+        return "unknown", Problem(kind="wrong_nodes", message=message)
+    device, problem = ("cpu", None) if task.device == "cpu" else gpus_of(hosts, task.ranks_per_node, env)
+    return device, problem or first_missing(task, env)
+
+
+def _free_port() -> int:
+    """A port that nobody listens on just now, for the ranks to meet at."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

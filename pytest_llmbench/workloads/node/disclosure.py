@@ -1,0 +1,67 @@
+"""What may be written down of an environment: never the value of a secret, under whatever name it turns up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pytest_llmbench.core.wire.foreign import harmless
+
+_SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
+# A shorter value under a name that only looks like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding
+# every text with `false` or `1` in it would leave nothing to write.
+_SHORTEST = 8
+# `user:password@` of a URL; what stands before the digest of an image looks the same.
+_LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@(?!sha256:)")
+_LONGEST = 1000
+
+
+def is_secret(name: str, declared: Collection[str]) -> bool:
+    """Whether a variable is declared a secret or has the name of one."""
+    return name in declared or _SECRET_NAME.search(name) is not None
+
+
+def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> frozenset[str]:
+    """The values to keep: those of every declared secret, and long ones under the name of a secret.
+
+    Of one of several lines, such as a key file, each long line is a value.
+    """
+    kept = set()
+    for name, value in environ.items():
+        text = value.strip()
+        if text and is_secret(name, declared) and (name in declared or len(text) >= _SHORTEST):
+            lines = {line.strip() for line in text.splitlines() if len(line.strip()) >= _SHORTEST}
+            kept |= {text, printable(text), harmless(text)} | lines
+    return frozenset(kept)
+
+
+def read_secrets(files: Mapping[str, str]) -> dict[str, str]:
+    """The values of declared secrets, by variable; one without a readable file has none."""
+    found = {}
+    for name, path in files.items():
+        try:
+            if Path(path).is_file():  # a pipe would be waited for
+                # As a shell's "$(<file)" has it.
+                text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+                found[name] = text.rstrip("\n").replace("\0", "")
+        except OSError:
+            continue
+    return found
+
+
+def tells(text: str, values: Collection[str]) -> bool:
+    """Whether a text has the value of a secret in it."""
+    return any(value in text for value in values)
+
+
+def disclosed(facts: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
+    """The facts as they may be written: in one printable line each, without those that tell a secret."""
+    lines = {name: printable(value) for name, value in facts.items() if not tells(value, values)}
+    return {name: line for name, line in lines.items() if not tells(line, values)}
+
+
+def printable(text: str) -> str:
+    """A text in one line that any report can hold, without the login of a URL."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return _LOGIN.sub("//", " ".join(line.split()))[:_LONGEST]

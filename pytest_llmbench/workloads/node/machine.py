@@ -1,0 +1,126 @@
+"""What a rank has at its disposal: its GPU, its CPU cores, the software it runs with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.workloads.node.installed import installed
+from pytest_llmbench.workloads.rank.context import RankContext
+
+_DRIVER = Path("/sys/module/nvidia/version")
+
+if TYPE_CHECKING:
+    import torch
+
+
+def gpu_index(local_rank: int) -> int:
+    """The CUDA device of a rank: its local rank, or the only one that its process sees.
+
+    Raises:
+        RunError: `no_gpu`, when the process does not see that many.
+    """
+    import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+    visible = torch.cuda.device_count()
+    if visible == 1:
+        return 0
+    if local_rank >= visible:
+        raise RunError(
+            "no_gpu",
+            f"rank {local_rank} of this node needs GPU {local_rank}, but its process sees {visible} of them "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): {_advice()}",
+        )
+    return local_rank
+
+
+def _advice() -> str:
+    if "SLURM_JOB_ID" in os.environ:
+        return "ask Slurm for one GPU per rank, and bind each rank to its own or to none"
+    return "give --gpus-per-node as many as there are, or 0 to train on the CPU"
+
+
+def device_name(context: RankContext) -> str:
+    """`cpu`, or the GPU's name as the driver gives it.
+
+    Raises:
+        RunError: `no_gpu`, as in `gpu_index`.
+    """
+    if context.device == "cpu":
+        return "cpu"
+    import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+    return torch.cuda.get_device_name(gpu_index(context.local_rank))
+
+
+def gpu_identity(context: RankContext) -> str | None:
+    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and where PyTorch does not tell it."""
+    if context.device == "cpu":
+        return None
+    import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+    uuid = getattr(torch.cuda.get_device_properties(gpu_index(context.local_rank)), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
+def versions() -> dict[str, str]:
+    """Versions by software, of what is installed and what this machine runs."""
+    found = {**of_node(), **installed()}
+    if find_spec("torch") is not None:
+        import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+        found["torch"] = str(torch.__version__)
+        if torch.version.cuda is not None:
+            found["cuda"] = torch.version.cuda
+            nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+            found["nccl"] = ".".join(map(str, nccl))
+            cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+            if cudnn is not None:
+                found["cudnn"] = _cudnn(cudnn)
+    return found
+
+
+def of_node() -> dict[str, str]:
+    """The system software of this machine: kernel, operating system, GPU driver."""
+    found = {"kernel": platform.release()}
+    with suppress(OSError):
+        found["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+    # As nvidia-smi has it, which takes seconds to start where no daemon keeps the driver loaded.
+    with suppress(OSError):
+        found["driver"] = _DRIVER.read_text(encoding="utf-8").strip()
+    return found
+
+
+def _cudnn(number: int) -> str:
+    """90100 is 9.1.0, and 8902, before version 9, is 8.9.2."""
+    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+# What a rank holds on its GPU besides PyTorch's allocator, bytes, each until the rank ends.
+beside_allocator: list[int] = []
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Highest memory in use since the start: allocated on the GPU, or resident for a CPU rank."""
+    if device.type == "cuda":
+        import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
+
+        return torch.cuda.max_memory_allocated(device) + sum(beside_allocator)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def cpu_threads(neighbours: int) -> int:
+    """How many threads a rank may use without crowding its neighbours, the ranks of its machine with it."""
+    cpus = len(os.sched_getaffinity(0))
+    share = os.environ.get("SLURM_CPUS_PER_TASK")
+    # srun gives each rank its share and may bind it to that. A local run inside a Slurm job is one such task.
+    if share is not None and os.environ.get("SUBMITIT_EXECUTOR") != "local":
+        return min(cpus, int(share))
+    return max(1, cpus // neighbours)

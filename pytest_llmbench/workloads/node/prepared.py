@@ -1,0 +1,87 @@
+"""Whether all is there that a run needs: looked at before its script starts, and never made here."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import socket
+from collections.abc import Iterator, Mapping
+
+from pytest_llmbench.core.recipe.recipes import Preparation
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.workloads.node import files
+from pytest_llmbench.workloads.node.disclosure import secret_values, tells
+from pytest_llmbench.workloads.node.framework import environment, in_python, in_shell
+from pytest_llmbench.workloads.node.processes import ProgramResult
+
+_CHECK_S = 60.0
+# To open a container takes most of it.
+_OPEN_S = 300.0
+_MARK = "LLMBENCH_FILES "
+
+
+def first_missing(task: CommandTask, env: Mapping[str, str]) -> Problem | None:
+    """Look for all that a run needs, and name everything that is missing, why it matters and what makes it.
+
+    Args:
+        task: the run; each check of it gets 60 s, in a container 300 s more to open that.
+        env: the environment variables that its script starts with.
+
+    Returns:
+        None when all is there, else a problem of kind `not_prepared`.
+    """
+    missing = [*_secrets(task), *(words for item in task.prepare if (words := _missing(item, task, env)))]
+    if not missing:
+        return None
+    head = f"{socket.gethostname()} is not prepared for this run, {len(missing)} missing:"
+    return Problem(kind="not_prepared", message="\n".join([head, *(f"- {words}" for words in missing)]))
+
+
+def _secrets(task: CommandTask) -> Iterator[str]:
+    for name, path in task.secrets.items():
+        if words := files.wrong_with(path):
+            yield f"{name}: the file that holds it: {words}"
+
+
+def _missing(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
+    """What is wrong with one preparation; empty when nothing is. A check of files that are not there is not run."""
+    wrong = _wrong_files(item, task, env) or _failed_check(item, task, env)
+    if not wrong:
+        return ""
+    why = f"\n  why it matters: {item.why}" if item.why else ""
+    return f"{item.name}: {wrong}{why}\n  make it with: {item.make}"
+
+
+def _wrong_files(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
+    if item.path is None:
+        return ""
+    path = task.on_node(item.path)
+    if path is not None:
+        return files.wrong_with(path, item.count, item.min_bytes)
+    # Only the image has it: the same is asked of the interpreter inside.
+    asked = f"wrong_with({item.path!r}, {item.count!r}, {item.min_bytes!r})"
+    program = f"{inspect.getsource(files)}\nimport json\nprint('\\n{_MARK}' + json.dumps({asked}))\n"
+    answer = in_python(task, env, program, _OPEN_S)
+    for line in answer.text.splitlines():
+        if line.startswith(_MARK):
+            return str(json.loads(line.removeprefix(_MARK)))
+    return f"{item.path} could not be looked for in the container: {_ended(answer, _OPEN_S, task, env)}"
+
+
+def _failed_check(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
+    if item.check is None:
+        return ""
+    timeout_s = _CHECK_S + (_OPEN_S if task.inside else 0)
+    answer = in_shell(task, env, item.check, timeout_s)
+    return "" if answer.code == 0 else f"its check {_ended(answer, timeout_s, task, env)}\n  check: {item.check}"
+
+
+def _ended(answer: ProgramResult, timeout_s: float, task: CommandTask, env: Mapping[str, str]) -> str:
+    end = f"did not end within {timeout_s:g} s" if answer.code is None else f"ended with status {answer.code}"
+    if not answer.last_line:
+        return f"{end} and printed nothing"
+    # The whole of what was printed: the end of a line may start in the middle of a secret.
+    if tells(answer.text, secret_values(environment(task, env), task.secrets)):
+        return f"{end}; what it printed has a secret in it and is not shown"
+    return f"{end}; its last words: {answer.last_line}"

@@ -1,0 +1,183 @@
+"""Programs that a node is asked to run: bounded in time and in what is kept of their output, ended as a group."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+# Frameworks that are asked to end write a checkpoint or a stack first; then they are killed.
+_GRACE_S = 10.0
+_KEPT_BYTES = 1 << 20
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """What a program left.
+
+    Attributes:
+        code: its exit status; negative for a signal, None when it was ended for taking too long.
+        text: the end of what it printed, errors among it unless they were left out.
+    """
+
+    code: int | None
+    text: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line with anything on it, its end where it is long; empty when nothing was printed."""
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return lines[-1][-300:] if lines else ""
+
+
+def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
+    """Run a program to its end, or to the end of its time. Whatever it started is ended with it.
+
+    Args:
+        argv: the program and its arguments.
+        env: all of its environment variables.
+        timeout_s: its time, seconds.
+        errors: whether to keep what it prints as errors, too.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
+    with started(argv, env=dict(env), **how) as process:
+        assert process.stdout is not None
+        with process.stdout as output:
+            text, in_time = _read(process, output, time.monotonic() + timeout_s)
+            ended = process.poll()
+    return ProgramResult(ended if in_time else None, text)
+
+
+@contextmanager
+def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, without input and in a group of its own, which is ended when a `with` block is left.
+
+    Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before it is
+    known to whoever would end it, waits until it is.
+
+    Args:
+        argv: the program and its arguments.
+        how: what else `subprocess.Popen` takes.
+    """
+    here = threading.current_thread() is threading.main_thread()  # where handlers run
+    if here:
+        _leaving.waits = True
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    except BaseException:
+        if here:
+            _leaving.may_go()
+        raise
+    try:
+        if here:
+            _leaving.may_go()
+        yield process
+    finally:
+        _end_group(process)
+
+
+def leave(code: int) -> None:
+    """End this process with a status, from a signal's handler."""
+    _leaving.go(code)
+
+
+class _Leaving:
+    """Whether the main thread may be left at this moment, and whether somebody wanted to."""
+
+    def __init__(self) -> None:
+        self.waits = False
+        self._code: int | None = None
+
+    def go(self, code: int) -> None:
+        if not self.waits:
+            raise SystemExit(code)
+        self._code = code
+
+    def may_go(self) -> None:
+        self.waits = False
+        if self._code is not None:
+            raise SystemExit(self._code)
+
+
+_leaving = _Leaving()
+
+
+def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) -> tuple[str, bool]:
+    """Keep the end of what a program prints until it ends; also whether that was before the deadline.
+
+    A program may print without end, close its output long before it ends, or leave others behind that hold it open.
+    """
+    kept, in_time, is_open = bytearray(), True, True
+    while True:
+        ended = process.poll() is not None
+        if is_open and select.select([output], [], [], 0 if ended else _POLL_S)[0]:
+            chunk = os.read(output.fileno(), 1 << 16)
+            is_open = bool(chunk)
+            kept += chunk
+            if len(kept) > 2 * _KEPT_BYTES:
+                del kept[:-_KEPT_BYTES]
+        elif ended:
+            break
+        elif not is_open:
+            time.sleep(_POLL_S)
+        if time.monotonic() > deadline:
+            in_time = ended
+            break
+    return kept[-_KEPT_BYTES:].decode(errors="replace"), in_time
+
+
+def _end_group(process: subprocess.Popen[Any]) -> None:
+    """End a process and everything in its process group: first with SIGTERM, then with SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and _alive(process):
+            time.sleep(0.05)
+
+
+def end_marked(name: str, value: str) -> None:
+    """Kill every process that was started with this environment variable, whatever group it made for itself.
+
+    The ranks of torchrun, for one, are in sessions of their own, and outlive it where it is killed.
+    """
+    mark = f"{name}={value}".encode()
+    deadline, nobody = time.monotonic() + _GRACE_S, 0
+    # Looked for until nobody was found twice: one that is just becoming another program has no environment, and one
+    # that is found may have started others since.
+    while nobody < 2 and time.monotonic() < deadline:
+        nobody = 0 if _kill_marked(mark) else nobody + 1
+        time.sleep(0.05)
+
+
+def _kill_marked(mark: bytes) -> bool:
+    found = False
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it is another user's, or has ended
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+                found = True
+    return found
+
+
+def _alive(process: subprocess.Popen[Any]) -> bool:
+    process.poll()  # one that is not waited for counts as a member of its group
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""What runs, in facts of plain text: versions, commits, digests and the environment variables that matter for speed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.workloads.node import installed
+from pytest_llmbench.workloads.node.disclosure import disclosed, is_secret, secret_values
+from pytest_llmbench.workloads.node.framework import environment, in_python
+from pytest_llmbench.workloads.node.machine import of_node
+from pytest_llmbench.workloads.node.processes import ask
+
+# To open a container takes most of it.
+_VERSIONS_S = 300.0
+_COMMAND_S = 30.0
+_VARIABLES = (
+    "CUDA_", "CUBLAS_", "CUDNN_", "DS_", "FI_", "GLOO_", "GOMP_", "HSA_", "KMP_", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "MKL_", "NCCL_", "NVIDIA_", "NVTE_", "OMPI_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PYTORCH_", "RCCL_", "SHARP_",
+    "SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION",
+    "TORCHINDUCTOR_", "TORCH_", "TRITON_", "UCC_", "UCX_",
+)  # fmt: skip
+_DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
+
+
+class Gathered(NamedTuple):
+    """What is known of a command's run before it starts: facts by name, and the values that none of them has in it."""
+
+    facts: dict[str, str]
+    secrets: frozenset[str]
+
+
+def provenance(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
+    """The facts of `gather`."""
+    return gather(task, env).facts
+
+
+def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
+    """Gather what is known of a command's run before it starts.
+
+    Args:
+        task: the run.
+        env: the environment variables that its script starts with.
+
+    Returns:
+        Facts, each of one line, and the secrets of its environment. What is not there, or does not answer, is left
+        out; where the framework's
+        interpreter does not answer, `versions` says why. A variable `NAME` is the fact `env.NAME`. No fact has the
+        value of a secret in it.
+    """
+    outside = environment(task, env)
+    versions, inside = _asked(task, env)
+    environ = inside or outside
+    facts = {
+        **of_node(),
+        **versions,
+        **_git(task, env),
+        **_slurm(env),
+        **_image(task),
+        **{f"env.{name}": environ[name] for name in sorted(environ) if _matters(name, task)},
+    }
+    values = secret_values(outside, task.secrets) | secret_values(inside, task.secrets)
+    return Gathered(disclosed(facts, values), values)
+
+
+def _asked(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The versions that the framework's interpreter sees, and its environment variables."""
+    answer = in_python(task, env, inspect.getsource(installed), _VERSIONS_S)
+    for line in answer.text.splitlines():
+        if line.startswith(installed.MARK):
+            with suppress(ValueError):  # another process may have printed into the line
+                found: dict[str, Any] = json.loads(line.removeprefix(installed.MARK))
+                return found["versions"], found["environ"]
+    end = f"did not end within {_VERSIONS_S:g} s" if answer.code is None else f"ended with status {answer.code}"
+    return {"versions": f"unknown: {task.python} {end}: {answer.last_line or 'it printed nothing'}"}, {}
+
+
+def _matters(name: str, task: CommandTask) -> bool:
+    return name.startswith(_VARIABLES) and not is_secret(name, task.secrets)
+
+
+def _git(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
+    """The commit of the framework's checkout, where it is one: a folder that only lies in another checkout is not."""
+    root = None if task.root is None else task.on_node(task.root)
+    if root is None:
+        return {}
+    # It may belong to someone else, which git refuses, though the run executes what is in there.
+    git = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "--no-optional-locks", "-C", root]
+    alone = {name: value for name, value in env.items() if not name.startswith("GIT_")}
+    if _words([*git, "rev-parse", "--verify", "--quiet", "HEAD:./"], alone) is None:
+        return {}
+    changed = _words([*git, "status", "--porcelain", "--untracked-files=no"], alone)
+    facts = {
+        "git_root": _words([*git, "rev-parse", "--show-toplevel"], alone),
+        "git_commit": _words([*git, "rev-parse", "HEAD"], alone),
+        "git_describe": _words([*git, "describe", "--tags", "--always"], alone),
+        "git_state": None if changed is None else f"changed: {len(changed.splitlines())} files" if changed else "clean",
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _slurm(env: Mapping[str, str]) -> dict[str, str]:
+    words = _words(["scontrol", "--version"], env) if "SLURM_JOB_ID" in env else None
+    return {"slurm": words.split()[-1]} if words else {}  # `slurm 23.11.4`, or a distribution's name in its place
+
+
+def _image(task: CommandTask) -> dict[str, str]:
+    """The container's image, and what tells two of the same name apart."""
+    if task.image is None:
+        return {}
+    facts = {"image": task.image}
+    if digest := _DIGEST.search(task.image):
+        facts["image_digest"] = digest[1]
+    elif task.image.startswith(("/", ".")) or task.image.endswith(".sqsh"):
+        facts["image_file"] = _file(Path(task.image))
+    return facts
+
+
+def _file(path: Path) -> str:
+    """Size and time: to hash the many gigabytes of an image takes longer than many a run."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
+    return f"{found.st_size} bytes, changed {when}, not hashed"
+
+
+def _words(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """What a program prints; None where it is missing, fails or does not end."""
+    if shutil.which(argv[0], path=env.get("PATH")) is None:
+        return None
+    answer = ask(argv, env, _COMMAND_S, errors=False)
+    return answer.text.strip() if answer.code == 0 else None

@@ -1,0 +1,1 @@
+"""Runtime of a rank: its context, step log, clock and rendezvous."""

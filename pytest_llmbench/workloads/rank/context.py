@@ -1,0 +1,185 @@
+"""Where a rank finds out what it runs and which of the ranks it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveFloat, PositiveInt
+
+from pytest_llmbench.core.errors import ConfigError, RunError
+from pytest_llmbench.core.recipe.topology import Device
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.wire.driver import TASK_FILE
+
+
+class Owner(Strict):
+    """The process that waits for this run.
+
+    Attributes:
+        path: the file it keeps rewriting (see `deadman`).
+        ttl_s: longest silence of a live owner, seconds.
+        machine_lock: what the run's processes hold while they live, where sessions share a machine without Slurm (see
+            `machine_lock`).
+    """
+
+    path: Path
+    ttl_s: PositiveFloat
+    machine_lock: Path | None = None
+
+
+class Task(Strict):
+    """`task.json` of a run folder.
+
+    Attributes:
+        entry: `package.module:function`, called with a `RankContext` and a `StepLog`.
+        config: handed to it as `RankContext.config`.
+        nodes: nodes the run must find itself on.
+        ranks_per_node: ranks it must find on each.
+        device: what the ranks train on.
+        env: environment variables of the system file, set before anything else is imported.
+        owner: who waits for the run; without one it runs to its end.
+        token: names the run among all runs: each rank writes it into its step log.
+    """
+
+    entry: str
+    config: Mapping[str, Any]
+    nodes: PositiveInt
+    ranks_per_node: PositiveInt
+    device: Device
+    env: Mapping[str, str] = {}
+    owner: Owner | None = None
+    token: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankContext:
+    """One rank of one run.
+
+    Attributes:
+        rank: 0-based number among all ranks.
+        world_size: number of all ranks.
+        local_rank: 0-based number among the ranks of this node.
+        ranks_per_node: ranks on each node.
+        nodes: number of nodes.
+        folder: the run's folder, on a file system that every node shares.
+        config: plain data for the entry function.
+        device: `cuda` or `cpu`.
+        token: of the run.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    ranks_per_node: int
+    nodes: int
+    folder: Path
+    config: Mapping[str, Any]
+    device: Device
+    token: str | None = None
+
+
+def read_task(folder: Path) -> Task:
+    """Read what this run is.
+
+    Raises:
+        ConfigError: `task.json` cannot be read or is not a task.
+    """
+    path = folder / "task.json"
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return validate(Task, data, str(path))
+
+
+def token_of(folder: Path) -> str | None:
+    """The token of the run whose folder, or log, this is; None where its task is not there or names none."""
+    for name in ("task.json", TASK_FILE):
+        with suppress(OSError, ValueError, AttributeError):
+            token = json.loads((folder / name).read_bytes()).get("token")
+            return None if token is None else str(token)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Variables:
+    """Names of the environment variables that place a rank; of several, the first that is set counts."""
+
+    rank: tuple[str, ...]
+    local_rank: tuple[str, ...]
+    ranks: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+# Inside a larger allocation only the step's own counts are those of the run.
+_SLURM = _Variables(
+    rank=("SLURM_PROCID",),
+    local_rank=("SLURM_LOCALID",),
+    ranks=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+)
+_LOCAL = _Variables(
+    rank=("SUBMITIT_LOCAL_GLOBALID",),
+    local_rank=("SUBMITIT_LOCAL_LOCALID",),
+    ranks=("SUBMITIT_LOCAL_NTASKS",),
+    nodes=("SUBMITIT_LOCAL_JOB_NUM_NODES",),
+)
+
+
+def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
+    """Find this process's rank, and check that the run was started in the shape it was asked for.
+
+    The environment is that of srun, or of submitit's local executor; with neither, this is rank 0 of 1.
+
+    Raises:
+        RunError: `wrong_ranks`, when the number of ranks or nodes is not the task's, or a variable
+            is missing or no number.
+    """
+    rank, local_rank, ranks, nodes = _placed(environ)
+    world_size = task.nodes * task.ranks_per_node
+    if (ranks, nodes) != (world_size, task.nodes) or not local_rank < task.ranks_per_node:
+        raise RunError(
+            "wrong_ranks",
+            f"the run asks for {task.nodes} nodes with {task.ranks_per_node} ranks each; the launcher "
+            f"started {ranks} ranks on {nodes} nodes, and this is rank {rank}, number {local_rank} on its "
+            "node: check --nodes, --ntasks and --ntasks-per-node of the launcher",
+        )
+    return RankContext(
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        ranks_per_node=task.ranks_per_node,
+        nodes=task.nodes,
+        folder=folder,
+        config=task.config,
+        device=task.device,
+        token=task.token,
+    )
+
+
+def _placed(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Rank, local rank, number of ranks, number of nodes."""
+    # A local run started from inside a Slurm job sees that job's variables too: they are not about it.
+    if environ.get("SUBMITIT_EXECUTOR") == "local":
+        names = _LOCAL
+    elif "SLURM_PROCID" in environ:
+        names = _SLURM
+    else:
+        return 0, 0, 1, 1
+    rank, local_rank, ranks, nodes = (
+        _number(environ, choices) for choices in (names.rank, names.local_rank, names.ranks, names.nodes)
+    )
+    return rank, local_rank, ranks, nodes
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
+    name = next((name for name in names if name in environ), names[-1])
+    value = environ.get(name)
+    if value is None or not (value.isascii() and value.isdigit()):
+        raise RunError("wrong_ranks", f"the launcher should set {name} to a number; it is {value!r}")
+    return int(value)

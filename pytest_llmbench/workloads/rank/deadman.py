@@ -1,0 +1,77 @@
+"""A run ends with its owner: nodes are not kept busy by ranks that nobody waits for any more.
+
+The owner rewrites one file with a new counter every few seconds. Only a change of its content counts:
+file times come from another machine's clock, and skew between the two would look like silence or life.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+from pytest_llmbench.workloads.node.shared_files import exists_now
+
+_STOP = "stop"
+# A process that sleeps for so much longer than it meant to stood still: its job was suspended, or its machine.
+_STILL_S = 3.0
+
+
+def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float], None] | None = None) -> str:
+    """Block until the owner is silent or asks for the end; what a job that holds nodes runs.
+
+    Args:
+        path: the file the owner keeps rewriting; a file `stop` beside it asks for the end. While the
+            file is missing or cannot be read, it counts as unchanged.
+        ttl_s: longest silence of a live owner, in seconds of this machine's monotonic clock.
+        poll_s: seconds between two looks.
+        on_pause: called with its length in seconds after each time in which this process stood still.
+
+    Returns:
+        Why it ended, in words.
+    """
+    file = Path(path)
+    stop = file.with_name(_STOP)
+    seen: bytes | None = None
+    changed = time.monotonic()
+    while not exists_now(stop):
+        # Read before looking at the clock: a process that was suspended finds the owner's newer counter.
+        content = _read(file)
+        if content is not None and content != seen:
+            seen, changed = content, time.monotonic()
+        elif time.monotonic() - changed >= ttl_s:
+            return f"the owner of this run has been silent for {ttl_s:g} s ({file})"
+        before = time.monotonic()
+        time.sleep(poll_s)
+        longer = time.monotonic() - before - poll_s
+        if on_pause is not None and longer >= _STILL_S:
+            on_pause(longer)
+    return f"the owner of this run asked for its end ({stop})"
+
+
+def watch(
+    path: Path, ttl_s: float, on_silent: Callable[[str], None], on_pause: Callable[[float], None] | None = None
+) -> Thread:
+    """Watch the owner from a daemon thread.
+
+    Args:
+        path: as in `hold`.
+        ttl_s: as in `hold`.
+        on_silent: called once with the reason, in that thread, when the owner is silent or asks for the end.
+        on_pause: as in `hold`.
+    """
+    # Thousands of ranks look at the same file: ten looks per ttl are enough, and one a second at most.
+    poll_s = min(max(ttl_s / 10, 0.05), 5.0)
+    thread = Thread(
+        target=lambda: on_silent(hold(str(path), ttl_s, poll_s, on_pause)), name="llmbench-deadman", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,144 @@
+"""What a rank's GPU does while it trains, twice a second by NVML, in the rank's step log.
+
+It calls no CUDA, and what goes wrong here is written down and ends no training. NVML numbers GPUs otherwise than
+CUDA, which `CUDA_VISIBLE_DEVICES` may number anew, so a GPU is known by its UUID.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread
+from types import ModuleType
+from typing import Any
+
+from pytest_llmbench.core.record.telemetry import PERIOD_S
+from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.workloads.node.machine import gpu_identity
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
+
+# A call of NVML on a lost GPU may hang. The rank does not wait for it.
+_END_S = 5.0
+_LONGEST_ERROR = 500
+
+
+@contextmanager
+def sampled(context: RankContext, log: StepLog) -> Iterator[None]:
+    """Sample the rank's GPU for the time of a `with` block; nothing happens for a rank without an NVIDIA GPU."""
+    gpu = gpu_uuid(context)
+    if gpu is None:
+        yield
+        return
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        log.telemetry(_told(gpu, "nvidia-ml-py is not installed: pip install 'pytest-llmbench[torch]'"))
+        yield
+        return
+    # Said before the first step, so that a reader knows from the log's beginning whether it holds samples.
+    log.telemetry(_told(gpu, None))
+    sampler = _Sampler(gpu, log, nvml)
+    try:
+        yield
+    finally:
+        sampler.stop()
+
+
+def gpu_uuid(context: RankContext) -> str | None:
+    """The UUID of the rank's GPU as NVML has it; None for a CPU, and for a GPU that is not NVIDIA's."""
+    if context.device == "cpu":
+        return None
+    import torch  # noqa: PLC0415 - a rank of the CPU may have none
+
+    return None if torch.version.cuda is None else gpu_identity(context)
+
+
+def _told(gpu: str, trouble: str | None) -> TelemetryEvent:
+    return TelemetryEvent(gpu=gpu, period_s=PERIOD_S, trouble=trouble)
+
+
+class _Sampler:
+    """A thread that samples one GPU from now until `stop`."""
+
+    def __init__(self, gpu: str, log: StepLog, nvml: ModuleType) -> None:
+        self._gpu = gpu
+        self._log = log
+        self._nvml = nvml
+        self._over = Event()
+        self._open = True
+        self._writing = Lock()
+        self._complained = False
+        self._thread = Thread(target=self._run, name="llmbench-telemetry", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample, which lies behind the last step, and end; nothing is written to the log any more."""
+        self._over.set()
+        self._thread.join(_END_S)
+        # What is still in a call of NVML must not write later, into a file that has the log's number by then.
+        with self._writing:
+            self._open = False
+
+    def _run(self) -> None:
+        try:
+            self._nvml.nvmlInit()
+            self._watch(self._nvml.nvmlDeviceGetHandleByUUID(self._gpu))
+        except Exception as error:  # noqa: BLE001 - a border: a rank without samples trains on
+            self._complain(error)
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    def _watch(self, handle: Any) -> None:
+        over = False
+        while True:
+            try:
+                self._write(self._sample(handle))
+            except self._nvml.NVMLError as error:
+                self._complain(error)  # and try again: it may pass, and the reader sees the gap
+            if over:
+                return
+            over = self._over.wait(PERIOD_S)
+
+    def _sample(self, handle: Any) -> GpuEvent:
+        nvml = self._nvml
+        at = time.time()
+        energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage", handle)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # as drivers before 535 have it
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return GpuEvent(
+            time=at,
+            energy_mj=energy,
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
+            temperature_degc=self._ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+            memory_used_bytes=None if memory is None else memory.used,
+            clocks_event_reasons=reasons,
+        )
+
+    def _ask(self, name: str, handle: Any, *args: int) -> Any:
+        """One number of the GPU; None where GPU, driver or rights do not give it."""
+        nvml = self._nvml
+        try:
+            return getattr(nvml, name)(handle, *args)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
+            return None
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            what = "NVML" if isinstance(error, self._nvml.NVMLError) else type(error).__name__
+            why = " ".join(f"{what}: {error}".split())[:_LONGEST_ERROR]
+            with suppress(OSError):  # a full disk is what the rank's next event dies of
+                self._write(_told(self._gpu, why))
+
+    def _write(self, event: TelemetryEvent | GpuEvent) -> None:
+        with self._writing:
+            if self._open:
+                self._log.telemetry(event)

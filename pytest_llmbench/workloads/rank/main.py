@@ -1,0 +1,84 @@
+"""Where every rank starts: `python -m pytest_llmbench.workloads.rank.main FOLDER`, or `run_rank` in a job."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from pytest_llmbench.core.wire.pauses import note_pause
+from pytest_llmbench.workloads.node import machine_lock
+from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
+from pytest_llmbench.workloads.rank import deadman, gpu_samples
+from pytest_llmbench.workloads.rank.context import RankContext, Task, place, read_task
+from pytest_llmbench.workloads.rank.steplog import StepLog
+
+__all__ = ["RankContext", "main", "run_rank"]
+
+# EX_TEMPFAIL of sysexits.h: nothing is wrong with the run, its owner went away.
+OWNER_GONE = 75
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one rank from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.rank.main", description=__doc__)
+    parser.add_argument("folder", help="the run's folder, holding task.json")
+    run_rank(parser.parse_args(argv).folder)
+
+
+def run_rank(folder: str) -> None:
+    """Run the task of a run's folder as the rank that the environment says.
+
+    The process ends with status 75 when the run's owner goes away.
+
+    Raises:
+        LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
+        Exception: whatever the task raised; its first line is in the step log too.
+    """
+    task = read_task(Path(folder))
+    os.environ.update(task.env)
+    context = place(task, Path(folder), os.environ)
+    with StepLog(context) as log, ExitStack() as watch:
+        if task.owner is not None:
+            machine_lock.hold(task.owner.machine_lock)
+            stood_still = partial(note_pause, context.folder, f"rank-{context.rank:05d}")
+            deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still)
+        try:
+            log.start(device_name(context), versions(), gpu_identity(context))
+            watch.enter_context(gpu_samples.sampled(context, log))
+            _entry(task)(context, log)
+        except BaseException as error:
+            log.failure(f"{type(error).__name__}: {error}")
+            if context.world_size > 1:
+                atexit.register(_exit_now)
+            raise
+        watch.close()
+        log.end()
+
+
+def _entry(task: Task) -> Callable[[RankContext, StepLog], None]:
+    module, _, function = task.entry.partition(":")
+    entry: Callable[[RankContext, StepLog], None] = getattr(importlib.import_module(module), function)
+    return entry
+
+
+def _leave(log: StepLog, why: str) -> None:
+    log.failure(f"OwnerGone: {why}")
+    os._exit(OWNER_GONE)
+
+
+def _exit_now() -> None:
+    """End a failed rank before its process group is destroyed, which would wait for ranks that may hang."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

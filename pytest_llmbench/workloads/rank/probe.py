@@ -1,0 +1,120 @@
+"""Where every rank of a check's step starts: `python -m pytest_llmbench.workloads.rank.probe FOLDER`.
+
+`FOLDER/task.json` is a `context.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns plain
+data: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and ends well: what
+it found out is an answer, too. What a rank does just now is in `FOLDER/phase/rank-00000`, so that one that hangs can be
+named with its phase.
+
+Nothing here imports torch: most probes look at files, and hundreds of nodes would each pay seconds for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import socket
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.workloads.node import machine_lock
+from pytest_llmbench.workloads.rank import deadman
+from pytest_llmbench.workloads.rank.context import RankContext, Task, place, read_task
+
+_PHASE_BYTES = 128
+_LONGEST_ERROR = 2000
+
+
+class ProbeLog:
+    """What a rank of a probe says while it runs."""
+
+    def __init__(self, context: RankContext) -> None:
+        path = context.folder / "phase" / f"rank-{context.rank:05d}"
+        make_folder(path.parent)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.phase("start")
+
+    def phase(self, what: str) -> None:
+        """Say what this rank does now, such as `all_reduce of 8 MiB`."""
+        line = f"{host_name()} {what}".encode("ascii", "replace")[: _PHASE_BYTES - 1]
+        os.pwrite(self._file, line.ljust(_PHASE_BYTES - 1) + b"\n", 0)
+
+
+def host_name() -> str:
+    """This node's name: Slurm's own, where Slurm started this rank."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one rank from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.rank.probe", description=__doc__)
+    parser.add_argument("folder", help="the step's folder, holding task.json")
+    run_probe(parser.parse_args(argv).folder)
+
+
+def run_probe(folder: str) -> None:
+    """Run the task of a step's folder as the rank that the environment says.
+
+    Raises:
+        LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
+    """
+    task = read_task(Path(folder))
+    os.environ.update(task.env)
+    context = place(task, Path(folder), os.environ)
+    log = ProbeLog(context)
+    if task.owner is not None:
+        machine_lock.hold(task.owner.machine_lock)
+        deadman.watch(task.owner.path, task.owner.ttl_s, partial(_owner_gone, context, log))
+    try:
+        answer = _json({"data": _entry(task)(context, log)}, context)
+    except KeyboardInterrupt:
+        raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
+    except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
+        traceback.print_exc()
+        _say_why(context, log, f"{type(error).__name__}: {error}")
+        if context.world_size > 1:
+            _leave()
+    else:
+        _write(context, answer)
+        log.phase("done")
+
+
+def _entry(task: Task) -> Callable[[RankContext, ProbeLog], Mapping[str, Any]]:
+    module, _, function = task.entry.partition(":")
+    entry: Callable[[RankContext, ProbeLog], Mapping[str, Any]] = getattr(importlib.import_module(module), function)
+    return entry
+
+
+def _owner_gone(context: RankContext, log: ProbeLog, why: str) -> None:
+    _say_why(context, log, f"OwnerGone: {why}")
+    _leave()
+
+
+def _leave() -> None:
+    """End at once: a group of ranks that lost one may hang where it is destroyed."""
+    os._exit(0)
+
+
+def _say_why(context: RankContext, log: ProbeLog, why: str) -> None:
+    folded = " ".join(why.split())[:_LONGEST_ERROR]
+    _write(context, _json({"why": folded.encode(errors="backslashreplace").decode()}, context))
+    log.phase("failed")
+
+
+def _json(answer: Mapping[str, Any], context: RankContext) -> str:
+    """The answer as strict JSON: numbers that are not finite have no place in it, and raise."""
+    who = {"host": host_name(), "rank": context.rank, "local_rank": context.local_rank}
+    return json.dumps({**who, **answer}, allow_nan=False)
+
+
+def _write(context: RankContext, answer: str) -> None:
+    write_text(context.folder / "answers" / f"rank-{context.rank:05d}.json", answer)
+
+
+if __name__ == "__main__":
+    main()

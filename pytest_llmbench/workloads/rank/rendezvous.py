@@ -1,0 +1,81 @@
+"""How the ranks of a run become one group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pytest_llmbench.workloads.node import machine
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.store import open_store
+
+
+@contextmanager
+def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[torch.device]:
+    """Join this rank with the others of its run for the time of a `with` block.
+
+    CPU ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and
+    gloo beside it would be one more network to configure between nodes.
+
+    Args:
+        context: this rank.
+        timeout_s: how long to wait for the other ranks, at the start and in every collective.
+
+    Yields:
+        The device of this rank, already the current one.
+
+    Raises:
+        RunError: `no_rendezvous`, when rank 0 does not show up; `no_gpu`, when there is no GPU for this rank.
+    """
+    device = _device(context)
+    if context.nodes == 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(
+        "nccl" if context.device == "cuda" else "gloo",
+        store=open_store(context, timeout_s),
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=timeout,
+        device_id=device if context.device == "cuda" else None,
+    )
+    yield device
+    # Only after success: a group that lost a rank is not destroyed but left to the end of the process,
+    # because its destructor waits for the others. Rank 0 serves the store, so all leave together.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def limit_threads(device: torch.device) -> None:
+    """Let PyTorch use this rank's share of the cores; and one thread where the rank feeds a GPU.
+
+    What such a rank computes on its cores are pieces of a few thousand tokens: to wake dozens of threads for each takes
+    a hundred times longer than the work, and the GPU waits.
+    """
+    torch.set_num_threads(1 if device.type == "cuda" else machine.cpu_threads(_ranks_on_this_machine()))
+
+
+def _ranks_on_this_machine() -> int:
+    """How many ranks of the group run under this kernel.
+
+    Several Slurm nodes may be one machine (a test cluster, virtual nodes); counting by node name, their
+    ranks would each start threads for all of its cores and mostly wait for one another.
+    """
+    mine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    everyone: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone.count(mine)
+
+
+def _device(context: RankContext) -> torch.device:
+    if context.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", machine.gpu_index(context.local_rank))
+    torch.cuda.set_device(device)
+    return device

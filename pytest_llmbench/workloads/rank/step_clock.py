@@ -1,0 +1,145 @@
+"""When each step of a training ends, written down without the device ever waiting for its host."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+import torch.distributed as dist
+
+from pytest_llmbench.workloads.node.machine import peak_memory_bytes
+from pytest_llmbench.workloads.rank.fed import Fed
+from pytest_llmbench.workloads.rank.steplog import StepLog
+
+
+class _Mark(Protocol):
+    """A place in what a device has been asked for."""
+
+    def wait(self) -> None:
+        """Return when the device has come so far."""
+
+    def since(self, earlier: Self) -> float:
+        """Seconds that the device took from an earlier mark; both are passed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """A step that the host has asked for, and that a GPU may still be at.
+
+    Attributes:
+        numbers: loss and norm, [2] in the host's memory, there when `end` is passed.
+        samples, tokens: that this rank counts in it.
+    """
+
+    numbers: torch.Tensor
+    end: _Mark
+    samples: int
+    tokens: int
+
+
+class StepClock:
+    """Logs the steps of a rank.
+
+    A step lasts from the end of the one before to its own, so that the seconds of all steps add up to the wall clock of
+    the loop. A GPU's step is waited for when the next one has been asked for: would the host wait first, the GPU would
+    idle at every end until its next work is there. Ends are therefore the GPU's own (CUDA events): the host may look
+    late, when what it asked for since made it wait, and would count a part of the next step to this one.
+
+    Args:
+        log: of this rank.
+        device: where it trains.
+        samples: sequences that this rank counts in each step.
+        tokens: the same in tokens.
+        fed: what counts them, in place of both.
+    """
+
+    def __init__(
+        self, log: StepLog, device: torch.device, *, samples: int = 0, tokens: int = 0, fed: Fed | None = None
+    ) -> None:
+        self._log, self._device = log, device
+        self._count = fed.of_step if fed is not None else lambda: (samples, tokens)
+        self._asked: _Asked | None = None
+
+    def start(self) -> None:
+        """Begin step 1, when all ranks are there."""
+        dist.barrier()
+        self._ended = _mark(self._device)
+        self._ended.wait()
+        self._ended_at = time.time()
+
+    def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
+        """Take note of a step, all of which has been asked for.
+
+        Args:
+            loss: a scalar on the device, as `StepLog.step` has it.
+            grad_norm: the same.
+        """
+        before, self._asked = self._asked, _asked(loss, grad_norm, *self._count())
+        self._write(before)
+        if self._device.type == "cpu":
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the last step."""
+        last, self._asked = self._asked, None
+        self._write(last)
+
+    def _write(self, step: _Asked | None) -> None:
+        if step is None:
+            return
+        step.end.wait()
+        seconds = step.end.since(self._ended)
+        self._ended, self._ended_at = step.end, self._ended_at + seconds
+        loss, grad_norm = step.numbers.tolist()
+        self._log.step(
+            seconds=seconds,
+            ended=self._ended_at,
+            tokens=step.tokens,
+            samples=step.samples,
+            loss=loss,
+            grad_norm=grad_norm,
+            peak_memory_bytes=peak_memory_bytes(self._device),
+        )
+
+
+def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float, samples: int, tokens: int) -> _Asked:
+    if not isinstance(grad_norm, torch.Tensor):
+        grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
+    numbers = torch.stack([loss.float(), grad_norm.float()])
+    if loss.device.type == "cuda":
+        host = torch.empty(2, pin_memory=True)
+        numbers = host.copy_(numbers, non_blocking=True)
+    return _Asked(numbers=numbers, end=_mark(loss.device), samples=samples, tokens=tokens)
+
+
+def _mark(device: torch.device) -> _Mark:
+    return _OfDevice() if device.type == "cuda" else _OfHost()
+
+
+class _OfDevice:
+    """A mark in the current stream."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event.record()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def since(self, earlier: Self) -> float:
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+class _OfHost:
+    """A mark in what the host itself does, which has come so far when it is made."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+
+    def wait(self) -> None:
+        pass
+
+    def since(self, earlier: Self) -> float:
+        return self._at - earlier._at

@@ -1,0 +1,173 @@
+"""What a rank writes down: JSON lines for the judge, and one small file that says what it does just now.
+
+`FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
+one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
+strict JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
+
+`FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. When every rank is stuck in the same step, the
+sick one is the one that lags: the others wait for it in `backward`, it never left `forward`.
+
+Both reach other machines without an fsync: at once on a coherent file system such as Lustre; on NFS when
+the kernel writes back, within about half a minute, and at the end of the process at the latest.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.wire.foreign import harmless, redacted
+from pytest_llmbench.core.wire.step_events import (
+    EndEvent,
+    Event,
+    FailureEvent,
+    GpuEvent,
+    MatmulEvent,
+    Phase,
+    StartEvent,
+    StepEvent,
+    TelemetryEvent,
+    TrainingEvent,
+    json_number,
+)
+from pytest_llmbench.workloads.node.disclosure import secret_values
+from pytest_llmbench.workloads.rank.context import RankContext
+
+_PHASE_BYTES = 64
+_LONGEST_ERROR = 2000
+
+
+class StepLog:
+    """The log of one rank. Each event is one `write`, so that threads need no lock.
+
+    Raises:
+        RunError: `ran_before`, when the folder holds a log of this rank already.
+    """
+
+    def __init__(self, context: RankContext) -> None:
+        self._context = context
+        self._steps = 0
+        name = f"rank-{context.rank:05d}"
+        log = context.folder / "steps" / f"{name}.jsonl"
+        phase = context.folder / "phase" / name
+        for path in (log, phase):
+            make_folder(path.parent)
+        self._log = _create(log)
+        self._phase = os.open(phase, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.phase(0, "start")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._log)
+        os.close(self._phase)
+
+    def start(self, device: str, versions: Mapping[str, str], gpu: str | None = None) -> None:
+        """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
+        self._write(
+            StartEvent(
+                schema=2,
+                rank=self._context.rank,
+                world_size=self._context.world_size,
+                local_rank=self._context.local_rank,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                device=device,
+                versions=dict(versions),
+                node=os.environ.get("SLURMD_NODENAME"),
+                pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
+                gpu=gpu,
+                token=self._context.token,
+                time=time.time(),
+            )
+        )
+
+    def matmul(self, flops_per_s: float) -> None:
+        """Write this rank's measured dense matrix-product rate, FLOP/s."""
+        self._write(MatmulEvent(flops_per_s=flops_per_s))
+
+    def training(self, event: TrainingEvent) -> None:
+        """Write what this rank trained, as it counted it, after its last step."""
+        self._write(event)
+
+    def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
+        """Write what is known of this rank's GPU; any thread may, at any time before the log is closed."""
+        self._write(event)
+
+    def step(
+        self,
+        *,
+        seconds: float,
+        tokens: int,
+        samples: int,
+        loss: float,
+        grad_norm: float,
+        peak_memory_bytes: int | None,
+        ended: float | None = None,
+    ) -> None:
+        """Write the next optimizer step, after its end; the first is step 1.
+
+        Args:
+            seconds: since the end of the step before.
+            tokens: of this rank, counted from what it was fed.
+            samples: the same in sequences.
+            loss: mean over this rank's tokens, nat per token.
+            grad_norm: L2 norm of the whole gradient before clipping.
+            peak_memory_bytes: highest of this rank since its start; None where it is not measured.
+            ended: Unix time of its end, `seconds` after that of the step before; None for now.
+        """
+        now = time.time()
+        self._steps += 1
+        self._write(
+            StepEvent(
+                step=self._steps,
+                seconds=seconds,
+                tokens=tokens,
+                samples=samples,
+                loss=json_number(loss),
+                grad_norm=json_number(grad_norm),
+                peak_memory_bytes=peak_memory_bytes,
+                time=now if ended is None else ended,
+                logged=now,
+            )
+        )
+
+    def end(self) -> None:
+        """Say that this rank finished its last step."""
+        self.phase(self._steps, "done")
+        self._write(EndEvent(steps=self._steps, time=time.time()))
+
+    def failure(self, error: str) -> None:
+        """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""
+        folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
+        self._write(FailureEvent(error=folded, time=time.time()))
+
+    def phase(self, step: int, name: Phase, micro_batch: int = 0) -> None:
+        """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
+
+        A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
+        for it, in `optimizer`.
+        """
+        os.pwrite(self._phase, f"{step} {name} {micro_batch}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)
+
+    def _write(self, event: Event) -> None:
+        line = event.line()
+        if os.write(self._log, line) != len(line):
+            raise OSError(f"the log of rank {self._context.rank} cannot be written: is the disk full?")
+
+
+def _create(log: Path) -> int:
+    try:
+        return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise RunError(
+            "ran_before",
+            f"{log} exists: this run started before, or was requeued; each run needs its own folder",
+        ) from error

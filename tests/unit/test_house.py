@@ -1,0 +1,41 @@
+"""The house itself: each thing has one name, and no folder is crowded."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest_llmbench
+
+PACKAGE = Path(pytest_llmbench.__file__).parent
+MOST_FILES = 15
+
+
+def names(tree: ast.Module) -> set[str]:
+    """Names of the classes in a module, and of the types it defines by assignment."""
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        found |= {
+            each.id for each in targets
+            if isinstance(each, ast.Name) and each.id[0].isupper() and not each.id.isupper()
+        }  # fmt: skip
+    return found
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    """Two things of one name cannot be told apart in a traceback, a search or a conversation."""
+    where = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for name in names(ast.parse(path.read_text(encoding="utf-8"))):
+            where[name].append(str(path.relative_to(PACKAGE)))
+    assert len(where) > 300
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def test_no_folder_is_crowded() -> None:
+    """A newcomer finds a file by its folder's name, and reads what lies there at a glance."""
+    files = {folder: len(list(folder.glob("*.py"))) for folder in (PACKAGE, *PACKAGE.rglob("*/")) if folder.is_dir()}
+    assert len(files) > 20
+    assert {str(folder.relative_to(PACKAGE)): n for folder, n in files.items() if n > MOST_FILES} == {}
