@@ -232,7 +232,7 @@ def test_every_problem_kind_is_there() -> None:
 
 def _of_checks(path: Path) -> bool:
     """Whether a module makes findings."""
-    return path.parent.name == "checks" or path == PACKAGE / "judging" / "bounds.py"
+    return PACKAGE / "checks" in path.parents or path == PACKAGE / "judging" / "bounds.py"
 
 
 def checked(tmp_path: Path) -> HealthRecord:

@@ -145,9 +145,3 @@ def test_make_only_says_what_it_would_do(tmp_path: Path) -> None:
     follow(tmp_path, fenced("<!-- run: checkout -->", "make clean"))
     with pytest.raises(DocumentError, match="nowhere"):
         follow(tmp_path, fenced("<!-- run: checkout -->", "make nowhere"))
-
-
-def test_parts_of_the_checkout_can_be_copied(tmp_path: Path) -> None:
-    """What a contributor would change is changed in a copy."""
-    reader = follow(tmp_path, "<!-- checkout: suites -->\n" + fenced("<!-- run -->", "ls suites/recipes/opt.yaml"))
-    assert reader.printed == "suites/recipes/opt.yaml\n"

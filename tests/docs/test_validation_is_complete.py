@@ -10,12 +10,12 @@ import pytest
 from pydantic import BaseModel
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
-from pytest_llmbench.checks.dcgm import findings as _dcgm_findings
-from pytest_llmbench.checks.dcgm.report_items import TestOutcome
+from pytest_llmbench.checks.dcgm import findings as dcgm_findings
+from pytest_llmbench.checks.dcgm.report_items import DiagnosticOutcome
 from pytest_llmbench.checks.gpu import facts as gpu
 from pytest_llmbench.checks.gpu import inventory as gpu_inventory
 from pytest_llmbench.checks.host import disk as host_disk
-from pytest_llmbench.checks.network import tournament_findings as _culprits
+from pytest_llmbench.checks.network import tournament_findings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.record.health import SCHEMA_VERSION, Finding, HealthRecord, Reading, Report, Severity
@@ -111,15 +111,15 @@ def test_every_key_of_a_record_is_there(title: str, model: type[BaseModel]) -> N
 
 # Kinds that no source line has as a text of its own, by the module that puts them together.
 PUT_TOGETHER = {
-    "_culprits": {kind for kind, *_ in _culprits.KINDS.values()},
-    "_whole": {kind for kind, *_ in _culprits.KINDS.values()},
-    "_dcgm_findings": {
-        _dcgm_findings._finding("n1", TestOutcome(name="t", category="c", results=()), "", severity, "").kind
+    "network.tournament_findings": {kind for kind, *_ in tournament_findings.KINDS.values()},
+    "network.group_bisection": {kind for kind, *_ in tournament_findings.KINDS.values()},
+    "dcgm.findings": {
+        dcgm_findings._finding("n1", DiagnosticOutcome(name="t", category="c", results=()), "", severity, "").kind
         for severity in Severity
     },
-    "gpu": set(gpu._SLOWDOWNS),
-    "gpu_inventory": set(gpu_inventory._WHY_FAILED),
-    "host_disk": {
+    "gpu.facts": set(gpu._SLOWDOWNS),
+    "gpu.inventory": set(gpu_inventory._WHY_FAILED),
+    "host.disk": {
         kind
         for kind, *_ in host_disk.wrong_with(
             "temporary",
@@ -132,8 +132,11 @@ PUT_TOGETHER = {
 
 def test_every_kind_of_finding_is_there() -> None:
     """Those that checks write down, those that they put together, and no other."""
-    files = [*sorted((PACKAGE / "checks").glob("*.py")), PACKAGE / "judging" / "bounds.py"]
-    trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    folder = PACKAGE / "checks"
+    files = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in sorted(folder.rglob("*.py"))}
+    del files["gpu.nvidia_smi"]  # a process has a kind, too
+    files["bounds"] = PACKAGE / "judging" / "bounds.py"
+    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in files.items()}
     helpers = {module: _helpers(tree) for module, tree in trees.items()}
     found: set[str] = set()
     puzzles: set[str] = set()
@@ -160,7 +163,7 @@ def _arguments(function: ast.FunctionDef) -> list[str]:
 def _imported(tree: ast.Module, helpers: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Those of other modules that this one imports."""
     sources = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    known = {source: helpers.get(str(source.module).rpartition(".")[2], {}) for source in sources}
+    known = {source: helpers.get(str(source.module).removeprefix("pytest_llmbench.checks."), {}) for source in sources}
     return {
         name.name: known[source][name.name] for source in sources for name in source.names if name.name in known[source]
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmbench.checks.dcgm.report_items import DcgmResult, Diagnosis, Recorded, Status, TestOutcome
+from pytest_llmbench.checks.dcgm.report_items import DcgmResult, Diagnosis, DiagnosticOutcome, Recorded, Status
 from pytest_llmbench.core.record.health import Finding, Severity
 
 # DCGM's own numbers (dcgm_errors.h): what to do about an error, and what it is about. 4 is "triage", for which its
@@ -61,7 +61,7 @@ def untested(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
-def _of(test: TestOutcome, result: DcgmResult) -> Iterator[tuple[Severity, str]]:
+def _of(test: DiagnosticOutcome, result: DcgmResult) -> Iterator[tuple[Severity, str]]:
     """What a result means, by severity and in words."""
     failed = result.status >= Status.WARN
     for recorded in result.recorded:
@@ -74,7 +74,7 @@ def _of(test: TestOutcome, result: DcgmResult) -> Iterator[tuple[Severity, str]]
         yield _of_test(test), "warns without saying why" if result.status is Status.WARN else "failed"
 
 
-def _of_a_failure(test: TestOutcome, recorded: Recorded) -> Severity:
+def _of_a_failure(test: DiagnosticOutcome, recorded: Recorded) -> Severity:
     """How severe a recorded error of a failed test is: never so little that the node passes."""
     if recorded.severity in _BY_SEVERITY:
         return _BY_SEVERITY[recorded.severity or 0]
@@ -85,7 +85,7 @@ def _of_a_failure(test: TestOutcome, recorded: Recorded) -> Severity:
     return Severity.CONFIGURE if recorded.category in _SOFTWARE_SET_UP else _of_test(test)
 
 
-def _of_test(test: TestOutcome) -> Severity:
+def _of_test(test: DiagnosticOutcome) -> Severity:
     """How severe it is that a test failed, where DCGM does not say why."""
     if test.category.casefold() != "deployment":
         return Severity.ISOLATE
@@ -96,7 +96,7 @@ def _not_allocated(recorded: Recorded) -> bool:
     return recorded.error_id in _NOT_ALLOCATED or (recorded.error_id is None and _NOT_ALLOCATED_WORDS in recorded.text)
 
 
-def _finding(host: str, test: TestOutcome, entity: str, severity: Severity, text: str) -> Finding:
+def _finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity, text: str) -> Finding:
     kind = {Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"}.get(severity, "dcgm_failed")
     return Finding(
         host=host, subject=entity, kind=kind, severity=severity, action=_ACTIONS[severity],

@@ -56,7 +56,7 @@ class DcgmResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TestOutcome:
+class DiagnosticOutcome:
     """One test of a diagnostic.
 
     Attributes:
@@ -97,7 +97,7 @@ class Diagnosis:
     version: str | None = None
     driver: str | None = None
     gpus: int | None = None
-    tests: tuple[TestOutcome, ...] = ()
+    tests: tuple[DiagnosticOutcome, ...] = ()
     overall: Status | None = None
     runtime_error: str | None = None
     unreadable: str | None = None

@@ -10,9 +10,9 @@ from typing import Any
 from pytest_llmbench.checks.dcgm.report_items import (
     DcgmResult,
     Diagnosis,
+    DiagnosticOutcome,
     Recorded,
     Status,
-    TestOutcome,
     UnreadableReport,
     of_all,
     status_of,
@@ -91,7 +91,7 @@ def _iterations(document: Mapping[str, Any]) -> Diagnosis:
     )
 
 
-def _test(category: object, test: Mapping[str, Any]) -> TestOutcome:
+def _test(category: object, test: Mapping[str, Any]) -> DiagnosticOutcome:
     name = test.get("name")
     if not isinstance(name, str) or not isinstance(category, str):
         raise UnreadableReport(f"a test has no name or no category: {name!r} of {category!r}")
@@ -103,7 +103,7 @@ def _test(category: object, test: Mapping[str, Any]) -> TestOutcome:
         own = tuple(recorded for recorded in whole.recorded if recorded.text not in told)
         if own or whole.status > of_all(result.status for result in results):
             results.append(DcgmResult(status=whole.status, recorded=own))
-    return TestOutcome(category=category, name=name, results=tuple(results) or (DcgmResult(status=Status.SKIP),))
+    return DiagnosticOutcome(category=category, name=name, results=tuple(results) or (DcgmResult(status=Status.SKIP),))
 
 
 def _result(result: Mapping[str, Any]) -> DcgmResult:
@@ -147,7 +147,7 @@ def _entities(result: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"GPU {int(number)}" for number in str(ids).split(","))
 
 
-def _gpus(document: Mapping[str, Any], tests: Sequence[TestOutcome]) -> int | None:
+def _gpus(document: Mapping[str, Any], tests: Sequence[DiagnosticOutcome]) -> int | None:
     groups = [_mapping(each, "an entity group") for each in _items(document, "entity_groups")]
     for group in groups:
         if group.get("entity_group") == "GPU":

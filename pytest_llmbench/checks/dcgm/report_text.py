@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pytest_llmbench.checks.dcgm.report_items import (
     DcgmResult,
     Diagnosis,
+    DiagnosticOutcome,
     Recorded,
     Status,
-    TestOutcome,
     UnreadableReport,
     of_all,
     status_of,
@@ -54,7 +54,7 @@ class _ReportRow:
     results: list[DcgmResult] = field(default_factory=list)
     messages: list[_Message] = field(default_factory=list)
 
-    def test(self) -> TestOutcome:
+    def test(self) -> DiagnosticOutcome:
         """The test, each recorded error with the result that it is about."""
         entities = {entity: number for number, result in enumerate(self.results) for entity in result.entities}
         worst = max(range(len(self.results)), key=lambda number: self.results[number].status)
@@ -69,7 +69,7 @@ class _ReportRow:
             DcgmResult(status=result.status, entities=result.entities, recorded=tuple(recorded))
             for result, recorded in zip(self.results, told, strict=True)
         ]
-        return TestOutcome(category=self.category, name=self.name, results=tuple(_without_summary(results)))
+        return DiagnosticOutcome(category=self.category, name=self.name, results=tuple(_without_summary(results)))
 
 
 def split_tables(text: str) -> list[list[str]]:
