@@ -15,12 +15,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.cluster.system import System, load_system
+from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import RECIPES, Recipe, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.projection import published
@@ -52,11 +51,11 @@ def answer_of(options: argparse.Namespace) -> ProjectionAnswer:
     Raises:
         ConfigError: an input is wrong or missing; says which.
     """
-    recipe = _recipe(options.recipe, [shipped("recipes"), *options.recipes])
+    recipe = _recipe(options.recipe, [*RECIPES.usable().values(), *options.recipes])
     if options.global_batch is not None:
         given = {"global_batch_size": options.global_batch, "gradient_accumulation_steps": None}
         recipe = recipe.model_copy(update=given)
-    system = load_system(options.system, [shipped("systems")])
+    system = load_system(options.system, SYSTEMS.usable().values())
     gpu, per_node = system.gpu, system.gpus_per_node
     if gpu is None or not per_node:
         raise ConfigError(f"not known: the GPUs of system {system.name} and how many a node has; add them to its file")
@@ -170,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--chunks", **several, type=_count, metavar="V", help="chunks of layers of a stage to try")
     add("--global-batch", type=_count, metavar="B", help="sequences per step on any number of nodes")
     add("--at-most", type=_in("s"), help="bound on the time for 20 million tokens; by default the recipe's")
-    add("--recipes", **several, type=Path, metavar="DIR", help="folders of recipes besides the shipped ones")
+    add("--recipes", **several, type=Path, metavar="DIR", help="folders of recipes besides the installed ones")
     add("--json", type=Path, metavar="FILE", help="write everything, every term included, as JSON")
     return parser
 

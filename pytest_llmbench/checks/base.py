@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import PositiveFloat
 
-from pytest_llmbench.core.errors import unknown
-from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
@@ -193,18 +193,19 @@ def deadline_of(check: Check, settings: CheckSettings) -> float:
     return settings.deadline_s or check.deadline_s
 
 
-def _of_no_family(check: Check) -> str | None:
-    return unknown("family", check.family, FAMILIES) if check.family not in FAMILIES else None
+def _accept(name: str, thing: object) -> Check:
+    check: Check = named(Check)(name, thing)
+    if check.family not in FAMILIES:
+        raise ConfigError(unknown("family", check.family, FAMILIES))
+    return check
 
 
-CHECKS: Extensions[Check] = Extensions("check", "pytest_llmbench.checks", Check, _of_no_family)
+CHECKS: Extensions[Check] = Extensions("check", "checks", _accept)
 
 
 def all_checks() -> dict[str, Check]:
-    """Every check that can be used, by name, in the order they run."""
-    broken = CHECKS.broken()
-    found = [get_check(name) for name in CHECKS.names() if name not in broken]
-    found.sort(key=lambda check: FAMILIES.index(check.family))
+    """Every check that can be used, by name, in the order they run: by family, then by name."""
+    found = sorted(CHECKS.usable().values(), key=lambda check: (FAMILIES.index(check.family), check.name))
     return {check.name: check for check in found}
 
 

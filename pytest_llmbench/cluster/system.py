@@ -19,7 +19,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
@@ -103,7 +104,8 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    raise ConfigError(unknown("system", name_or_file, [LOCAL, SLURM, ELSEWHERE, *known]) + "; or give a YAML file")
+    told = f"{unknown('system', name_or_file, [LOCAL, SLURM, ELSEWHERE, *known])}; or give a YAML file"
+    raise ConfigError("; ".join([told, *SYSTEMS.broken().values()]))
 
 
 def probe_local(known: Iterable[System] = ()) -> System:
@@ -133,7 +135,7 @@ def probe_local(known: Iterable[System] = ()) -> System:
 
 
 def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
-    """The published dense peak of a GPU, TFLOP/s, by the system's own file or any of this package; None for another.
+    """The published dense peak of a GPU, TFLOP/s, by the system's own file or any that is installed; None for another.
 
     It is a lowest and a highest one, which differ for fp32 alone: its matrices may be multiplied as TF32, faster.
 
@@ -142,7 +144,7 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
         precision: of a recipe.
         own: the GPU of the system's file.
     """
-    for gpu in (own, *_shipped_gpus()):
+    for gpu in (own, *_installed_gpus()):
         if gpu is not None and same_gpu(gpu.model, device):
             names = ("fp32", "tf32") if precision == "fp32" else (precision,)
             peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
@@ -151,8 +153,8 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
 
 
 @cache
-def _shipped_gpus() -> tuple[Gpu, ...]:
-    return tuple(system.gpu for system in _known([shipped("systems")]).values() if system.gpu is not None)
+def _installed_gpus() -> tuple[Gpu, ...]:
+    return tuple(system.gpu for system in _known(SYSTEMS.usable().values()).values() if system.gpu is not None)
 
 
 def gpus_here() -> int | None:
@@ -175,6 +177,17 @@ def _known(folders: Iterable[Path]) -> dict[str, System]:
                 raise ConfigError(f"{path}: a system named {system.name!r} exists already; rename this one")
             systems[system.name] = system
     return systems
+
+
+def _accept(_: str, thing: object) -> Path:
+    folder = folder_of(thing)
+    if folder != shipped("systems"):  # those are read by every session, and tested
+        _known([folder])
+    return folder
+
+
+# Folders of system files by the name of who brings them.
+SYSTEMS: Extensions[Path] = Extensions("folder of systems", "systems", _accept)
 
 
 def _read(path: Path) -> System:

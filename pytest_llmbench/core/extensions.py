@@ -1,4 +1,4 @@
-"""Engines, checks and the like by name: those of this package and those of others come in through the same door.
+"""Engines, checks, recipes and the like by name: ours and those of other packages come in through the same door.
 
 An installed package announces what it brings in its entry points, one group for each kind. A `conftest.py` or a plugin
 lends what it defines for one session. Listing names imports nothing.
@@ -6,7 +6,7 @@ lends what it defines for one session. Listing names imports nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -45,23 +45,20 @@ class Extensions(Generic[T]):
 
     Args:
         kind: a single one of them, for people: `engine`.
-        group: the group of entry points that announces them.
-        protocol: what each of them has to have, its `name` among it.
-        refuse: why one that has all of it is still wrong; None where nothing is.
+        group: the group of entry points that announces them, without `pytest_llmbench.`.
+        accept: makes one of what an entry point of some name stands for; raises ConfigError where that is something
+            else.
     """
 
-    def __init__(
-        self, kind: str, group: str, protocol: type, refuse: Callable[[T], str | None] = lambda _: None
-    ) -> None:
+    def __init__(self, kind: str, group: str, accept: Callable[[str, object], T]) -> None:
         self.kind = kind
-        self._group = group
-        self._protocol = protocol
-        self._refuse = refuse
+        self._group = f"pytest_llmbench.{group}"
+        self._accept = accept
         self._lent: dict[str, _Claim] = {}
         self._loaded: dict[str, T | ExtensionError] = {}
 
     def names(self) -> list[str]:
-        """Every name, ours first, in the order they are announced.
+        """Every name: ours first, then those of other packages, then what was lent.
 
         Raises:
             ConfigError: the installation of this package is older than its code.
@@ -77,9 +74,7 @@ class Extensions(Generic[T]):
         """
         if name not in self._loaded:
             if name not in self.names():
-                broken = self.broken()
-                usable = [known for known in self.names() if known not in broken]
-                raise ConfigError("; ".join([unknown(self.kind, name, usable), *broken.values()]))
+                raise ConfigError("; ".join([unknown(self.kind, name, self.usable()), *self.broken().values()]))
             try:
                 self._loaded[name] = self._sound(name)
             except ExtensionError as error:
@@ -88,6 +83,11 @@ class Extensions(Generic[T]):
         if isinstance(found, ExtensionError):
             raise found
         return found
+
+    def usable(self) -> dict[str, T]:
+        """All that can be used, by name."""
+        broken = self.broken()
+        return {name: self.load(name) for name in self.names() if name not in broken}
 
     def broken(self) -> dict[str, str]:
         """Why extensions of others cannot be used, by name; all of theirs are imported to know it."""
@@ -151,18 +151,30 @@ class Extensions(Generic[T]):
                 "or have it renamed"
             )
         try:
-            thing: Any = claim.load()
+            thing = claim.load()
         except (Exception, SystemExit) as error:  # whatever the module of somebody else does
             cure = f"run `pip install -e {_CHECKOUT}` again" if claim.ours else "repair or uninstall it"
             raise ExtensionError(f"{what} cannot be imported: {type(error).__name__}: {error}; {cure}") from error
-        wrong = ", ".join(_lacking(thing, self._protocol))
-        if wrong:
-            raise ExtensionError(f"{what} cannot be used: it has no {wrong}")
-        reason = f"it calls itself {thing.name!r}" if thing.name != name else self._refuse(thing)
-        if reason:
-            raise ExtensionError(f"{what} cannot be used: {reason}")
-        found: T = thing
-        return found
+        try:
+            return self._accept(name, thing)
+        except ConfigError as error:
+            raise ExtensionError(f"{what} cannot be used: {error}") from error
+
+
+def named(protocol: type) -> Callable[[str, object], Any]:
+    """Accept what has all of a protocol, its own name among it."""
+
+    def accept(name: str, thing: object) -> object:
+        wanted = (*protocol.__annotations__, *vars(protocol))
+        lacking = [f"`{each}`" for each in wanted if not each.startswith("_") and not hasattr(thing, each)]
+        if lacking:
+            raise ConfigError(f"it has no {', '.join(lacking)}")
+        own: str = thing.name  # type: ignore[attr-defined]  # the protocol has it
+        if own != name:
+            raise ConfigError(f"it calls itself {own!r}")
+        return thing
+
+    return accept
 
 
 def _claim(entry: EntryPoint) -> _Claim:
@@ -176,18 +188,11 @@ def _claim(entry: EntryPoint) -> _Claim:
     return _Claim(source=f"{package}{version} ({entry.value})", ours=package == _OURS, load=load)
 
 
-def _rank(entry: EntryPoint) -> tuple[bool, str]:
-    """Ours first, then others by the names of their packages; each package in its own order."""
+def _rank(entry: EntryPoint) -> tuple[bool, str, str]:
+    """Ours first, then others by package; each package's by name, as those who build packages keep no order."""
     package = _package_of(entry)
-    return package != _OURS, package
+    return package != _OURS, package, entry.name
 
 
 def _package_of(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else "an unknown package"
-
-
-def _lacking(thing: object, protocol: type) -> Iterator[str]:
-    """Yield the attributes of a protocol that `thing` does not have."""
-    for name in (*protocol.__annotations__, *vars(protocol)):
-        if not name.startswith("_") and not hasattr(thing, name):
-            yield f"`{name}`"

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
-_PACKAGE = Path(__file__).parents[1]
+from pytest_llmbench.core.errors import ConfigError
+
+# In a checkout this is a link to the top-level folder; a wheel has its files.
+SUITES = (Path(__file__).parents[1] / "suites").resolve()
 
 
 def shipped(kind: Literal["recipes", "systems"]) -> Path:
-    """The folder of shipped YAML files: inside the wheel, or in `suites/` of a checkout."""
-    installed = _PACKAGE / "shipped" / kind
-    return installed if installed.is_dir() else _PACKAGE.parent / "suites" / kind
+    """The folder of YAML files of our own."""
+    return SUITES / kind
+
+
+def folder_of(thing: object) -> Path:
+    """The folder of a package that holds YAML files; it needs no `__init__.py`.
+
+    Raises:
+        ConfigError: it is no package.
+    """
+    if not isinstance(thing, ModuleType) or not hasattr(thing, "__path__"):
+        raise ConfigError("it is no package; give the dotted name of a folder with YAML files")
+    return Path(next(iter(thing.__path__))).resolve()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -167,7 +167,7 @@ class Engine(Protocol):
         """Say, as well as the logs allow, which ranks are behind the others and where each stands."""
 
 
-ENGINES: Extensions[Engine] = Extensions("engine", "pytest_llmbench.engines", Engine)
+ENGINES: Extensions[Engine] = Extensions("engine", "engines", named(Engine))
 
 
 def engine_names() -> list[str]:

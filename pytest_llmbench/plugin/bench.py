@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -15,10 +15,10 @@ from pytest_llmbench.cluster import settings as cluster_settings
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
-from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.extensions import ExtensionError
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.extensions import ExtensionError, Extensions
+from pytest_llmbench.core.recipe.recipes import RECIPES, Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import RunRecord
@@ -81,7 +81,7 @@ class Bench:
         replay = options.value(config, "replay")
         asked = options.value(config, "cluster") or "auto"
         system_name, cluster = cluster_settings.resolve_cluster(asked, options.value(config, "system"), replay)
-        system = load_system(system_name, options.folders(config, "systems"))
+        system = load_system(system_name, _with(SYSTEMS, options.folders(config, "systems")))
         nodes = options.value(config, "nodes")
         if nodes is None and (cluster or system.cluster) == "slurm":
             nodes = cluster_settings.existing_nodes()
@@ -139,7 +139,7 @@ class Bench:
         Raises:
             ConfigError: a file is wrong, or a reference names an unknown statistic or recipe.
         """
-        found = load_recipes(options.folders(self._config, "recipes"), self.settings.scale)
+        found = load_recipes(_with(RECIPES, options.folders(self._config, "recipes")), self.settings.scale)
         own = self.settings.system.references
         strangers = set(own) - set(found)
         if strangers:
@@ -157,7 +157,8 @@ class Bench:
 
         A forgotten marker must not plan every published benchmark.
         """
-        own = load_recipes(options.folders(self._config, "recipes")[1:])
+        installed = RECIPES.usable().values()
+        own = load_recipes(folder for folder in options.folders(self._config, "recipes") if folder not in installed)
         return own if own and self.settings.replay is None else self.recipes
 
     def check(self) -> None:
@@ -268,6 +269,11 @@ class Bench:
 def bench_of(config: pytest.Config) -> Bench:
     """The session's state."""
     return config.stash[KEY]
+
+
+def _with(installed: Extensions[Path], own: Iterable[Path]) -> list[Path]:
+    """Folders of YAML files: those that packages bring, then the user's own."""
+    return list(dict.fromkeys([*installed.usable().values(), *own]))
 
 
 def _with_references(recipe: Recipe, own: Sequence[Reference]) -> Recipe:

@@ -1,4 +1,4 @@
-"""Engines and checks that `conftest.py` files and plugins define for their sessions."""
+"""What `conftest.py` files and plugins define for their sessions, and what of others cannot be used in any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CHECKS
+from pytest_llmbench.cluster.system import SYSTEMS
 from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.engines.base import ENGINES
 
 
@@ -29,5 +31,6 @@ def lend(config: pytest.Config) -> None:
 
 
 def unusable() -> list[str]:
-    """Why engines and checks of other packages cannot be used: one line each."""
-    return [*ENGINES.broken().values(), *CHECKS.broken().values()]
+    """Why what other packages bring cannot be used: one line each."""
+    known: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, RECIPES, SYSTEMS)
+    return [reason for each in known for reason in each.broken().values()]

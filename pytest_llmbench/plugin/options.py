@@ -14,7 +14,6 @@ import pytest
 
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.paths import shipped
 
 _INI_PREFIX = "llmbench_"
 _LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
@@ -264,7 +263,7 @@ def add_ini_keys(parser: pytest.Parser) -> None:
     for kind in ("recipes", "systems"):
         parser.addini(
             f"{_INI_PREFIX}{kind}",
-            f"Folders with {kind} of your own, besides the shipped ones",
+            f"Folders with {kind} of your own, besides the installed ones",
             type="paths",
             default=[],
         )
@@ -341,7 +340,7 @@ def flag(config: pytest.Config, name: str) -> bool:
 
 
 def folders(config: pytest.Config, kind: str) -> list[Path]:
-    """The folders to look for recipes or systems in: the shipped one, and the user's own.
+    """The user's own folders of recipes or systems.
 
     Raises:
         ConfigError: a folder named in the ini file is not there.
@@ -350,8 +349,7 @@ def folders(config: pytest.Config, kind: str) -> list[Path]:
     for path in own:
         if not path.is_dir():
             raise ConfigError(f"ini option {_INI_PREFIX}{kind}: {path} is no folder")
-    builtin = shipped("recipes" if kind == "recipes" else "systems")
-    return list(dict.fromkeys([builtin.resolve(), *(path.resolve() for path in own)]))
+    return [path.resolve() for path in own]
 
 
 def _add(parser: pytest.Parser, option: Flag) -> bool:

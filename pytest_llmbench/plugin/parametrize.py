@@ -8,6 +8,7 @@ import pytest
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.plugin import fixtures
 
 MARKER = (
@@ -98,7 +99,8 @@ def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collec
         return list(at_hand)
     for name in marked:
         if name not in recipes:
-            raise ConfigError(f"{metafunc.function.__name__}: {unknown('recipe', name, recipes)}")
+            told = "; ".join([unknown("recipe", name, recipes), *RECIPES.broken().values()])
+            raise ConfigError(f"{metafunc.function.__name__}: {told}")
         if name not in at_hand:
             raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")
     return list(dict.fromkeys(marked))

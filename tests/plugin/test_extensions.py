@@ -72,6 +72,34 @@ def test_engines_and_checks_of_others_run(
     assert set(result.cases) == {"test_fit[cores-slot0]", "test_fit[limits-slot0]", "test_reference[words-learns]"}
 
 
+def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -> None:
+    """By their names, like those that ship; a file that is wrong keeps no other session from its work."""
+    (user.path / "recipes" / "words.yaml").rename(user.path / "words.yaml")
+    (site / "acme" / "recipes").mkdir(parents=True)
+    (user.path / "words.yaml").rename(site / "acme" / "recipes" / "words.yaml")
+    (site / "acme" / "systems").mkdir()
+    rack = "name: acme_rack\ndescription: racks of acme\ncluster: local\ngpus_per_node: 0\n"
+    (site / "acme" / "systems" / "rack.yaml").write_text(rack)
+    folders = {
+        "pytest_llmbench.recipes": {"acme": "acme.recipes"},
+        "pytest_llmbench.systems": {"acme": "acme.systems", "lost": "acme.lost"},
+    }
+    install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, {**ENTRIES, **folders})
+    result = user.run("--system", "acme_rack", "-k", "words")
+    assert result.returncode == 0, result.text
+    assert "racks of acme" in result.text
+    assert "llmbench: left out: folder of systems 'lost' of acme 1.0 (acme.lost) cannot be imported" in result.text
+    (site / "acme" / "recipes" / "words.yaml").write_text("recipes: 3")
+    why = "folder of recipes 'acme' of acme 1.0 (acme.recipes) cannot be used: "
+    refused = user.run("--system", "acme_rack")
+    assert "unknown recipe 'words'" in refused.text
+    assert why in refused.text
+    user.test("def test_fit(health):\n    assert not health.faults\n")
+    result = user.run("--system", "acme_rack", "-k", "limits")
+    assert result.returncode == 0, result.text
+    assert f"llmbench: left out: {why}" in result.text
+
+
 @pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
 @pytest.mark.parametrize("wanted", ["cores", "words"])
 def test_a_session_that_needs_what_cannot_be_used_is_refused(

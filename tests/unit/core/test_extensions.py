@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CHECKS
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.extensions import ExtensionError, Extensions
+from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
 from pytest_llmbench.engines.base import ENGINES
 from tests.packages import install
 
@@ -56,7 +56,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def tools() -> Extensions[Tool]:
     """What is found now."""
-    return Extensions("tool", GROUP, Tool)
+    return Extensions("tool", "tools", named(Tool))
 
 
 @pytest.mark.parametrize("value", ["acme_tools:HAMMER", "acme_tools:Hammer", "acme_tools:BOTH"])
@@ -133,7 +133,7 @@ def test_what_a_session_lends_is_found_until_it_is_taken_back(site: Path) -> Non
 def test_an_installation_older_than_the_code_is_told_so() -> None:
     """Its entry points are missing, or name what has moved since: installing it again helps."""
     with pytest.raises(ConfigError, match=r"announces no spoon: it is older than its code in .*; run `pip install -e "):
-        Extensions[Tool]("spoon", "pytest_llmbench.spoons", Tool).names()
+        Extensions[Tool]("spoon", "spoons", named(Tool)).names()
 
 
 def test_what_of_ours_has_moved_asks_for_a_new_installation(site: Path) -> None:

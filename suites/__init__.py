@@ -1,0 +1,1 @@
+"""The suites that come with the package, as `pytest_llmbench.suites`, with their recipes and systems."""

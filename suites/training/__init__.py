@@ -1,0 +1,1 @@
+"""Training: `pytest --pyargs pytest_llmbench.suites.training`."""

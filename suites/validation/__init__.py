@@ -1,0 +1,1 @@
+"""Validation: `pytest --pyargs pytest_llmbench.suites.validation`."""
