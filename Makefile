@@ -10,13 +10,14 @@ TEST_WORKERS ?= 4
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt $(PIP_ARGS)
 
-.PHONY: help bench test lint fast real slurm-up slurm-down clean
+.PHONY: help bench test docs lint fast real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
 	@echo "make test        lint and run the whole test suite; as root with apt also against a real Slurm"
 	@echo "make fast        lint and run the tests that need no Slurm"
 	@echo "make lint        formatting, lint, types, the floors of the house, and prose"
+	@echo "make docs        build the docs site into site/; it fails where a link leads nowhere"
 	@echo "make real        build the frameworks whose checkouts are in the folder CHECKOUTS, and train with each of them"
 	@echo "make slurm-up    bring up a real Slurm of 8 emulated nodes on this machine (root, Debian)"
 	@echo "make slurm-down  take it down again"
@@ -44,6 +45,9 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/python tools/prose.py README.md CONTRIBUTING.md docs
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 # Without CHECKOUTS it builds nothing, and tests what is built. One test at a time: each has ranks on all cores.
 real: $(VENV)/.dev
 	@[ -z "$(CHECKOUTS)" ] || PIP_ARGS="$(PIP_ARGS)" tools/frameworks/build.sh all --checkouts "$(CHECKOUTS)"
@@ -56,7 +60,7 @@ slurm-down:
 	tools/slurm/down.sh
 
 clean:
-	rm -rf $(VENV) reports build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site reports build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -65,6 +69,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.bench: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) -e ".[torch]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e ".[docs]"
 	@touch $@
 
 # Plugins that would change every other test have a folder of their own, for the tests that want them.
