@@ -11,6 +11,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import bench, feasible, lending, options, parametrize, register, restart, selection, xdist
 from pytest_llmbench.plugin import health as checking
 from pytest_llmbench.plugin.fixtures import health, reference, run
+from pytest_llmbench.plugin.output import reports
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict import declared, explain, outcome
 
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     register.register(config)
     config.pluginmanager.register(feasible, "llmbench-feasibility")
     config.pluginmanager.register(selection, "llmbench-selection")
+    config.pluginmanager.register(reports, "llmbench-benchmark-json")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -12,7 +12,6 @@ from pytest_llmbench import __version__
 from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import SESSION_FILE
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.records import Judgement, Verdict, write_model
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
@@ -21,6 +20,7 @@ from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.junit import JUnit
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import suite_properties
+from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.boards import RunnerBoard
@@ -28,8 +28,7 @@ from pytest_llmbench.plugin.verdict.declared import all_declared, facts
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, verdict_of_unfinished
-from pytest_llmbench.reporting.batches import Batch, batches
-from pytest_llmbench.reporting.benchmark_json import add_rounds
+from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.planning import describe, preflight
 from pytest_llmbench.session.replay.replayer import Replayer
@@ -49,7 +48,7 @@ class Supervisor:
         self._junit = JUnit(config, bench.session.folder / "junit.xml")
         self._rows: list[Mapping[str, Any]] = []
         self._unreported: list[pytest.TestReport] = []
-        self._batches: list[Batch] = []
+        self._made: list[Reported] = []
         self._in_earnest = False
         self._unjudged: Mapping[str, Sequence[str]] = {}
         self._reports = reports
@@ -141,12 +140,12 @@ class Supervisor:
             self._judge_clauses(session)
         if self.runner is not None:
             self.runner.add_judgements(_judgements(self._rows, "run"), _judgements(self._rows, "check"))
-            self._write_batches(self.runner)
+            self._make_reports(self.runner)
             self._progress.take(self.runner.notes)
-            self._add_benchmarks(self.runner)
             self._junit.describe_session(suite_properties(self.runner.records))
         result = yield
-        if self.runner is not None and self.runner.unwritten:
+        broken = any(report.failure for report in self._made)
+        if broken or (self.runner is not None and self.runner.unwritten):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         return result
 
@@ -204,8 +203,8 @@ class Supervisor:
             terminal.clauses(terminalreporter, self._clauses)
         if self._unjudged:
             terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
-        if self._batches:
-            terminal.batch_table(terminalreporter, self._batches, self._bench)
+        for report in self._made:
+            terminal.report_lines(terminalreporter, report)
         if self.runner is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
 
@@ -246,24 +245,16 @@ class Supervisor:
 
         self._interruption.take_signals(end)
 
-    def _add_benchmarks(self, runner: Keeper) -> None:
-        session = getattr(self._config, "_benchmarksession", None)
-        # Its table of step times is of no use to whoever did not ask pytest-benchmark for anything.
-        if session is not None and any((session.json, session.save, session.autosave, session.compare)):
-            for record in runner.records.values():
-                add_rounds(session.benchmarks, record)
-
-    def _write_batches(self, runner: Keeper) -> None:
-        """Write the files that the sources' own evaluators would; what keeps one from it costs no verdict."""
-        folder = self._bench.session.folder / "batches"
-        try:
-            self._batches = batches(self._bench.planned.runs, runner.records)
-            for batch in self._batches:
-                make_folder(folder)
-                (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
-        except (OSError, ConfigError) as error:
-            runner.unwritten.append(folder)
-            runner.notes.append(f"{folder} could not be written: {error}")
+    def _make_reports(self, runner: Keeper) -> None:
+        finished = FinishedSession(
+            id=self._bench.session.id,
+            folder=self._bench.session.folder,
+            planned=self._bench.planned,
+            runs=dict(runner.records),
+            checks=dict(runner.checks),
+        )
+        self._made = make_reports(finished, self._config)
+        runner.notes.extend(report.failure for report in self._made if report.failure is not None)
 
     @property
     def _not_tested(self) -> str:

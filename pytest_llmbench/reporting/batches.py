@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statistics_of
 from pytest_llmbench.engines.external import OUTPUT
 from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.reporting.base import FinishedSession
 
 # The worst of several verdicts comes first.
 _WORST = (Verdict.ERROR, Verdict.FAIL, Verdict.PASS, Verdict.SKIP)
@@ -36,22 +38,36 @@ class Batch:
     applies: bool
     file: bytes
 
-    def describe(self) -> Iterator[tuple[str, str]]:
-        """Yield (verdict, line): how the runs ended there and here, one line for each."""
+    def describe(self) -> Iterator[str]:
+        """Yield how the runs ended there and here, one line for each."""
         names, *rows = self.file.decode().splitlines()
         plural = "" if len(rows) == 1 else "s"
-        yield (
-            "",
-            f"{self.recipe}: {len(rows)} run{plural}, success from {self.reference.at_least} on; {names} | verdict",
-        )
+        yield f"{self.recipe}: {len(rows)} run{plural}, success from {self.reference.at_least} on; {names} | verdict"
         if not self.applies:
-            yield "", f"  that bound, {self.reference.name}, is for {self.reference.applies_to}, and not for these runs"
+            yield f"  that bound, {self.reference.name}, is for {self.reference.applies_to}, and not for these runs"
         for record, row in zip(self.records, rows, strict=True):
             verdict = _verdict(record, self.reference)
             problem = f" ({record.problem.kind})" if record.problem else ""
-            yield verdict, f"  {record.key}: {row} | {verdict or 'not judged'}{problem}"
+            yield f"  {record.key}: {row} | {verdict or 'not judged'}{problem}"
         if any(record.problem for record in self.records):
-            yield "", "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"
+            yield "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"
+
+
+def report_batches(session: FinishedSession) -> Iterator[str]:
+    """Write the files that the sources' own evaluators would, and yield how they and we end each run.
+
+    Raises:
+        ConfigError: a log cannot be read.
+        OSError: a file cannot be written.
+    """
+    folder = session.folder / "batches"
+    found = batches(session.planned.runs, session.runs)
+    for batch in found:
+        make_folder(folder)
+        (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
+        yield from batch.describe()
+    if found:
+        yield f"as the source's evaluator writes them: {folder}"
 
 
 def batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[Batch]:

@@ -100,6 +100,38 @@ def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -
     assert f"llmbench: left out: {why}" in result.text
 
 
+REPORTS = """
+def good(session):
+    (session.folder / "acme.txt").write_text(" ".join([*session.runs, *session.checks]))
+    yield f"{len(session.runs)} run of acme, {[str(each.verdict) for each in session.runs['words'].judgements]}"
+
+def bad(session):
+    raise LookupError("no ledger")
+"""
+HOOK = """
+def pytest_llmbench_session_report(session, config):
+    return [f"{session.id} in {config.rootpath}"]
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_reports_of_others_are_made_whatever_one_of_them_does(
+    user: UserFolder, site: Path, more: tuple[str, ...]
+) -> None:
+    """From packages and conftest files; one that fails is told, costs no verdict, and is not taken for a success."""
+    reports = {"pytest_llmbench.reports": {"bad": "acme_reports:bad", "good": "acme_reports:good"}}
+    modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_reports": REPORTS}
+    install(site, "acme", modules, {**ENTRIES, **reports})
+    user.test(HOOK, "conftest.py")
+    result = user.run("--cluster", "local", *more)
+    assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
+    assert "1 run of acme, ['PASS']" in result.text
+    assert f"{result.session.name} in {user.path}" in result.text
+    assert "report bad could not be made: LookupError: no ledger" in result.text
+    assert (result.session / "acme.txt").read_text() == "words cores limits"
+    assert result.returncode == pytest.ExitCode.INTERNAL_ERROR
+
+
 @pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
 @pytest.mark.parametrize("wanted", ["cores", "words"])
 def test_a_session_that_needs_what_cannot_be_used_is_refused(

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
+from pytest_llmbench.plugin.output.reports import Reported
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.batches import Batch
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
 
@@ -91,10 +91,9 @@ def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, requ
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 
-def batch_table(reporter: pytest.TerminalReporter, batches: Sequence[Batch], bench: Bench) -> None:
-    """Print how the source's own evaluator ends each run of a batch, and how we do."""
-    reporter.section("llmbench batches", sep="=")
-    for batch in batches:
-        for verdict, line in batch.describe():
-            reporter.write_line(line, **_MARKUP.get(verdict, {}))
-    reporter.write_line(f"as the source's evaluator writes them: {bench.session.folder / 'batches'}")
+def report_lines(reporter: pytest.TerminalReporter, report: Reported) -> None:
+    """Print what a report says, if anything."""
+    if report.lines:
+        reporter.section(f"llmbench {report.name}", sep="=")
+    for line in report.lines:
+        reporter.write_line(line)

@@ -62,12 +62,12 @@ def test_runs_are_rows_in_the_order_of_their_groups(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (batch.reference.name, batch.applies) == ("lambda_900_per_node", True)
     assert list(batch.describe()) == [
-        ("", f"chat_350m_bs24_zero0: 4 runs, success from 1,800 samples/s on; {HEADER} | verdict"),
-        ("PASS", '  chat_350m_bs24_zero0-group1: "n1, n2",1874.1065,Success | PASS'),
-        ("FAIL", '  chat_350m_bs24_zero0-group2: "n3, n4",1799.9999,Fail | FAIL'),
-        ("ERROR", '  chat_350m_bs24_zero0-group3: "n5, n6",-1,Fail | ERROR (time_limit)'),
-        ("ERROR", '  chat_350m_bs24_zero0-group4: "n7, n8",-1,Fail | ERROR (not_prepared)'),
-        ("", "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"),
+        f"chat_350m_bs24_zero0: 4 runs, success from 1,800 samples/s on; {HEADER} | verdict",
+        '  chat_350m_bs24_zero0-group1: "n1, n2",1874.1065,Success | PASS',
+        '  chat_350m_bs24_zero0-group2: "n3, n4",1799.9999,Fail | FAIL',
+        '  chat_350m_bs24_zero0-group3: "n5, n6",-1,Fail | ERROR (time_limit)',
+        '  chat_350m_bs24_zero0-group4: "n7, n8",-1,Fail | ERROR (not_prepared)',
+        "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail",
     ]
 
 
@@ -78,7 +78,7 @@ def test_a_bound_for_another_machine_is_said(tmp_path: Path, changes: dict[str, 
     """The evaluator knows of no machines, so its file is as it would be; who reads it is told."""
     (batch,) = evaluated(made(tmp_path, 1, log="Throughput: 2000.0 samples/sec\n", **changes))
     assert batch.file.endswith(b'"n1, n2",2000.0,Success\r\n')
-    said = [line for _, line in batch.describe()]
+    said = list(batch.describe())
     assert "  that bound, lambda_900_per_node, is for 16 × H100 80GB HBM3, and not for these runs" in said
     assert said[-1].endswith("Success | not judged")
 

@@ -1,0 +1,66 @@
+"""Reports: of packages, of conftest files and plugins, and ours. One that fails costs neither a verdict nor another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pluggy
+import pytest
+
+from pytest_llmbench.reporting.base import REPORTS, FinishedSession
+from pytest_llmbench.reporting.benchmark_json import add_rounds
+
+_HOOK = "pytest_llmbench_session_report"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reported:
+    """What came of one report.
+
+    Attributes:
+        name: of the report, or of the plugin that makes it.
+        lines: for the terminal.
+        failure: why it could not be made; None where it was.
+    """
+
+    name: str
+    lines: tuple[str, ...] = ()
+    failure: str | None = None
+
+
+def make_reports(session: FinishedSession, config: pytest.Config) -> list[Reported]:
+    """Make every report there is."""
+    return [_made(name, make) for name, make in _all(session, config)]
+
+
+def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> None:
+    """Hand the judged steps to pytest-benchmark, where it writes or compares anything."""
+    theirs = getattr(config, "_benchmarksession", None)
+    # Its table of step times is of no use to whoever did not ask pytest-benchmark for anything.
+    if theirs is not None and any((theirs.json, theirs.save, theirs.autosave, theirs.compare)):
+        for record in session.runs.values():
+            add_rounds(theirs.benchmarks, record)
+
+
+def _all(session: FinishedSession, config: pytest.Config) -> Iterator[tuple[str, Callable[[], Iterable[str] | None]]]:
+    for name, write in REPORTS.usable().items():
+        yield name, partial(write, session)
+    manager = config.pluginmanager
+    plugins = [(name, plugin) for name, plugin in manager.list_name_plugin() if hasattr(plugin, _HOOK)]
+    for name, plugin in plugins:
+        call = manager.subset_hook_caller(_HOOK, [other for _, other in plugins if other is not plugin])
+        yield name, partial(_hooked, call, session, config)
+
+
+def _hooked(call: pluggy.HookCaller, session: FinishedSession, config: pytest.Config) -> Iterator[str]:
+    for lines in call(session=session, config=config):
+        yield from lines or ()
+
+
+def _made(name: str, make: Callable[[], Iterable[str] | None]) -> Reported:
+    try:
+        return Reported(name=name, lines=tuple(map(str, make() or ())))
+    except Exception as error:  # noqa: BLE001 - whatever the report of somebody else does
+        return Reported(name=name, failure=f"report {name} could not be made: {type(error).__name__}: {error}")

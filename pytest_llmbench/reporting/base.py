@@ -1,0 +1,46 @@
+"""What reports are made of, and how they are found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinishedSession:
+    """A session after its last verdict.
+
+    Attributes:
+        id: its name.
+        folder: where its records and logs are, and where a report may write.
+        planned: what its tests waited for.
+        runs: the records of its runs by key, each with the verdicts of its tests.
+        checks: the records of its checks by name.
+    """
+
+    id: str
+    folder: Path
+    planned: Plan
+    runs: Mapping[str, RunRecord]
+    checks: Mapping[str, HealthRecord]
+
+
+# Writes what it wants, and returns lines for the terminal, if any.
+ReportWriter = Callable[[FinishedSession], Iterable[str] | None]
+
+
+def _accept(_: str, thing: object) -> ReportWriter:
+    if not callable(thing):
+        raise ConfigError("it is no function of a `FinishedSession`")
+    return cast("ReportWriter", thing)
+
+
+REPORTS: Extensions[ReportWriter] = Extensions("report", "reports", _accept)
