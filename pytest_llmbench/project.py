@@ -111,7 +111,7 @@ def _recipe(name: str, folders: Sequence[Path]) -> Recipe:
 
 
 def _bound(given: float | None, recipe: Recipe) -> float | None:
-    """What is asked, or the recipe's own bound on the time for 20 million tokens, whatever GPUs it is for."""
+    """The given goal, or the recipe's own bound on the time for 20 million tokens, whatever GPUs it is for."""
     rules = statistics_of(get_engine(recipe.engine))
     times = {name for name, rule in rules.items() if rule.speed == "seconds_for_20m_tokens"}
     asked = (reference.at_most for reference in recipe.references if reference.statistic in times)

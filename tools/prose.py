@@ -46,12 +46,13 @@ def _pattern(name: str, regex: str, instead: str) -> Pattern:
 PATTERNS = (
     _pattern(
         "what-clause",
-        r"^(what|whatever|who|whoever|how (far|long|many|much|often|surely))\b[^?]*$",
+        r"^(what|whatever|who|whoever|how (far|surely))\b[^?]*$",
         "name the noun: `What was not measured ...` is `An unmeasured check ...`",
     ),
     _pattern(
         "is-no",
-        r"(?<!there )\b(is|are|was|were|be|been) (no|none|nobody|nothing|nowhere)\b(?! (longer|more|less|fewer)\b)",
+        r"(?<!there )\b(is|are|was|were|be|been) (no|(?-i:none)|nobody|nothing|nowhere)\b"
+        r"(?! (longer|more|less|fewer)\b)",
         "`is not a`, `must be`, or a verb: `x is no number` is `x must be a number`",
     ),
     _pattern("nobody", r"\b(nobody|somebody|nowhere|whoever|no one)\b", "name the person or the program"),
@@ -61,7 +62,7 @@ PATTERNS = (
         r"|(is|are|was|were|be) (said|told|looked for|held against))\b",
         "reports, lists, shows, is flagged, is cleared, is expected; and who does it",
     ),
-    _pattern("leftover", r"^(Of|Besides|As for|Beside)\b(?! course)", "begin with the subject"),
+    _pattern("leftover", r"^(?-i:Of|Besides|As for|Beside)\b(?! course)", "begin with the subject"),
     _pattern(
         "german",
         r"\b(beside|besides|anew|thrice|in (the )?place of|so many|held against|as yet|whereof"

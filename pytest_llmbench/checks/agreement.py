@@ -1,4 +1,4 @@
-"""Who differs from the majority, of values that have to be the same."""
+"""Find the values that differ from the majority, where all have to be the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared
 def dissenters(values: Mapping[Key, str]) -> list[Key] | None:
     """Those that differ from what more than half of all have; None where there is no such majority.
 
-    One alone agrees with itself; of two that differ, nobody can say which is right.
+    One alone agrees with itself; of two that differ, either may be right.
     """
     if not values:
         return []

@@ -1,4 +1,4 @@
-"""What checks share that ask every node the same."""
+"""Helpers for checks that ask every node the same question."""
 
 from __future__ import annotations
 

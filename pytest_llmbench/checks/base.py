@@ -1,4 +1,4 @@
-"""What a check is, what it may ask of the nodes, and how one is found by name."""
+"""The check protocol: its probes, its view of the cluster, and the look-up by name."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one rank of a probe said.
+    """The answer of one rank of a probe.
 
     Attributes:
         host: its node.
         rank: its number among the ranks of the probe.
         local_rank: its number on its node.
-        data: what its function returned; None where there is no answer.
+        data: the result of its function; None where there is no answer.
         why: why there is none: it raised, died, or hung, and in which phase; None where there is one.
     """
 
@@ -72,13 +72,13 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """What a check may know about the cluster, from the system's file and the options.
+    """The part of the system's file and the options that a check may see.
 
     Attributes:
         system: the system's name.
         gpus_per_node: GPUs of one node in this session; 0 for none.
         cpu_ranks_per_node: ranks per node where there are no GPUs.
-        gpu_model, gpu_memory_gib: as the system's file promises; None where it promises none.
+        gpu_model, gpu_memory_gib: as in the system's file; None where it lists none.
         peak_tflops: published dense peak of one GPU by precision.
         env: environment variables of every rank.
         environments: where programs live that are not ours, by name (`dcgm`, `nccl_tests`).
@@ -103,7 +103,7 @@ class Site:
 
     @property
     def device(self) -> Device:
-        """What the nodes compute on."""
+        """Device on which the nodes compute."""
         return "cuda" if self.gpus_per_node else "cpu"
 
     @property
@@ -116,7 +116,7 @@ class Fleet(Protocol):
     """The nodes of a session, as a check sees them.
 
     Attributes:
-        site: what is known of them.
+        site: their known facts.
         hosts: the nodes that the check is to look at, in the order of their slots.
         folder: the check's own folder, on a file system that all nodes share.
     """
@@ -139,13 +139,13 @@ class Fleet(Protocol):
 
 
 class CheckSettings(Strict):
-    """What a system's file says of one check.
+    """The settings of one check in a system's file.
 
     Attributes:
         skip: why it is not to run on this system.
-        options: what the check's own model allows.
+        options: settings that the check's own model allows.
         references: bounds on what it measures.
-        deadline_s: how long each of its steps may take, in place of its own deadline.
+        deadline_s: deadline of each of its steps, instead of its own deadline.
     """
 
     skip: str | None = None
@@ -161,7 +161,7 @@ class Check(Protocol):
         name: names the test case and the folder, such as `limits`; the name under which it is announced.
         family: one of `FAMILIES`.
         scope: `node`, when every node has a verdict of its own, or `cluster`.
-        summary: what it answers, in a line.
+        summary: its question, in a line.
         options: the model of what a system's file may set.
         statistics: units of what it measures, by name.
         deadline_s: how long each of its steps may take.

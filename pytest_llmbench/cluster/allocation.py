@@ -41,7 +41,7 @@ class Allocation(Protocol):
 
     Attributes:
         job_id: the Slurm job that holds the nodes, if one does.
-        note: what was odd about how it began, for people.
+        note: oddities of its start, for people.
     """
 
     job_id: str | None
@@ -62,7 +62,7 @@ class Allocation(Protocol):
         """
 
     def release(self) -> None:
-        """Give the nodes back. What is not ours is left alone."""
+        """Give the nodes back. Jobs of other users are left alone."""
 
 
 class HeldJob:
@@ -151,7 +151,7 @@ class ExistingJob:
         return self._hosts
 
     def release(self) -> None:
-        """Leave the job to whoever made it."""
+        """Leave the job to its owner."""
 
 
 class JobPerRun:

@@ -9,7 +9,7 @@ from pytest_llmbench.core.recipe.environments import Container
 
 
 def srun_options(container: Container, folder: str) -> list[str]:
-    """What srun needs to start its tasks inside the image, as words for a shell: pyxis' options, else nothing."""
+    """Options of srun that start its tasks inside the image, as words for a shell: pyxis' options, else empty."""
     if container.runtime != "pyxis":
         return []
     options = [

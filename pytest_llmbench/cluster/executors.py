@@ -33,7 +33,7 @@ _TAGS = ("%j", "%t", "%A", "%a")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRequest:
-    """What a job asks for.
+    """The request for a job.
 
     Attributes:
         name: job name.
@@ -133,7 +133,7 @@ class JobRequest:
 
     @property
     def script(self) -> Path:
-        """What sbatch is given; Slurm shows where it lay, whatever becomes of it."""
+        """Script for sbatch; Slurm shows where it lay, whatever becomes of it."""
         return self.folder.absolute() / "submission.sh"
 
     @property
@@ -162,8 +162,8 @@ class Accepted:
     Attributes:
         job_id: its id, seen to be ours, or not contradicted.
         script: the submission script.
-        stderr: what the batch script and srun print.
-        note: what was odd about it, for people.
+        stderr: file for the output of the batch script and srun.
+        note: oddities of the submission, for people.
     """
 
     job_id: str
@@ -214,7 +214,7 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
     accepts one that cannot and leaves it pending for ever.
 
     Raises:
-        NoAnswerError: nobody knows whether Slurm took it; should it yet appear in the queue, it will do nothing.
+        NoAnswerError: whether Slurm took it is unknown; if it appears in the queue later, it will do nothing.
         ClusterError: Slurm refuses, in its own words.
     """
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415
@@ -263,7 +263,7 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str
 
 
 def _is_ours(slurm: Slurm, job_id: str, request: JobRequest) -> bool:
-    """Watch a job, unless it is one of somebody else's."""
+    """Watch a job, unless it is one of another user."""
     slurm.watch(job_id, request.identity)
     slurm.refresh()
     return slurm.status(job_id).state is not JobState.LOST

@@ -1,4 +1,4 @@
-"""The owner's sign of life. What was started for a pytest process ends itself when this falls silent."""
+"""The owner's sign of life. Heartbeat of a pytest process: its jobs and ranks end themselves when it stops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tell_the_end(folder: Path, why: str) -> None:
 
 
 def told_end(folder: Path) -> str | None:
-    """Why the owner of a session's folder is done; None while it is not, or while nobody can tell."""
+    """Why the owner of a session's folder is done; None while it is not, or while that is unknown."""
     try:
         return (folder / _STOP).read_text(encoding="utf-8").strip()
     except OSError:

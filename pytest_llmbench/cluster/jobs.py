@@ -1,4 +1,4 @@
-"""What was started for one run, behind one interface: a step, a Slurm job, local processes, or this process."""
+"""Processes of one run, behind one interface: a step, a Slurm job, local processes, or this process."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Job(Protocol):
     Attributes:
         job_id: Slurm's job id, or the process id of the launcher.
         hosts: the nodes, known once it runs.
-        command: what was started, for people.
-        note: what was odd about its start, for people.
+        command: the started processes, for people.
+        note: oddities of its start, for people.
     """
 
     job_id: str | None
@@ -129,7 +129,7 @@ class StepJob:
         _terminate(self._process, min(_TERMINATE_GRACE_S, max(0.0, self._slurm.left_s / 2)))
 
     def last_words(self) -> str:
-        """What srun printed."""
+        """The output of srun."""
         return _tail(self._log, self._log_begins)
 
 
@@ -169,7 +169,7 @@ class SlurmJob:
         self._slurm.cancel(self.job_id or "")
 
     def last_words(self) -> str:
-        """What the batch script and srun printed."""
+        """The output of the batch script and srun."""
         return _tail(self._stderr)
 
 

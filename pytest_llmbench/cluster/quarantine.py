@@ -48,9 +48,9 @@ def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings,
     """Put bad nodes on the quarantine list and drain them, as far as the user asked; yield what people read.
 
     Args:
-        bad: nodes with which something is wrong, and what; one that could not be judged is none of them.
+        bad: nodes with findings, and the findings; a node that could not be judged is not one of them.
         hosts: all nodes of the session.
-        settings: what the user asked for.
+        settings: the nodes that the user asked for.
         session: whose nodes they are.
     """
     if settings.quarantine is not None and bad:

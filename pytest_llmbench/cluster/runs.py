@@ -26,13 +26,13 @@ class Replayed(Strict):
         logs: the folder or the one file they are in.
         nodes, gpus_per_node, ranks_per_node: the shape of the run.
         hosts: its nodes, where they are known.
-        gpu: the GPU model it ran on, as whoever hands the logs in declares, or as its run record says.
+        gpu: the GPU model of the run, as declared with the logs, or as in its run record.
         cut_off: how a run that is meant to be cut off at its time limit was, as declared or recorded.
         wall_s: time from launch to end, seconds, where it is known.
-        token: names the run; its ranks have it in their logs. None where nobody knows.
+        token: names the run; its ranks have it in their logs. None if unknown.
         launched, ended: Unix times, where they are known.
-        problem: what its own run record says went wrong: a replay never takes that back.
-        provenance: what its own run record says of what ran.
+        problem: the problem in its own run record: a replay never takes that back.
+        provenance: provenance in its own run record.
     """
 
     logs: Path
@@ -60,7 +60,7 @@ class RunSpec(Strict):
 
     Attributes:
         key: its name within the session, and that of its folder.
-        recipe: what runs.
+        recipe: the recipe.
         group: which of the session's groups of nodes it runs on, from 1; None where the nodes are not split.
         replayed: where its logs are, if it ran elsewhere.
     """
@@ -85,11 +85,11 @@ class Session:
 
     @property
     def token(self) -> str:
-        """What is written into the comment of every Slurm job of this session."""
+        """The comment of every Slurm job of this session."""
         return f"llmbench:{self.id}"
 
     def run_token(self, key: str) -> str:
-        """What names one run among all runs, for its ranks to write into their logs."""
+        """The name of one run among all runs, which its ranks write into their logs."""
         return f"{self.token}/{key}"
 
     def run_folder(self, key: str) -> Path:

@@ -1,4 +1,4 @@
-"""What the user asked for, resolved: one immutable value that every part of the cluster floor reads."""
+"""The resolved options of the user: one immutable value that every part of the cluster layer reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Settings:
         cluster: how jobs get there.
         allocation: `session` holds `nodes` for all runs; `run` makes a Slurm job per run.
         nodes: nodes in all; None leaves each run the number its recipe was published for.
-        nodes_per_run: nodes of one run; every recipe then runs on each group of so many of the session's nodes.
+        nodes_per_run: nodes of one run; every recipe then runs on each group of that many of the session's nodes.
         gpus_per_node: overrides the system's; 0 trains on the CPU.
         time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
         max_runs: runs at once; None for as many as there are nodes.
@@ -41,7 +41,7 @@ class Settings:
         scale: `full` or `smoke`.
         slurm: options handed to sbatch.
         run_dir: where `reports/<session>/` goes; on a cluster, on a file system all nodes share.
-        replay: a folder of logs to judge in place of running anything.
+        replay: a folder of logs to judge instead of running anything.
         gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
         nccl: whether links are measured although a node failed another check.
         quarantine: the list of unfit nodes, honoured and added to.
@@ -73,7 +73,7 @@ class Settings:
 
     @property
     def site_device(self) -> Device:
-        """What the nodes compute on."""
+        """Device on which the nodes compute."""
         return "cuda" if self.gpus_of_a_node else "cpu"
 
     def topology(self, recipe: Recipe) -> Topology:

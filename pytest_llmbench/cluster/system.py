@@ -62,7 +62,7 @@ class System(Strict):
         python: the Python that runs the ranks; by default the one that runs pytest.
         environments: where the frameworks live that are commands of their own, by engine.
         references: this site's own thresholds, by recipe.
-        validation: what checks are to do here, and the bounds of what they measure, by check.
+        validation: settings of checks here, and the bounds of their measurements, by check.
     """
 
     name: Name

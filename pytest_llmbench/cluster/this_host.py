@@ -1,4 +1,4 @@
-"""This machine in place of nodes of a cluster, for one session at a time."""
+"""This machine instead of nodes of a cluster, for one session at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ThisHost:
 
 
 def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
-    """Say who waits for the ranks of a session; nobody does where they run in pytest's own process."""
+    """Name the owner of a session's ranks; None if they run in pytest's own process."""
     if settings.cluster == "debug":
         return None
     return Owner(path=heartbeat.path, ttl_s=TTL_S, machine_lock=ranks_lock(settings))

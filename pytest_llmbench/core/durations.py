@@ -20,7 +20,7 @@ def parse_minutes(text: str) -> int:
         Whole minutes, rounded up: Slurm's own granularity.
 
     Raises:
-        ConfigError: the text is none of these, or the limit is zero.
+        ConfigError: the text has none of these forms, or the limit is zero.
     """
     match = _SLURM.fullmatch(text.strip())
     if match is None:

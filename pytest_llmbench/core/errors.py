@@ -51,7 +51,7 @@ class RunError(LLMBenchError):
 
 
 def unknown(what: str, given: object, legal: Iterable[str]) -> str:
-    """Say that `given` is no known `what`, list the legal ones, and guess what was meant."""
+    """Report that `given` is not a known `what`, list the legal ones, and guess the intended one."""
     names = sorted(legal)
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -27,10 +27,10 @@ class ExtensionError(ConfigError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Claim:
-    """Somebody's claim to a name.
+    """A claim to a name.
 
     Attributes:
-        source: who makes it, for people.
+        source: the claimant, for people.
         ours: whether it is this package.
         load: gives the thing itself.
     """
@@ -118,7 +118,7 @@ class Extensions(Generic[T]):
 
     @cached_property
     def _installed(self) -> Mapping[str, list[_Claim]]:
-        """What the installed packages claim, by name."""
+        """Claims of the installed packages, by name."""
         found: dict[str, list[_Claim]] = {}
         for entry in sorted(entry_points(group=self._group), key=_rank):
             found.setdefault(entry.name, []).append(_claim(entry))

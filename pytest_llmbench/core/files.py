@@ -14,7 +14,7 @@ PRIVATE = 0o600
 def make_folder(path: Path) -> None:
     """Create a folder, and those above it that are missing, for this user alone whatever the umask is.
 
-    Jobs execute what lies in the folders of a session: nobody else may put anything there.
+    Jobs execute what lies in the folders of a session: other users may not put anything there.
     """
     for each in reversed([path, *path.parents]):
         if not each.is_dir():

@@ -21,7 +21,7 @@ def folder_of(thing: object) -> Path:
     """The folder of a package that holds YAML files; it needs no `__init__.py`.
 
     Raises:
-        ConfigError: it is no package.
+        ConfigError: it is not a package.
     """
     if not isinstance(thing, ModuleType) or not hasattr(thing, "__path__"):
         raise ConfigError("it is no package; give the dotted name of a folder with YAML files")

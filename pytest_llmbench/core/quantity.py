@@ -65,8 +65,8 @@ class Quantity:
         unit: one of `UNITS`; left out when `value` is a text that holds it.
 
     Raises:
-        UnitError: no unit, an unknown one, or a value that is no finite number; also when it is
-            compared with a bare number or with a quantity of another dimension.
+        UnitError: no unit, an unknown one, or a value that is not a finite number; also when it is compared with a bare
+            number or with a quantity of another dimension.
     """
 
     value: float
@@ -90,7 +90,7 @@ class Quantity:
 
     @property
     def dimension(self) -> str:
-        """What kind of number this is, such as `token rate` or `time`."""
+        """Kind of this number, such as `token rate` or `time`."""
         return UNITS[self.unit][0]
 
     @property
@@ -110,7 +110,7 @@ class Quantity:
         return self if unit == self.unit else Quantity(self.base / UNITS[unit][1], unit)
 
     def difference_percent(self, threshold: Quantity) -> float | None:
-        """How far this lies above (+) or below (-) `threshold`, in % of it; None for a threshold of 0."""
+        """Distance above (+) or below (-) `threshold`, in % of it; None for a threshold of 0."""
         self._check(threshold)
         return None if threshold.base == 0 else 100.0 * (self.base - threshold.base) / abs(threshold.base)
 
@@ -128,7 +128,7 @@ class Quantity:
         return self.shown()
 
     def shown(self, digits: int = 4) -> str:
-        """For people: so many significant digits, of a long number all before its point, in groups of three."""
+        """For people: this many significant digits, of a long number all before its point, in groups of three."""
         return _with_unit(for_people(self.value, digits), self.unit)
 
     def __eq__(self, other: object) -> bool:
@@ -172,7 +172,7 @@ def _float(value: float) -> float:
 def for_people(value: float, digits: int = 4) -> str:
     """Write a number for people: `921,990`, `16.82`, `0.05`.
 
-    It has so many significant digits, without zeros at its end. None is left out before the point, and they stand in
+    It has this many significant digits, without zeros at its end. None is left out before the point, and they stand in
     groups of three. Only what is too long or too small to be read like that has an exponent.
     """
     magnitude = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0

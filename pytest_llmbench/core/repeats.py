@@ -11,7 +11,7 @@ def repeated(rows: Sequence[tuple[Hashable, ...]], length: int, different: int) 
     Args:
         rows: in order.
         length: of the stretch.
-        different: how many of its rows have to differ from one another: what stands still repeats itself.
+        different: number of its rows that have to differ from one another: a value that stands still repeats itself.
     """
     seen: dict[tuple[tuple[Hashable, ...], ...], int] = {}
     for begin in range(len(rows) - length + 1):

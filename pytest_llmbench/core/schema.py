@@ -1,4 +1,4 @@
-"""What every YAML file of ours shares: strict models, and errors that name file, key and legal values."""
+"""Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One folder per engine, each registered in pyproject.toml. What all engines share lies beside the folders."""
+"""One folder per engine, each registered in pyproject.toml. The parts that engines share are next to the folders."""

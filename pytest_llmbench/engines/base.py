@@ -1,4 +1,4 @@
-"""What an engine is, and how one is found by name."""
+"""The engine protocol, and the look-up of engines by name."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Script:
     """The commands of one run, one after the other; the first that fails ends it.
 
     Attributes:
-        commands: what runs.
-        notes: what the recipe's source says and why this does otherwise, for the head of the script.
+        commands: the commands.
+        notes: the source's command, and the reasons for deviations, for the head of the script.
     """
 
     commands: tuple[Command, ...]
@@ -120,7 +120,7 @@ class Engine(Protocol):
             a command that is known by its log alone.
         options: the model of a recipe's `options`.
         statistics: rules of this engine alone, by name.
-        proof: what proves that a run did all its work, in words.
+        proof: the proof that a run did all its work, in words.
         log_per_run: whether, of logs made elsewhere, each file in a folder is a run of its own.
         evaluate: the source's own evaluator of a batch, one run on each group of nodes; None where it has none.
     """
@@ -143,10 +143,10 @@ class Engine(Protocol):
         """Whether a step trains the whole decoder on every token, so that `judging.flops` says what it computes."""
 
     def uncounted(self, recipe: Recipe) -> str | None:
-        """Say why it does not, or why nobody knows; None where it does."""
+        """Give the reason why it does not, or that the reason is unknown; None where it does."""
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        """What a run's claims are held against beyond the recipe's own fields, or in their place."""
+        """Values to compare a run's claims with, in addition to the recipe's own fields, or instead of them."""
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
         """Build what runs: a task for every rank of an engine of kind `ranks`, else a script."""

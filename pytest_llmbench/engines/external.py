@@ -1,4 +1,4 @@
-"""What engines share whose framework is a command: it is started by a script and known by its log alone."""
+"""Base class for engines that run an external program: a script starts it, and its log is the only evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class External(ABC):
     """See `base.Engine`. An engine adds its name, its options, its script and its dialect.
 
     Attributes:
-        needles: of the dialect and the claims: other lines may be left out. Without any, every line is read.
+        needles: the words of the dialect and the claims: other lines may be left out. Without any, every line is read.
         logs: patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
     """
 
@@ -50,7 +50,7 @@ class External(ABC):
         """Read one line of the framework's log, without what launchers put before it.
 
         Raises:
-            Unreadable: it looks like a step and is none.
+            Unreadable: it looks like a step and cannot be parsed.
         """
 
     def dialect(self) -> Parse:
@@ -120,7 +120,7 @@ class External(ABC):
 
 
 def _log_interval(recipe: Recipe) -> int | None:
-    """After how many steps each the framework is told to log; None where the recipe's arguments do not say."""
+    """Interval of steps at which the framework logs; None where the recipe's arguments do not say."""
     arguments = recipe.options.get("arguments")
     told = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
     return (int(told) or None) if told.isdecimal() else None

@@ -1,4 +1,4 @@
-"""What engines share whose ranks are our own processes: their step logs say everything."""
+"""Base class for engines that train in our own rank processes: their step logs contain everything."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class InProcess:
     """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`.
 
     Attributes:
-        entry: what every rank runs, `package.module:function`.
-        packages: what must be installed: distribution by import name.
+        entry: function of every rank, `package.module:function`.
+        packages: required packages: distribution by import name.
         extra: the extra of this package that brings them.
     """
 

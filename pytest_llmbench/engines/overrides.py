@@ -1,11 +1,10 @@
-"""What a recipe's `options.arguments` change: all that has a field of the recipe has to agree with it.
+"""Effects of a recipe's `options.arguments`: an argument with a field in the recipe has to agree with it.
 
 So the plan, the model's FLOPs, the references and the gate are about the training that runs. An argument is one of:
 
-- what a field of the recipe gives, or another name for it: it must say the same, or the recipe is refused
-- one that changes how much work a step or a run is, and that no field knows: the recipe is refused
-- one that is known to change neither the model nor its work
-- any other: nobody knows what a step computes, and what counts the model's FLOPs has no value
+- one for a field of the recipe, or another name for it: it must agree, or the recipe is refused - one that changes how
+much work a step or a run is, and that no field has: the recipe is refused - one that is known to change neither the
+model nor its work - any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Same:
 
     Attributes:
         field: of the recipe.
-        allowed: what the argument may be, as the recipe has it.
+        allowed: legal value of the argument, as the recipe has it.
     """
 
     field: str
@@ -32,11 +31,11 @@ class Same:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What an engine knows of its framework's arguments.
+    """An engine's table of its framework's arguments.
 
     Attributes:
         same: arguments that fields of the recipe decide, by name.
-        refused: arguments whose work nobody counts, and what each of them does.
+        refused: arguments with unknown work, and the effect of each.
         harmless: names of arguments that change neither the model nor its work ...
         families: ... and what such names begin with.
     """
@@ -59,7 +58,7 @@ class Rules:
                 yield f"{where} {self.refused[name]}, which a recipe cannot say: leave it out"
 
     def unknown(self, own: Mapping[str, Any]) -> list[str]:
-        """List the arguments of which nobody knows whether they change what a step computes."""
+        """List the arguments of which it is unknown whether they change the work of a step."""
         return [
             name for name, value in own.items()
             if _is_given(value) and name not in self.same and name not in self.harmless
@@ -68,7 +67,7 @@ class Rules:
 
 
 def unknown_arguments(names: list[str]) -> str | None:
-    """Say why nobody knows what a step computes; None where it is known."""
+    """Give the reason why the work of a step is unknown; None where it is known."""
     if not names:
         return None
     return f"options.arguments {', '.join(names)} may change what a step computes, and no field of the recipe says how"

@@ -31,7 +31,7 @@ def _fitting(recipe: Recipe, who: str, most: int = 1024) -> str:
 def precision_problem(
     recipe: Recipe, topology: Topology, supported: tuple[str, ...] = get_args(Precision)
 ) -> Iterator[str]:
-    """Yield why the precision is none that this engine has on these devices."""
+    """Yield why this engine does not have the precision on these devices."""
     if recipe.precision not in supported:
         yield f"recipe {recipe.name}: precision {recipe.precision} is none of {', '.join(supported)}"
     elif recipe.precision != "fp32" and topology.device == "cpu":

@@ -1,4 +1,4 @@
-"""What lines of a framework's log say of one another: numbers that follow from each other, to the digits printed.
+"""Agreement between the lines of a framework's log: numbers that follow from each other, to the digits printed.
 
 A number that was damaged says something else than those that it follows from; each sentence here names both.
 """
@@ -64,7 +64,7 @@ def _at(step: Step, name: str) -> str:
 def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
     """Yield the step that is so much faster than the median that it cannot have done the same work.
 
-    All steps do. A step may be slow by what goes on beside it, but none is much faster than most are.
+    All steps do. A step may be slow by other work, but no step is much faster than most are.
     """
     timed = [step for step in steps if step.seconds]
     usual = stats.median(step.seconds or 0.0 for step in timed) if len(timed) >= _FEWEST else 0.0
@@ -105,7 +105,7 @@ def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
 def against_times(series: StepSeries, topology: Topology) -> Iterator[str]:
     """Yield where the time from one line to the next is not that of the steps between them.
 
-    Evaluations and checkpoints are not in the steps' time; they are told of, and nothing is compared across one.
+    Evaluations and checkpoints are not in the steps' time; they are listed, and no comparison spans one.
     """
     stamps = [step.at for step in series.steps if step.at is not None]
     resolution = 1.0 if all(stamp.is_integer() for stamp in stamps) else 0.0
@@ -137,7 +137,7 @@ def product(
         steps: the lines.
         rate: name of the rate.
         factors: names of what it is the product of.
-        slack: what share they may differ by, besides what rounding makes.
+        slack: allowed difference, as a share, in addition to rounding.
     """
     lines = [step for step in steps if all(step.reported.get(name) for name in (rate, *factors))]
     said, first, second = (_rounded([step.reported[name] for step in lines]) for name in (rate, *factors))
@@ -166,7 +166,7 @@ def asked(
         rate: name of so much work per second.
         work: of one step, by the recipe.
         per_second: name of how many steps a second has; without it, the line's seconds count.
-        slack: what share they may differ by, besides what rounding makes.
+        slack: allowed difference, as a share, in addition to rounding.
     """
     times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
     lines = [step for step in steps if times[step.step] and step.reported.get(rate)]
@@ -183,9 +183,9 @@ def asked(
 
 
 def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
-    """Yield where by the lines' times the median step takes about twice what is said of it.
+    """Yield where by the lines' times the median step takes about twice its logged duration.
 
-    What comes between steps (input, logs) is in no step's time; a little of it is told beside the verdict.
+    Time between steps (input, logs) is in no step's duration; a little of it becomes a finding.
     """
     found = pace(series)
     if found is not None and found > (_FASTER if topology.gpus else _FASTER_ON_CPUS):
@@ -196,7 +196,7 @@ def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
 
 
 def pace(series: StepSeries) -> float | None:
-    """Return how long steps take by their lines' times, of what is said of them, in the median; None without times."""
+    """Return the median ratio of the steps' durations by their lines' times to the logged ones; None without times."""
     stamped = [step for step in series.steps if step.at is not None and step.seconds]
     least = _LEAST_S if all((step.at or 0.0).is_integer() for step in stamped) else 0.0
     ratios = []

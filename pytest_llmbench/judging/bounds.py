@@ -15,11 +15,11 @@ def missed(
     """Yield a finding for every reading that misses a reference of its statistic which is for this machine.
 
     Args:
-        readings: what was measured.
+        readings: the measured values.
         references: bounds; one that is for another machine, or another number of nodes or GPUs, does not count.
         system: name of the system file.
         device: the GPU model as the driver names it, or `cpu`.
-        action: what to do where a bound is missed.
+        action: recommended action if a bound is missed.
     """
     for reference in references:
         for reading in readings:

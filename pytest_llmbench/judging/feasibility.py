@@ -30,7 +30,7 @@ class Peak:
     """The published peak of the GPUs that a recipe would run on.
 
     Attributes:
-        recipe: what would run.
+        recipe: the planned run.
         topology: on how many GPUs.
         gpu: their model.
         tflops_per_gpu: published peak of one of them at the recipe's precision, TFLOP/s.
@@ -43,7 +43,7 @@ class Peak:
 
     @property
     def flops_per_s(self) -> float:
-        """Of all GPUs together, FLOP/s."""
+        """FLOP/s of all GPUs together."""
         return 1e12 * self.tflops_per_gpu * self.topology.gpus
 
     @property
@@ -81,15 +81,15 @@ _FLOPS_PER_S: Mapping[Speed, Callable[[float, Peak], float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What one bound of a reference asks of the GPUs.
+    """Demand of one bound of a reference on the GPUs.
 
     Attributes:
         reference: its name.
         bound: the bound, such as `>= 200000 words/s`.
-        share: of the published peak of all GPUs of the run; above 1 no run can meet it.
+        share: share of the published peak of all GPUs of the run; above 1 no run can meet it.
         nodes: the share in nodes of the same kind, not rounded; None where more nodes do not help, because the bound
             is one per GPU or the batch grows with the ranks.
-        peak: the peak it is held against.
+        peak: the peak of the comparison.
     """
 
     reference: str

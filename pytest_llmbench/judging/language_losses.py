@@ -27,7 +27,7 @@ def expected_of(
     """Say what a whole decoder shows that is trained on the mean cross entropy of all tokens, from random values.
 
     Args:
-        recipe: what is trained.
+        recipe: the model.
         topology: on which ranks.
         parameters: of one copy, as its ranks count them.
         initial_std: of its matrices.

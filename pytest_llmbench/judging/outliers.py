@@ -34,7 +34,7 @@ class Outlier:
 
     @property
     def text(self) -> str:
-        """How far off it is, in words; values carry no unit here."""
+        """Its distance, in words; values carry no unit here."""
         side = "below" if self.deviation < 0 else "above"
         return f"{abs(self.deviation):.1%} {side} the median {self.median:.6g} of {self.among}"
 
@@ -49,19 +49,19 @@ def outliers(
     """Find the values that differ from the rest.
 
     An outlier lies more than `factor` scaled MADs (1.4826 · MAD) from the median, and at least `tolerance` of the
-    median away: among values that agree to 0.1 %, one that is off by 0.3 % is no fault; and where values scatter
-    widely, a wide scatter is no fault of one. The MAD is that of the ratios' logarithms: a rate cannot fall below 0, so
-    that by differences one that is forty times too slow would be no outlier among rates that scatter by a factor of 2.
+    median away: among values that agree to 0.1 %, one that is off by 0.3 % is not a fault; and if values scatter
+    widely, one wide deviation is not a fault. The MAD is that of the ratios' logarithms: a rate cannot fall below 0, so
+    by differences one that is forty times too slow would not be an outlier among rates that scatter by a factor of 2.
 
     Args:
         values: one number for each, all of the same unit, by any name.
         tolerance: the least distance from the median that counts, as a fraction of it.
         side: which side is bad: low for rates, high for times.
-        factor: scaled MADs, 5 by default, so that of a thousand healthy values none is accused.
+        factor: scaled MADs, 5 by default, so that none of a thousand healthy values is flagged.
 
     Returns:
-        The outliers by name, in the order of the values. None of fewer than three, of which nobody can say which
-        are the bad ones; none where the median is 0, of which there are no fractions.
+        The outliers by name, in the order of the values. None for fewer than three, because the bad one cannot be
+        identified; none if the median is 0, of which there are no fractions.
 
     Raises:
         RunError: `not_finite` or `negative`, when a value is.

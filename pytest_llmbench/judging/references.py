@@ -10,11 +10,11 @@ from pytest_llmbench.core.recipe.reference import Reference
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What a run really used.
+    """The machine that a run really used.
 
     Attributes:
         system: name of the system file.
-        device: what the ranks reported, such as `NVIDIA A100-SXM4-80GB` or `cpu`.
+        device: the device that the ranks reported, such as `NVIDIA A100-SXM4-80GB` or `cpu`.
         gpus: GPUs in all; 0 on the CPU.
         nodes: nodes in all.
         scale: whether the full recipe ran or its tiny variant.
@@ -35,7 +35,7 @@ class Machine:
 def same_gpu(model: str, device: str) -> bool:
     """Whether a device is that GPU model, named with or without its vendor in front.
 
-    An `A100-SXM4-80GB` is no `A10`, an `H200 NVL` no `H200`, and a MIG slice of a GPU is not the GPU.
+    An `A100-SXM4-80GB` is not an `A10`, an `H200 NVL` not an `H200`, and a MIG slice of a GPU is not the GPU.
     """
     return device == model or device.endswith(f" {model}")
 

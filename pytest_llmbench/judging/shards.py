@@ -1,4 +1,4 @@
-"""How many parameters each rank of a model-parallel group holds: what frameworks print before they train."""
+"""Parameters of each rank of a model-parallel group: frameworks print them before they train."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameters_of_stages(
     """Count the parameters of a rank of each pipeline stage, as Megatron cuts a decoder.
 
     Tensor-parallel ranks share the matrices, the biases of those that are cut by columns (3 h of attention, 4 h of the
-    feed-forward), and the vocabulary. What is left of each layer, 2 h of biases and 4 h of norms, all of them hold. The
+    feed-forward), and the vocabulary. The rest of each layer, 2 h of biases and 4 h of norms, is on all of them. The
     last stage has a copy of the token embedding, which is tied to the first one's. Only the padding of the vocabulary
     is not known: a multiple of `padded_to` for each tensor-parallel rank, or none.
 

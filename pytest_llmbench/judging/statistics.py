@@ -45,19 +45,19 @@ Speed = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What the statistics are computed from.
+    """Inputs of the statistics.
 
     Attributes:
-        recipe: what was run.
+        recipe: the recipe.
         steps: every step of the run, in order.
         judged: those left by the recipe's warm-up rule.
         unread: how many lines of its log could not be read, which leaves rules over all lines without a value.
         gpus: GPUs in all; 0 on the CPU.
-        totals: what the framework says of the whole run, by name.
+        totals: values that the framework logged for the whole run, by name.
         matmul_flops_per_s: measured matrix-product rate of all ranks together, FLOP/s.
         peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
         counts_flops: whether a step trains the whole decoder on every token, as the formula of its FLOPs has it.
-        telemetry: what each rank's GPU did in the judged steps.
+        telemetry: values of each rank's GPU in the judged steps.
     """
 
     recipe: Recipe
@@ -83,7 +83,7 @@ class Measurement:
 
     @property
     def watched(self) -> Watched:
-        """What all GPUs did in the judged steps."""
+        """The values of all GPUs in the judged steps."""
         tokens = _sum((step.tokens, step.interval) for step in self.judged)
         return Watched(ranks=self.telemetry, gpus=self.gpus, tokens=tokens)
 
@@ -106,7 +106,7 @@ class Measurement:
 
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
-    """Sum value × count; None where there is nothing to sum or a value is missing: a part is no measurement."""
+    """Sum value × count; None if there is nothing to sum or a value is missing: a part is not a measurement."""
     products = [None if value is None else value * count for value, count in terms]
     return math.fsum(each for each in products if each is not None) if products and None not in products else None
 
@@ -134,10 +134,10 @@ class Statistic:
 
     Attributes:
         unit: unit of its value.
-        rule: what it is, in words, for reports.
+        rule: its rule, in words, for reports.
         compute: the value, or None where it has no meaning.
-        speed: what it says about the speed of the run, so that a bound on it can be held against the published
-            peak of the GPUs; None where it says nothing, or counts more than the model's FLOPs.
+        speed: its relation to the speed of the run, so that a bound on it can be compared with the published peak of
+            the GPUs; None where it says nothing, or counts more than the model's FLOPs.
         of_speed: whether a bound on it asks how fast the training is; None as its unit says, a rate or a time.
     """
 

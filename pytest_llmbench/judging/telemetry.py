@@ -1,7 +1,7 @@
-"""What all GPUs of a run did in its judged steps, in one number each; or why it is not known.
+"""Telemetry of all GPUs of a run in its judged steps, in one number each; or the reason why it is unknown.
 
-A number is of every GPU, or there is none: power, energy and the absence of throttling are not known of a run one of
-whose GPUs nobody watched.
+A number covers every GPU, or there is none: power, energy and the absence of throttling are unknown for a run if one of
+its GPUs was not watched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Watched:
     """The GPUs of a run.
 
     Attributes:
-        ranks: what the GPU of each rank did.
+        ranks: values of each rank's GPU.
         gpus: how many the run had; 0 on the CPU.
         tokens: of the judged steps, over all ranks; None where it is not known.
     """
@@ -130,7 +130,7 @@ def gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> list[str]:
     """Say why something is not known, ranks with the same reason together; nothing where no rank watched a GPU.
 
     Args:
-        ranks: what the GPU of each rank did.
+        ranks: values of each rank's GPU.
         gpus: how many the run had.
     """
     return list(_gaps(ranks, gpus)) if ranks else []

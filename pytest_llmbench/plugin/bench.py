@@ -47,7 +47,7 @@ class Bench:
 
     Attributes:
         session: id and folder; the folder is made when the first run starts.
-        planned: what the collected tests wait for: runs in the order of the tests, checks in their own.
+        planned: tasks that the collected tests wait for: runs in the order of the tests, checks in their own.
         board: set once the runs are under way.
     """
 
@@ -72,7 +72,7 @@ class Bench:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the user asked for.
+        """Options of the user.
 
         Raises:
             ConfigError: it cannot be meant.
@@ -115,7 +115,7 @@ class Bench:
 
     @property
     def _slurm_options(self) -> dict[str, str]:
-        """What sbatch is told; nodes in quarantine are excluded beside those that the user excludes."""
+        """Nodes for sbatch to exclude: those in quarantine, and those that the user excludes."""
         config = self._config
         told = {name: text for name in SLURM_OPTIONS if (text := options.value(config, name)) is not None}
         barred = [*read_quarantine(self._quarantine)] if self._quarantine is not None else []
@@ -128,7 +128,7 @@ class Bench:
         """Every recipe by name, in the shape that the settings give it.
 
         Raises:
-            ConfigError: as for `_published`.
+            ConfigError: see `_published`.
         """
         return {name: recipe.on(self.settings.topology(recipe)) for name, recipe in self._published.items()}
 
@@ -177,7 +177,7 @@ class Bench:
         """Every run there could be, by key: each recipe once, or once on each group of nodes.
 
         Raises:
-            ConfigError: as for `recipes`; or there is nothing to replay.
+            ConfigError: see `recipes`; or there is nothing to replay.
         """
         settings = self.settings
         if settings.replay is not None:
@@ -196,7 +196,7 @@ class Bench:
         """How many nodes checks are to look at.
 
         Raises:
-            ConfigError: what the system's file says of a check is wrong.
+            ConfigError: the system's file has an invalid setting of a check.
         """
         settings = self.settings
         refuse_unknown(settings.system.name, {**settings.system.validation})
@@ -206,7 +206,7 @@ class Bench:
         """See that checks have nodes to look at, and know what is to be there.
 
         Raises:
-            ConfigError: nobody says how many nodes, or what GPUs they have.
+            ConfigError: the number of nodes, or their GPUs, are unknown.
         """
         settings = self.settings
         if not self.planned.checks:
@@ -245,18 +245,18 @@ class Bench:
 
     @property
     def requires_verdict(self) -> bool:
-        """Whether a run whose speed nothing judged is no success: at scale full, green means fast enough."""
+        """Whether a run without a verdict on its speed fails the session: at scale full, green means fast enough."""
         asked = options.value(self._config, "require-verdict")
         return asked == "yes" if asked is not None else self.settings.scale == "full"
 
     def unmade(self, key: str) -> RunRecord:
-        """What is known of a planned run before it is made."""
+        """Facts of a planned run before it starts."""
         run = next(run for run in self.planned.runs if run.key == key)
         topology = run.replayed.topology if run.replayed is not None else self.settings.topology(run.recipe)
         return RunRecord(**identity_of(run, topology, self.settings, self.session))
 
     def unmade_check(self, name: str) -> HealthRecord:
-        """What is known of a planned check before it is made."""
+        """Facts of a planned check before it starts."""
         report = Report(problem="it was not made")
         return health_record(get_check(name), self.settings, self.session, report=report, hosts=(), job_id=None)
 

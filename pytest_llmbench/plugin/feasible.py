@@ -56,7 +56,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _demands(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, Demand]]:
-    """What each test asks of the GPUs that its run would get, where it asks for speed.
+    """Demand of each test on the GPUs that its run would get, if it bounds the speed.
 
     A run that is replayed is judged by what it measured, on whatever it ran.
     """

@@ -57,7 +57,7 @@ def reference(request: pytest.FixtureRequest, run: Run) -> Reference:
 
 @pytest.fixture
 def health(request: pytest.FixtureRequest) -> Health:
-    """What a check found out about this test's node, or about all nodes together.
+    """The result of a check for this test's node, or for all nodes together.
 
     A check runs once for all nodes, however many tests ask for it. A node that was not checked is skipped with the
     reason, and one that gave no answer is an error.

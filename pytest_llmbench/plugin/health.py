@@ -121,15 +121,15 @@ class Faults(tuple[Finding, ...]):
 
 
 class Health:
-    """What a check found out about one node, or about all of them together.
+    """The result of a check for one node, or for all of them together.
 
     Attributes:
         record: the whole evidence.
         slot: the node's; None for all of them.
         host: its name.
-        faults: what keeps the node from training; empty where nothing does.
-        hints: what is worth a look and keeps it from nothing.
-        readings: what was measured.
+        faults: findings that keep the node from training; empty if there are none.
+        hints: findings that do not keep it from training.
+        readings: measured values.
     """
 
     def __init__(self, record: HealthRecord, slot: int | None) -> None:
@@ -144,11 +144,11 @@ class Health:
 
     @property
     def explanation(self) -> str:
-        """What is wrong, what to do, and where the evidence is."""
+        """The findings, the recommended actions, and the place of the evidence."""
         return "\n".join([*map(str, self.faults), f"health record: {self.record.path}"])
 
     def properties(self) -> Iterator[tuple[str, str]]:
-        """Yield what a test's report says besides its verdict."""
+        """Yield the properties of a test's report, in addition to its verdict."""
         if self.readings:
             shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
             more = f" and {len(shown) - _MOST_READINGS} more" if len(shown) > _MOST_READINGS else ""

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a session in order, where nobody's hook is cut in half and every report is written."""
+"""Ctrl-C, SIGTERM and SIGHUP end a session in order, so that hooks are not interrupted and every report is written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Interruption:
         self._ask_to_end: Callable[[str], None] = lambda _by: None
 
     def take_signals(self, ask_to_end: Callable[[str], None]) -> None:
-        """Handle signals from now on, as far as nobody else does.
+        """Handle signals from now on, unless another handler is installed.
 
         Args:
             ask_to_end: called with the first signal where it is not raised.
@@ -74,7 +74,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def bearing(self, signals: int) -> Iterator[None]:
-        """Raise a signal that comes meanwhile if it is one more than so many."""
+        """Raise a signal that comes meanwhile if it exceeds the number of signals to ignore."""
         borne, self._borne = self._borne, signals
         try:
             yield
@@ -116,7 +116,7 @@ class Interruption:
 
 
 def _let_go_of_terminals() -> None:
-    """Point what is written to a terminal to nowhere: it hung up, each write would fail, and with it the reports."""
+    """Discard output to a terminal that hung up: each write would fail, and with it the reports."""
     for opened in list(Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError):
             number = int(opened.name)

@@ -1,4 +1,4 @@
-"""What `conftest.py` files and plugins define for their sessions, and what of others cannot be used in any."""
+"""Definitions of `conftest.py` files and plugins for their sessions, and the unusable ones of other packages."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Option(Flag):
 
     Attributes:
         parse: turns its text into a value, or raises ConfigError with what is legal.
-        bare: what it means on the command line without a value; None where it needs one.
+        bare: its value on the command line without a value; None where it needs one.
     """
 
     parse: Callable[[str], Any]
@@ -270,7 +270,7 @@ def add_ini_keys(parser: pytest.Parser) -> None:
 
 
 def add_options(parser: pytest.Parser, config: pytest.Config) -> None:
-    """Declare every option, once, and keep which short forms are left out because somebody else has them."""
+    """Declare every option, once, and keep which short forms are left out because another plugin has them."""
     if not hasattr(config.option, _INI_PREFIX + FLAGS[0].key):
         config.stash[_LEFT_OUT] = tuple(option.short for option in (*OPTIONS, *FLAGS) if not _add(parser, option))
 
@@ -367,7 +367,7 @@ def _add(parser: pytest.Parser, option: Flag) -> bool:
 
 
 def _is_free(parser: pytest.Parser, form: str) -> bool:
-    """Whether nobody has declared an option of that name so far."""
+    """Whether the option's name is still free."""
     try:
         return form in parser.parse_known_and_unknown_args([form])[1]
     except pytest.UsageError:  # it is known, and lacks its value

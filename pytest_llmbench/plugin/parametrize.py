@@ -22,7 +22,7 @@ EVERY = "*"
 
 
 class RunKey(str):
-    """The parameter of our `run`: a parameter of somebody else's fixture of that name is no run."""
+    """The parameter of our `run`: a parameter of another fixture of that name is not a run."""
 
     __slots__ = ()
 

@@ -1,9 +1,9 @@
-"""A path behind an option of ours is no test: pytest must not look for its ini file beside it.
+"""A path after an option of ours is not a test: pytest must not look for its ini file next to it.
 
-pytest decides on its ini file before it loads plugins. At that time `--system` is unknown to it, so that the FILE of
-`--system FILE` looks like a test to run: pytest takes the ini file beside FILE, and loses the user's own. Written
+pytest decides on its ini file before it loads plugins. At that time `--system` is unknown to it, so the FILE of
+`--system FILE` looks like a test to run: pytest takes the ini file next to FILE, and loses the user's own. Written
 `--system=FILE`, it is one word that begins with a dash. By the time that this plugin is loaded, plugins and options of
-the wrong ini file are in force, so a second session starts from the corrected words in place of the first.
+the wrong ini file are in force, so a second session starts with the corrected words instead of the first.
 
 pytest keeps its search for the ini file private; this is the only file that knows of it.
 """
@@ -26,11 +26,11 @@ _ADDOPTS = "PYTEST_ADDOPTS"
 
 
 class Second:
-    """The session with the corrected words, which runs in place of the first.
+    """The session with the corrected words, which runs instead of the first.
 
     Attributes:
         words: the command line.
-        addopts: what `PYTEST_ADDOPTS` is to be.
+        addopts: the new value of `PYTEST_ADDOPTS`.
     """
 
     def __init__(self, words: Sequence[str], addopts: Sequence[str]) -> None:
@@ -56,7 +56,7 @@ def correct(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> No
     Args:
         config: of the session that is about to load its conftest files.
         parser: without our options so far.
-        args: what pytest will parse at last; the ini file's `addopts` are among them.
+        args: the words that pytest will parse finally, including the ini file's `addopts`.
     """
     words = [os.fspath(word) for word in config.invocation_params.args]
     addopts = shlex.split(os.environ.get(_ADDOPTS, ""))

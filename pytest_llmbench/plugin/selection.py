@@ -1,4 +1,4 @@
-"""`-k opt175b` beside a validation suite: an expression that speaks of no check leaves the checks alone."""
+"""`-k opt175b` together with a validation suite: an expression that names no check leaves the checks alone."""
 
 from __future__ import annotations
 

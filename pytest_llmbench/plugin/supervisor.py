@@ -97,7 +97,7 @@ class Supervisor:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
-        """Start the runs, now that tests are about to run; with `--plan`, print the plan in place of running any.
+        """Start the runs, now that tests are about to run; with `--plan`, print the plan instead of running any.
 
         Collection also ends where no test will run: `--fixtures`, `--collect-only`, errors in other files.
         """
@@ -213,7 +213,7 @@ class Supervisor:
         self._stop()
 
     def copy_junit(self) -> None:
-        """Keep the report beside the records."""
+        """Keep the report next to the records."""
         self._junit.copy()
 
     def _print_plan(self, session: pytest.Session) -> bool:
@@ -225,7 +225,7 @@ class Supervisor:
         return True
 
     def _stop(self) -> None:
-        """End all runs. Whoever sends a second signal does not want to wait for that: what runs ends by itself."""
+        """End all runs. A second signal means that the user does not want to wait: the processes end by themselves."""
         if self.runner is None:
             return
         try:

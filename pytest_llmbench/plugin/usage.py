@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import ConfigError
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """What the user got wrong is a usage error, with its message and no traceback."""
+    """Mistakes of the user are usage errors, with their message and without a traceback."""
     try:
         yield
     except ConfigError as error:

@@ -57,7 +57,7 @@ class Worker:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing.
 
-        Of a session that is refused, xdist is told of no test.
+        In a refused session, xdist gets no test.
         """
         try:
             self._bench.plan(all_declared(session.items), check_names(session.items))
@@ -96,7 +96,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Wait for the plan, and for signals, beside xdist's own loop."""
+        """Wait for the plan, and for signals, in addition to xdist's own loop."""
         self._supervisor.take_signals(session)
         threading.Thread(target=self._end_the_loop, name="llmbench-signals", daemon=True).start()
         self._thread.start()
@@ -105,7 +105,7 @@ class Controller:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Stop waiting, before anyone else acts: the supervisor, registered earlier and so called later, ends the runs.
 
-        The session may end while they are only being started, and nobody can end what is half started.
+        The session may end while they are only being started, and a half-started process cannot be ended.
         """
         self._over.set()
         self._interruption.bear_all()
@@ -121,12 +121,12 @@ class Controller:
 
     @property
     def _plan(self) -> Plan | None:
-        """What the workers' tests wait for; None until one of them has collected."""
+        """Tasks that the workers' tests wait for; None until one of them has collected."""
         path = self._bench.session.folder / "plan.json"
         return Plan.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _end_the_loop(self) -> None:
-        """End xdist's loop after the first signal, between two of its events: there it is in nobody's hook."""
+        """End xdist's loop after the first signal, between two of its events: there it is not inside a hook."""
         self._interruption.told.wait()
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:

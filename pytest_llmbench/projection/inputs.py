@@ -1,4 +1,4 @@
-"""What a projection starts from: measured slices and collectives, as records have them or as a person writes them."""
+"""Inputs of a projection: measured slices and collectives, from records or written by hand."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Slice(Strict):
     """A measured slice, written by hand where there is no run record of it.
 
     Attributes:
-        name: what it is called in reports.
-        source: who measured it, when, with what, and what is assumed.
+        name: its name in reports.
+        source: origin, date, tools and assumptions of the measurement.
         gpu: the GPU model, as system files name it.
         gpus, gpus_per_node: how many it ran on, and how many a node has.
         tensor: ranks that shared a layer; the others were copies of the model.
         step_s: one optimizer step, s; or `tflops_per_gpu`: model FLOPs by the second and GPU, TFLOP/s.
-        spread: how far another run may be off, as a share of the step.
+        spread: allowed difference of another run, as a share of the step.
     """
 
     name: str
@@ -72,8 +72,8 @@ class MeasuredSlice:
         name: of the file's contents.
         gpu: the GPU model.
         layout: how it ran.
-        steps_s: what a step took, in each of its runs, s.
-        spread: how far another run may be off, as a share.
+        steps_s: duration of a step, in each of its runs, s.
+        spread: allowed difference of another run, as a share.
     """
 
     name: str
@@ -134,7 +134,7 @@ def _of_record(record: RunRecord, where: str) -> MeasuredSlice:
 
 
 def layer_cost(slices: Sequence[MeasuredSlice], hardware: Hardware) -> LayerCost:
-    """What a layer costs by these slices: one, or two of different depth; runs of the same layout are repeats.
+    """Cost of a layer by these slices: one, or two of different depth; runs of the same layout are repeats.
 
     Raises:
         ConfigError: there are none, or more than two layouts, or they do not fit together.
@@ -160,7 +160,7 @@ def read_curves(document: Mapping[str, Any], where: str) -> tuple[Curve, ...]:
     """The curves of a health record, of a record of benchmarks/gpu/collectives.py, of one curve, or of a list `curves`.
 
     Raises:
-        ConfigError: it is none of them, or a curve is incomplete or has wrong values.
+        ConfigError: it is not a record of one, or a curve is incomplete or has wrong values.
     """
     curves = tuple(validate(Curve, plain, where) for plain in _plain_curves(document, where))
     for curve in curves:

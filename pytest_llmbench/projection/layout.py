@@ -119,7 +119,7 @@ class Layout:
 
     @property
     def activation_bytes(self) -> float:
-        """What is sent on from layer to layer for one micro batch, bytes, whole."""
+        """Data sent from layer to layer for one micro batch, bytes, whole."""
         width = 4 if self.precision == "fp32" else 2
         return float(width * self.tokens_per_micro_batch * self.model.hidden_size)
 
@@ -137,7 +137,7 @@ def same_work(one: Layout, other: Layout) -> bool:
 
 
 def _work(layout: Layout) -> tuple[object, ...]:
-    """What decides how long a GPU takes for its share of a layer. A GPU is as fast in bf16 as in fp16."""
+    """The properties that decide how long a GPU takes for its share of a layer. A GPU is as fast in bf16 as in fp16."""
     model = layout.model
     per_node = min(layout.tensor, layout.gpus_per_node)
     shape = (model.hidden_size, model.attention_heads, layout.sequence_length, layout.micro_batch)
@@ -145,7 +145,7 @@ def _work(layout: Layout) -> tuple[object, ...]:
 
 
 def _refuse_uneven(layout: Layout) -> None:
-    """What Megatron-LM would refuse, too."""
+    """Layouts that Megatron-LM would refuse, too."""
     counts = {
         "micro batch": layout.micro_batch, "micro batches": layout.micro_batches, "tensor": layout.tensor,
         "pipeline": layout.pipeline, "chunks": layout.chunks, "data": layout.data,

@@ -1,4 +1,4 @@
-"""What the communication of a training takes on measured or published links, s. GB/s is 10⁹ bytes per second."""
+"""Time of the communication of a training on measured or published links, s. GB/s is 10⁹ bytes per second."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TrainingLinks:
 
     Attributes:
         curves: measured collectives, each within one node or over several.
-        node_gb_s: busbw between the GPUs of one node, GB/s, where there is no curve of so many; None: not known.
-        network_gb_s: what one GPU's share of its node's network carries, GB/s, where there is no curve over nodes.
+        node_gb_s: busbw between the GPUs of one node, GB/s, if there is no curve of that many; None: not known.
+        network_gb_s: one GPU's share of its node's network, GB/s, if there is no curve over nodes.
         tensor_exposed: the share of the tensor-parallel ranks' communication that no matrix product hides.
         hidden: the share of the data-parallel ranks' reduction that is done while the backward pass goes on.
         sends_exposed: the share of the sends between stages that nothing hides.
@@ -64,7 +64,7 @@ class TrainingLinks:
         return size * busbw_factor(collective, ranks) / (1e9 * bandwidth)
 
     def tensor_s(self, layout: Layout, end: End) -> float:
-        """What is not hidden of what tensor-parallel ranks say to each other about one layer and micro batch."""
+        """The part of the messages of tensor-parallel ranks about one layer and micro batch that is not hidden."""
         exposed = self.tensor_exposed.at(end)
         if exposed == 0.0:
             return 0.0

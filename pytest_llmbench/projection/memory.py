@@ -1,4 +1,4 @@
-"""What a layout needs of each GPU's memory."""
+"""Memory that a layout needs of each GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OTHER_GIB = 4.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryNeed:
-    """What the fullest rank needs, GiB.
+    """Memory of the fullest rank, GiB.
 
     Attributes:
         weights, gradients, states: of its parameters, by the precision; states are split where they are sharded.
@@ -33,7 +33,7 @@ class MemoryNeed:
         return self.weights + self.gradients + self.states + self.activations + self.other
 
     def missing(self, gib: float) -> float:
-        """By how much it is too much for a GPU of so many GiB; 0 where it fits."""
+        """The excess over a GPU of this size, GiB; 0 where it fits."""
         return max(0.0, self.total - gib)
 
 
@@ -48,7 +48,7 @@ def memory(layout: Layout) -> MemoryNeed:
 
 
 def _kept_bytes_of_a_layer(layout: Layout) -> float:
-    """What a layer keeps of one micro batch, bytes, with attention that keeps no scores (flash, or recomputed).
+    """Memory that a layer keeps of one micro batch, bytes, with attention that keeps no scores (flash, or recomputed).
 
     Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4, of 16-bit activations: `34 s b h / t`, of which
     `10 s b h` are not split without sequence parallelism; `2 s b h` where the whole layer is recomputed.

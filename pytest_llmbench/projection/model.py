@@ -63,14 +63,14 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What the parts of a step take on one layout, at one end of what is believed.
+    """Times of the parts of a step on one layout, at one end of the band.
 
     Attributes:
         layer_s: one layer for one micro batch, forward and backward, with what is recomputed and with the
             communication of its tensor-parallel ranks, s.
         head_s: embedding, output layer and loss for one micro batch, s.
-        send_s: what is not hidden of sending one micro batch's activations and gradients over one border of stages, s.
-        gradients_s: what is not hidden of the data-parallel ranks' reduction per step, s.
+        send_s: visible time of sending one micro batch's activations and gradients over one border of stages, s.
+        gradients_s: visible time of the data-parallel ranks' reduction per step, s.
         optimizer_s: the optimizer's step, s.
         jitter: by what a step is longer because it waits for the slowest of all ranks, at least 1.
     """
@@ -93,9 +93,10 @@ def bubble(pipeline: int, micro_batches: int, chunks: int = 1) -> float:
 
 
 def terms(layout: Layout, costs: Costs) -> dict[str, float]:
-    """What a step consists of, s; `step` is their sum.
+    """Parts of a step, s; `step` is their sum.
 
-    The last stage has the head besides its layers, and all others wait for it, micro batch after micro batch. While
+    The last stage has the head in addition to its layers, and all others wait for it, micro batch after micro batch.
+    While
     the pipeline fills and drains, a stage waits for the others: 1 / v of their time for one micro batch, v chunks.
     """
     p, v, m = layout.pipeline, layout.chunks, layout.micro_batches

@@ -53,12 +53,12 @@ CALIBRATED_ERROR = 0.2
 
 
 def memory_gb_s(gpu: str) -> Band | None:
-    """What a GPU's memory gives, GB/s; None where its model is not in the table."""
+    """Usable memory bandwidth of a GPU, GB/s; None where its model is not in the table."""
     return next((_scaled(_MEMORY, peak) for model, peak in MEMORY_GB_S.items() if same_gpu(model, gpu)), None)
 
 
 def network_gb_s(gbit_s: float) -> Band:
-    """What NCCL gets of a line of so many Gb/s, GB/s."""
+    """Rate of NCCL on a line of this many Gb/s, GB/s."""
     return _scaled(_LINE, gbit_s / 8.0)
 
 

@@ -1,4 +1,4 @@
-"""The layout of a recipe on so many nodes."""
+"""The layout of a recipe on this number of nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_llmbench.projection.layout import Layout
 
 
 def layout_of(recipe: Recipe, topology: Topology, chunks: int | None = None, pipeline: int | None = None) -> Layout:
-    """The recipe's layout on so many nodes, with another pipeline where that is asked for.
+    """The recipe's layout on this number of nodes, with another pipeline if asked for.
 
     Its micro batches per copy stay what the recipe says, or follow from its global batch.
 

@@ -18,7 +18,7 @@ class ProjectionRow:
     Attributes:
         nodes: how many.
         refused: why it has no answer; None where it has one.
-        memory: what the fullest GPU needs; None where the layout does not even divide.
+        memory: memory of the fullest GPU; None where the layout does not even divide.
         projection: the answer; None where it is refused.
     """
 
@@ -35,10 +35,10 @@ class ProjectionAnswer:
     Attributes:
         title: the recipe and the system.
         rows: every layout that was tried.
-        at_most_s: what the time for 20 million tokens may be, s; None where nothing is asked.
+        at_most_s: goal for the time for 20 million tokens, s; None where nothing is asked.
         memory_gib: memory of one GPU.
-        assumptions: what was not measured, in words.
-        inputs: what was given, as plain data.
+        assumptions: unmeasured inputs, in words.
+        inputs: the inputs, as plain data.
     """
 
     title: str

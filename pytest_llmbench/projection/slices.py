@@ -24,11 +24,11 @@ JITTER = Band(best=1.0, likely=1.0064, worst=1.02)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """What the parts of a step run on, besides the slice's own GPUs.
+    """Hardware of the parts of a step, in addition to the slice's own GPUs.
 
     Attributes:
         links: between GPUs and nodes.
-        memory_gb_s: what a GPU's memory gives the optimizer, GB/s.
+        memory_gb_s: memory bandwidth of a GPU for the optimizer, GB/s.
     """
 
     links: TrainingLinks
@@ -42,7 +42,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerCost:
-    """What was measured of a layer.
+    """The measurements of a layer.
 
     Attributes:
         layout: of the slice.
@@ -54,7 +54,7 @@ class LayerCost:
     head_s: Mapping[End, float]
 
     def costs(self, layout: Layout, hardware: Hardware) -> dict[End, Costs]:
-        """What the parts of a step cost on another layout of GPUs of the same kind.
+        """Cost of the parts of a step on another layout of GPUs of the same kind.
 
         Raises:
             ConfigError: a piece that it takes is not known.
@@ -107,7 +107,7 @@ def recomputed(layout: Layout) -> Band:
 def one_slice(layout: Layout, step_s: Band, hardware: Hardware) -> LayerCost:
     """Split a run's step by FLOPs: the rate of its layers is what makes the model's step as long as the measured one.
 
-    How much the head takes is an assumption, and with few layers the band is wide. The run may be a whole training.
+    The head's share is an assumption, and with few layers the band is wide. The run may be a whole training.
 
     Raises:
         ConfigError: the rest of the step would take all of it, or a piece is not known.
@@ -174,7 +174,7 @@ def _halvings(measured: Layout, layout: Layout) -> float:
 
 
 def _others(layout: Layout, hardware: Hardware, end: End) -> dict[str, float]:
-    """What a step costs besides its layers and its head."""
+    """Cost of a step in addition to its layers and its head."""
     return {
         "send_s": hardware.links.send_s(layout, end),
         "gradients_s": hardware.links.gradients_s(layout, end),

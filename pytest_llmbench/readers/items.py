@@ -1,4 +1,4 @@
-"""What a line of a log can say. A dialect turns lines into these; `log` makes a step series of them."""
+"""Items that a line of a log can contain. A dialect turns lines into these; `log` makes a step series of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no er
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepLine:
-    """A line about one optimizer step, or about several whose mean it gives. What it does not say is None.
+    """A line about one optimizer step, or about several whose mean it gives. A missing value is None.
 
     Attributes:
         step: 1-based number of the last step it is about.
         interval: how many steps it is about; None for as many as there are since the line before it.
-        first_apart: whether such a log has a line for step 1 alone, besides those of its interval, whose step is in the
-            next line's mean, too.
+        first_apart: whether such a log has a line for step 1 alone, in addition to those of its interval, whose step is
+            in the next line's mean, too.
         at: when it was printed, in seconds by the log's own clock.
         revises: whether it may say more, or other numbers, of a step than a line before it did.
         seconds: duration of one step.
@@ -63,7 +63,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class WorldSize:
-    """How many ranks the framework says it has; it says so once at the start of a run."""
+    """Number of ranks in the framework's log; it prints it once at the start of a run."""
 
     ranks: int
 
@@ -77,7 +77,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A launcher says that it starts so many ranks on a host, by the name it was given; every word on it counts."""
+    """Launcher's line about the number of ranks that it starts on a host, by the given name; every line counts."""
 
     host: str
     ranks: int
@@ -85,7 +85,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class LogInterval:
-    """The framework says that it logs every so many steps."""
+    """The framework's log interval, in steps."""
 
     steps: int
 
@@ -113,7 +113,7 @@ class BadEnd:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """How many steps had been skipped when so many had been done or skipped."""
+    """Number of steps skipped, at a number of steps done or skipped."""
 
     step: int
     so_far: int
@@ -138,11 +138,11 @@ Item = StepLine | Total | Count | WorldSize | Node | Begun | LogInterval | Pause
 
 @dataclass(frozen=True, slots=True)
 class Needles:
-    """What a line holds that says anything: one that holds none of these words need not be read.
+    """Words of which a meaningful line contains at least one: a line with none of them need not be read.
 
     Attributes:
         always: in the whole log. Without any, every line is read.
-        first: until the first step, besides: of what is said of the training that is about to begin.
+        first: further words until the first step: those of the training that is about to begin.
     """
 
     always: tuple[bytes, ...] = ()

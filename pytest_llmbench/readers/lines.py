@@ -62,7 +62,7 @@ class Line:
 def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
     """Yield the lines of a file one by one, whatever is in it. A carriage return ends a line, too.
 
-    A file that cannot be read has none. Of a line longer than 64 KiB only the beginning is there.
+    A file that cannot be read has none. A line longer than 64 KiB is cut off.
 
     Args:
         path: the file.

@@ -1,7 +1,7 @@
 """A framework's log files, read with its dialect, become a step series.
 
-Nothing doubtful becomes a number: a line that looks like a step and is none is counted and shown, and a second
-run in the same files is named. Only steps are kept in memory, however long the log is.
+A doubtful line never becomes a number: one that looks like a step and cannot be parsed is counted and shown, and a
+second run in the same files is named. Only steps are kept in memory, however long the log is.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def read_log(
     Args:
         paths: the files.
         parse: the dialect.
-        claims: what reads what a line says of the training.
-        needles: of both: other lines may be left out.
+        claims: reader of the log's claims about the training.
+        needles: words of both: other lines may be left out.
     """
     collected = _Collected()
     wanted = tuple((*each, NEEDLE) if each else () for each in (needles.all, needles.always))
@@ -98,14 +98,14 @@ def last_step(path: Path, parse: Parse) -> Progress | None:
 
 
 def last_words(path: Path) -> str:
-    """Return the last line that a log has so far, with its prefix; empty without one. A label is none."""
+    """Return the last line that a log has so far, with its prefix; empty without one. A label is not one."""
     lines = ((line.source, labels_in(line.text)[1].strip()) for line in reversed(last_lines(path)))
     return next((f"{source} {text}".strip() for source, text in lines if text), "")
 
 
 @dataclass(slots=True)
 class _Collected:
-    """What has been read so far. The steps are kept by source: ranks that share a file may all log them.
+    """The items read so far. The steps are kept by source: ranks that share a file may all log them.
 
     Attributes:
         cut_off: the line with which Slurm says that it ended the run at its time limit.

@@ -1,4 +1,4 @@
-"""What Megatron-LM prints of the training it is about to do, and NeMo with it, which is built on Megatron-Core.
+"""Claims of Megatron-LM about the training that it starts, and of NeMo, which is built on Megatron-Core.
 
 Rank 0 prints all arguments, `  num_layers ...................................... 12`, and one rank of each part of the
 model says how many parameters it holds.

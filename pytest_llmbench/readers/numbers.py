@@ -1,4 +1,4 @@
-"""Numbers that a line must have to be a step: what is none makes the line unreadable."""
+"""Parse the numbers that a step line requires: without one the line is unreadable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNT = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def as_number(value: object) -> float | None:
-    """Read what a line or a JSON object has for a number, which may be NaN or infinite; None where it is none."""
+    """Read what a line or a JSON object has for a number, which may be NaN or infinite; None if it is not a number."""
     if isinstance(value, str):
         return words.number(value.strip())
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -28,7 +28,7 @@ def number(name: str, value: object) -> float:
     """Read a number, which may be NaN or infinite.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: it is not a number.
     """
     result = as_number(value)
     if result is None:
@@ -40,7 +40,7 @@ def count(name: str, value: object) -> int:
     """Read a whole number from 1 on.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: it is not a number.
     """
     text = str(value) if type(value) is int and 0 < value < 10**15 else value
     if not isinstance(text, str) or not _COUNT.fullmatch(text.strip()) or int(text) < 1:
@@ -52,7 +52,7 @@ def duration(name: str, value: object) -> float:
     """Read a finite number above 0.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: it is not a number.
     """
     result = number(name, value)
     if not 0.0 < result < math.inf:

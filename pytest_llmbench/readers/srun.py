@@ -1,4 +1,4 @@
-"""What srun prints when tasks of a step end badly.
+"""Reader of the messages of srun when tasks of a step end badly.
 
     srun: error: n4: task 6: Killed
     srun: launch/slurm: _step_signal: Terminating StepId=17.0
@@ -6,7 +6,7 @@
     srun: error: n1: tasks 0-1: Terminated
 
 The tasks before srun begins to end the step are the cause. It ends all others, and lists them in the same words. A step
-that somebody else ends is cancelled, or aborted, before any of its tasks is told:
+that another user or Slurm ends is cancelled, or aborted, before any of its tasks is signalled:
 
     srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
     slurmstepd-n3: error: *** STEP 77.0 ON n3 CANCELLED AT 2026-11-23T03:29:08 DUE TO TIME LIMIT ***
@@ -45,7 +45,7 @@ def first_to_end(text: str) -> tuple[EndedTasks, ...]:
 
 
 def cancelled(text: str) -> str | None:
-    """Why somebody else ended the step, in Slurm's words, empty where it does not say; None where nobody did."""
+    """The reason why the step was ended from outside, in Slurm's words, perhaps empty; None if it was not."""
     aborted = False
     for line in text.splitlines():
         if match := _CANCELLED.search(line):

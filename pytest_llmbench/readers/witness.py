@@ -11,13 +11,13 @@ from pytest_llmbench.core.record.series import Step
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Digits:
-    """How far a number in the log may be from the one in the files, which have seven digits of each.
+    """Allowed difference of a number in the log from the one in the files, which have seven digits of each.
 
     Attributes:
         name: attribute of `Step`.
         what: the same in words.
-        least: what the log's decimals leave open, in the number's unit.
-        share: what its digits leave open, as a part of the number.
+        least: rounding of the log's decimals, in the number's unit.
+        share: rounding of its digits, as a part of the number.
         of_one: whether the log has it of the last step alone, also where its other numbers are means of several.
     """
 

@@ -1,4 +1,4 @@
-"""What every framework's log says alike: numbers, and the words with which a program fails."""
+"""Patterns common to every framework's log: numbers, and the words with which a program fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEEDLES = (
 
 
 def number(text: str) -> float | None:
-    """Read a number, as frameworks print them; NaN and infinities are numbers, anything else is None."""
+    """Read a number, as frameworks print them; NaN and infinities are numbers, any other text is None."""
     if _NUMBER.fullmatch(text):
         return float(text)
     match = _NOT_FINITE.fullmatch(text)
@@ -52,7 +52,7 @@ def failure(text: str) -> str | None:
 
 
 def remoteness(words: str) -> int:
-    """How far the words of a failure are from its cause: 0 for those of the program that failed."""
+    """Distance of the words of a failure from its cause: 0 for those of the program that failed."""
     return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), 0)
 
 

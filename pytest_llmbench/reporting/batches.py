@@ -29,7 +29,7 @@ class Batch:
         records: of each run, with its verdicts.
         reference: whose lower bound on the statistic of record parts success from failure.
         applies: whether that reference is for the machine of these runs.
-        file: what the source's evaluator writes: a line of names, then one for each run.
+        file: the output of the source's evaluator: a line of names, then one for each run.
     """
 
     recipe: str

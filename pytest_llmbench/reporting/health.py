@@ -16,8 +16,9 @@ def render_health(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, s
     """Yield (verdict, line).
 
     Args:
-        rows: one mapping per test, with the properties its report carries. Of a fleet there may be thousands, so a
-            check has one line, and only what is no PASS is told at length; what is the same for many nodes, once.
+        rows: one mapping per test, with the properties its report carries. A fleet may have thousands, so a check has
+            one line, and only results other than PASS are shown in detail; results that are the same for many nodes are
+            shown once.
     """
     by_check: dict[str, list[Mapping[str, object]]] = {}
     for row in rows:

@@ -20,7 +20,7 @@ _ALIKE = ("verdict", "reason", "run_record")
 def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line): a header, a line per test, and under it the reason where there is one.
 
-    What was found out about a run besides is under its first test, in the color of what deserves a look.
+    Findings about a run are under its first test, in the color of a hint.
 
     Args:
         rows: one mapping per test, with the properties its report carries. A test that measured

@@ -1,4 +1,4 @@
-"""A run under way, and how it stands for whoever looks on."""
+"""A run under way, and its state for observers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RunView:
     Attributes:
         state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
         detail: why it waits, if it does.
-        step, steps: how far it is.
+        step, steps: its progress.
         words_per_s: of the last step; None before the first, and where its duration is not known.
         eta_s: seconds to its last step at that rate; None where there is none.
     """
@@ -39,7 +39,7 @@ class Active:
     """A run under way.
 
     Attributes:
-        marks: what had been done to its job when it was launched.
+        marks: past events of its job when it was launched.
         suspended: whether its job was seen suspended.
     """
 

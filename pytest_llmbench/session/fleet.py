@@ -37,7 +37,7 @@ class HeldFleet:
     """See `checks.base.Fleet`.
 
     Attributes:
-        commands: what was started, in order.
+        commands: the started processes, in order.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class HeldFleet:
         """Take hold of some nodes.
 
         Args:
-            site: what is known of them.
+            site: their known facts.
             hosts: the nodes, in Slurm's own order, which is that of the ranks.
             folder: the check's own.
             start: starts a probe on nodes, in a folder.
             look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
-            remembered: what shared probes of the session gave so far.
+            remembered: answers of shared probes of the session so far.
             unreachable: nodes of the session on which nothing can be started, and why; this fleet adds to it.
         """
         self.site = site
@@ -188,7 +188,7 @@ def _why_silent(step: _Step, rank: int, *, late: bool) -> str:
 
 
 def _phase(folder: Path, rank: int) -> str | None:
-    """What a rank said it was doing; None where it never said anything."""
+    """The rank's current phase; None where it never said anything."""
     try:
         text = (folder / "phase" / f"rank-{rank:05d}").read_text(encoding="ascii", errors="replace")
     except OSError:

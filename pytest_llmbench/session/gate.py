@@ -12,7 +12,7 @@ from pytest_llmbench.session.validation import Validator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """What validation leaves.
+    """The nodes that validation leaves.
 
     Attributes:
         fit: the nodes that may train.
@@ -28,7 +28,7 @@ class Gate:
 def gate(runs: Sequence[RunSpec], validator: Validator, hosts: Sequence[str], settings: Settings) -> Gate:
     """Give the fit nodes to as many runs as they are enough for.
 
-    Groups of nodes are formed anew from the fit ones, so that it is the last groups that go without.
+    Groups of nodes are formed from the fit ones, so the last groups may have no nodes.
     """
     out = "; ".join(f"{host} failed {why}" for host, why in validator.out.items())
     fit = tuple(host for host in hosts if host not in validator.out)

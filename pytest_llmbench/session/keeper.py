@@ -1,4 +1,4 @@
-"""Keeping the records of a session's runs: in memory for whoever waits, on disk as evidence."""
+"""Storage of the records of a session's runs: in memory for waiting tests, on disk as evidence."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pytest_llmbench.session.ending.logs import with_log_to_read
 
 
 class Keeper:
-    """What a session's runs end in, whether they are run or replayed.
+    """The records of a session's runs, whether they are run or replayed.
 
     Attributes:
         records: finished runs by key; a record is here as soon as it is final.
         checks: finished checks by name, likewise.
         unfit: nodes that checks found unfit, and why.
-        notes: lines for people, oldest first; whoever shows them takes them away.
+        notes: lines for people, oldest first; the reader that shows them removes them.
         unwritten: files of evidence that could not be written.
         left_over: nodes that the session had and that are in no group, because they are too few for one.
     """
@@ -81,7 +81,7 @@ class Keeper:
             self.write(health.path, health)
 
     def keep_check(self, record: HealthRecord) -> None:
-        """Make a check's record final, and tell whoever waits for it."""
+        """Make a check's record final, and wake the tests that wait for it."""
         record = self._border.check(record)
         self.write(record.path, record)
         with self._changed:
@@ -89,7 +89,7 @@ class Keeper:
             self._changed.notify_all()
 
     def keep(self, record: RunRecord) -> None:
-        """Make a record final, and tell whoever waits for it."""
+        """Make a record final, and wake the tests that wait for it."""
         record = self._border.run(with_log_to_read(record))
         self.write(record.path, record)
         if record.problem is None and record.unreadable:
@@ -102,7 +102,7 @@ class Keeper:
             self._changed.notify_all()
 
     def write(self, path: Path, model: BaseModel) -> None:
-        """Write evidence. A full disk costs the file, is said, and costs no verdict."""
+        """Write evidence. A full disk costs the file, produces a warning, and changes no verdict."""
         try:
             write_model(path, model)
         except OSError as error:

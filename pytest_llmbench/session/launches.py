@@ -13,12 +13,12 @@ MOST_IN_A_ROW = 3
 
 
 class Launches:
-    """What has become of a session's launches.
+    """The outcomes of a session's launches.
 
     Attributes:
         reasons: why each launch of a run came to nothing, by its key.
         in_a_row: how many runs could not be launched since the last one that could.
-        pause_s: how long the last pause was meant to be, seconds.
+        pause_s: planned duration of the last pause, seconds.
         note: why nothing is launched at the moment, for people; empty when something may be.
     """
 
@@ -39,7 +39,7 @@ class Launches:
 
     @property
     def hopeless(self) -> bool:
-        """Whether so many runs in a row could not be launched that no other will be."""
+        """Whether that many runs in a row could not be launched, so no other will be."""
         return self.in_a_row >= MOST_IN_A_ROW
 
     def failed(self, key: str, why: str) -> bool:

@@ -1,4 +1,4 @@
-"""What would run: jobs, scripts, node-hours, and what cannot run, known before anything is submitted."""
+"""The plan: jobs, scripts, node-hours, and impossible runs, known before anything is submitted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
 
 
 def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
-    """What a reference asks of the GPUs; None where it is about no speed or another machine, or no peak is known."""
+    """Demand of a reference on the GPUs; None where it is about no speed or another machine, or no peak is known."""
     peak = peak_of(recipe, settings)
     if peak is None:
         return None

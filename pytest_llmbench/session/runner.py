@@ -58,7 +58,7 @@ _SLURM_STOP_WAIT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Launched:
-    """What a launch came to.
+    """The outcome of a launch.
 
     Attributes:
         job: None where nothing was launched, as a job of higher priority takes the nodes.
@@ -82,7 +82,7 @@ class _Launching:
 
 @dataclass(kw_only=True)
 class _State:
-    """What the thread works on; the views are replaced whole, so that readers need no lock."""
+    """State of the thread; the views are replaced whole, so that readers need no lock."""
 
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
     waiting: list[RunSpec] = field(default_factory=list)
@@ -371,7 +371,7 @@ class Runner(Keeper):
         return True
 
     def _marks(self) -> JobMarks | None:
-        """What was done to the job that holds the nodes so far; nothing where each run will have a job of its own."""
+        """Past events of the job that holds the nodes; empty if each run will have a job of its own."""
         job_id = self._allocation.job_id
         return JobMarks() if job_id is None else self._slurm.marks(job_id)
 
@@ -393,7 +393,7 @@ class Runner(Keeper):
                 self._publish(self._state.waiting.pop(0), problem=Problem(kind="launch_failed", message=message))
 
     def _traces(self, active: Active) -> JobTraces:
-        """What it takes to find this run again from another process."""
+        """Data to find this run again from another process."""
         job = active.job
         return JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
@@ -504,7 +504,7 @@ class Runner(Keeper):
         return on_slurm and by_itself and not began(self._session.run_folder(active.run.key))
 
     def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
-        """What else was done to the job during the run: a state may have come and gone between two looks."""
+        """Further events of the job during the run: a state may have come and gone between two looks."""
         job_id, before = active.job.job_id, active.marks
         if self._settings.cluster != "slurm" or job_id is None:
             return status
@@ -624,7 +624,7 @@ def _broken() -> Problem:
 
 
 def _traces_of(active: Active | None) -> dict[str, Any]:
-    """What a launched run left in Slurm and in time; nothing for one that never was."""
+    """Traces of a launched run in Slurm and in time; empty for one that never was."""
     if active is None:
         return {}
     job = active.job

@@ -24,8 +24,8 @@ class Validator:
 
     Attributes:
         out: nodes that are not fit, and why.
-        bad: those of them with which something is wrong; of the others, nobody knows.
-        all_out: why no node is known to be fit: something is wrong, and nobody knows with which.
+        bad: those of them with findings; the others are unknown.
+        all_out: reason why no node is known to be fit: there is a fault, and its node is unknown.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Validator:
         """Prepare.
 
         Args:
-            settings: what the user asked for.
+            settings: options of the user.
             session: whose checks they are.
             gate: whether links are left unmeasured on nodes that failed another check.
             start: starts a probe on nodes, in a folder.
@@ -141,7 +141,7 @@ class Validator:
     def why_gated(self, hosts: Sequence[str]) -> str | None:
         """Why nothing may train on any of these nodes; None where the fit ones are known.
 
-        What is wrong with all nodes together is settled where a later check has named the one that it comes from.
+        A fault of all nodes together is settled if a later check has named its node.
         """
         if all(host in self.out for host in hosts):
             return "; ".join(f"{host} failed {self.out[host]}" for host in hosts)
@@ -172,7 +172,7 @@ def health_record(
 
 
 def site_of(settings: Settings, names: Sequence[str]) -> Site:
-    """What checks may know of the cluster."""
+    """The part of the cluster that checks may see."""
     system, gpu = settings.system, settings.system.gpu
     return Site(
         system=system.name,

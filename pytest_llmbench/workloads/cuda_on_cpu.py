@@ -8,7 +8,7 @@ not available; on a machine with a GPU nothing here does anything.
     python -m pytest_llmbench.workloads.cuda_on_cpu train.py --its --options
     torchrun --nproc-per-node 2 -m pytest_llmbench.workloads.cuda_on_cpu -m package.train --its --options
 
-What is replaced, before the framework is imported:
+Replacements, before the framework is imported:
 
 * a CUDA device in a call of PyTorch is the CPU; `Tensor.cuda` and `Tensor.pin_memory` return their tensor;
 * `Tensor.type()` says `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
@@ -191,7 +191,7 @@ class _CpuEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Properties:
-    """What a device that is none can say of itself."""
+    """Properties that a dummy device has."""
 
     name: str = "CPU in the place of CUDA"
     major: int = 0

@@ -35,7 +35,7 @@ class CollectivesOptions(Strict):
 
     Attributes:
         backend: `torch`, our own measurement by torch.distributed; or `nccl_tests`, NVIDIA's programs.
-        path: the folder of NVIDIA's programs, in place of the root of the system's environment `nccl_tests`.
+        path: the folder of NVIDIA's programs, instead of the root of the system's environment `nccl_tests`.
         launcher: starts NVIDIA's programs, built with MPI, on several nodes (`workloads.checks.nccl_tests.Command`).
         min_bytes, max_bytes: smallest and largest message; by default 8 B, and 8 GiB on GPUs or 16 MiB on CPUs.
         factor: from one size to the next.
@@ -63,7 +63,7 @@ class CollectivesOptions(Strict):
         return self
 
     def filled(self, site: Site) -> CollectivesOptions:
-        """With the usual values of a site in place of what was left out."""
+        """Fill in a site's usual values for missing ones."""
         largest, iterations, warm_up, checked = _USUAL[site.device]
         usual = {"max_bytes": largest, "iterations": iterations, "warm_up": warm_up, "checked": checked}
         told = {name: value for name, value in self.model_dump().items() if value is not None}

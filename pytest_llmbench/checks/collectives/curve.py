@@ -1,4 +1,4 @@
-"""What a curve says of the nodes it was measured on."""
+"""Findings about the nodes of a curve."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judge(
     """Judge a curve: by its values always, and by bounds if nothing speaks against it.
 
     Args:
-        curve: what was measured.
+        curve: the collective.
         references: bounds of the check.
         fleet: the nodes.
         device: the GPU model as the driver names it, or `cpu`.

@@ -1,7 +1,7 @@
-"""What nccl-tests prints, of any of its versions, becomes curves.
+"""Reader of the output of nccl-tests, of any of its versions, as curves.
 
 The columns before the times differ between versions and between operations, and some rows leave some of them blank. So
-columns are counted from the right. What is read must agree with itself, to the digits printed.
+columns are counted from the right. The numbers must agree with each other, to the digits printed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _DTYPES = {"float": "float32", "half": "float16", "double": "float64"}
 def read_nccl_tests(text: str, collective: str | None = None, ranks: int | None = None) -> list[Curve]:
     """Read the tables of a log, one curve each; none where there is no table.
 
-    Ranks that each print a table of their own with a prefix of their own are told apart.
+    Ranks that each print their own table, with their own prefix, are kept apart.
 
     Args:
         text: the log. A last line without an end was cut off, and is not read.
-        collective: what was measured, where the log does not say: only versions from 2.16.7 on do.
+        collective: the collective, if the log does not name it: only versions from 2.16.7 on do.
         ranks: how many measured, where the log does not say.
     """
     tables: dict[str, list[_Table]] = {}
@@ -159,7 +159,7 @@ def _point(line: str, header: str | None) -> tuple[Point, tuple[Side, Side]]:
     """Read one row below its header.
 
     Raises:
-        Unreadable: it is none that the header announces.
+        Unreadable: it is not one that the header announces.
     """
     if header is None:
         raise Unreadable("it is cut off, or there is no header before it, or a footer")
@@ -193,7 +193,7 @@ def _timing(read: Side, wrong: str, header: str) -> Timing:
 
 
 def _wrong(text: str, header: str) -> int | None:
-    """Wrong elements. Before version 2.13 the column had the largest deviation, which is no count unless it is 0."""
+    """Wrong elements. Before version 2.13 the column had the largest deviation, which is not a count unless it is 0."""
     if text == "N/A":
         return None
     found = number("#wrong", text)

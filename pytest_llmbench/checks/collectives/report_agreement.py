@@ -61,7 +61,7 @@ def printed(name: str, text: str) -> Printed:
     """Read a number from 0 on with its digits: `1.25` is true to 0.005, `1e+03` to 500.
 
     Raises:
-        Unreadable: it is none, or not finite.
+        Unreadable: it is not a number, or not finite.
     """
     value = number(name, text)
     if not 0.0 <= value < float("inf"):
@@ -72,7 +72,7 @@ def printed(name: str, text: str) -> Printed:
 
 
 def part(count: int, dtype: str) -> int | None:
-    """Bytes of so many elements of a type, as nccl-tests call it; None for a type that is not known."""
+    """Bytes of this many elements of a type, as nccl-tests call it; None for a type that is not known."""
     width = _WIDTHS.get(dtype)
     return None if width is None else count * width
 
@@ -91,7 +91,7 @@ def side(size: int, part: int | None, time: str, algbw: str, busbw: str) -> Side
 
 
 def average(text: str) -> Printed | str:
-    """Read the mean that nccl-tests say; in words why it is none."""
+    """Read the mean that nccl-tests print; a text says why there is none."""
     value = as_number(text)
     if value is None or not 0.0 <= value < float("inf"):
         return f"its average bus bandwidth is {text[:40]!r}, which is no bandwidth"

@@ -1,4 +1,4 @@
-"""What nccl-tests writes with `-J`, from version 2.17.3 on, becomes a curve."""
+"""Reader of the JSON that nccl-tests writes with `-J`, from version 2.17.3 on, as a curve."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pytest_llmbench.readers.numbers import count, number
 def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | None = None) -> Curve:
     """Read the file that one process wrote.
 
-    Numbers that are none are the text `nan` there, and truths the texts `true` and `false`.
+    A number that is not finite is the text `nan` there, and truths are the texts `true` and `false`.
 
     Args:
         text: the file.
-        collective: what was measured, where the file does not say.
+        collective: the collective, if the file does not name it.
         ranks: how many measured, where the file does not say.
 
     Raises:
-        Unreadable: it is no whole JSON object, as where the program was ended before it wrote the rest.
+        Unreadable: it is not a whole JSON object, for example because the program was ended before it wrote the rest.
     """
     try:
         data = json.loads(text, parse_float=str, parse_constant=str)  # as text they keep the digits that were printed
@@ -57,7 +57,7 @@ def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | 
 
 
 def _rows(results: object) -> tuple[list[tuple[Point, list[Side]]], int]:
-    """What could be read of each row, and how many could not."""
+    """The readable values of each row, and the number of unreadable rows."""
     rows = results if isinstance(results, list) else []
     read = []
     for row in rows:

@@ -35,7 +35,7 @@ _SLOW = "check clocks, power limit and cooling"
 
 
 class GemmOptions(RateOptions):
-    """What may be set.
+    """Options of the check.
 
     Attributes:
         min_fraction: the least share of the published dense peak, at scale full and where the system's file has one.
@@ -86,7 +86,7 @@ def _rates(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Rate
 
 
 def _wrong(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Finding]:
-    """What a device's own products tell: they differ from each other, or from fp64."""
+    """Findings from a device's own products: they differ from each other, or from fp64."""
     for precision, told in data["gemm"]["precisions"].items():
         if told["changed"]:
             message = f"{told['changed']} of {told['repeated']} repeated {precision} products differ from the first"
@@ -179,6 +179,6 @@ def _implausible(found: Sequence[Rated], site: Site) -> dict[str, str]:
 
 
 def _lacking(answers: Sequence[Answer]) -> list[str]:
-    """What devices do not multiply in, and why."""
+    """Precisions in which devices do not multiply, with the reasons."""
     told = {(p, data["device"], why) for _, data in answered(answers) for p, why in data["gemm"]["lacking"].items()}
     return [f"{precision} not measured on {device}: {why}" for precision, device, why in sorted(told)]

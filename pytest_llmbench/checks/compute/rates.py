@@ -1,4 +1,4 @@
-"""What the compute checks share: the probe, whose numbers are whose, and rates against references and each other."""
+"""Shared parts of the compute checks: the probe, its numbers by device, and rates against references and each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class RateOptions(Strict):
-    """What may be set of a check that compares the rates of GPUs.
+    """Options of a check that compares the rates of GPUs.
 
     Attributes:
         tolerance: a device that is further below the median of all is an outlier, as a fraction of the median; by
@@ -46,10 +46,10 @@ class Rated:
 
 
 def tolerance_of(site: Site, given: float | None) -> float:
-    """How much rates may differ before it counts, as a fraction: what was given, or what is usual on this device.
+    """Allowed difference of rates, as a fraction: as given, or the usual one for this device.
 
-    Others may use a CPU's cores meanwhile, and at scale smoke a measurement is too short to judge: no rate is all of
-    itself below another, so that 1 accuses nobody.
+    Other processes may use a CPU's cores meanwhile, and at scale smoke a measurement is too short to judge. No rate is
+    below another by its whole value, so 1 flags no device.
     """
     if given is not None:
         return given

@@ -39,12 +39,12 @@ _FEWEST_RATES = 3
 
 
 class SustainedOptions(Strict):
-    """What may be set.
+    """Options of the check.
 
     Attributes:
         minutes: how long the load lasts; by default 2 on GPUs, and a few seconds on CPUs and at scale smoke.
-        drop: how far the rate of the last third may lie below that of the first, as a fraction; by default 0.05 of
-            GPUs, and not judged of CPUs and at scale smoke.
+        drop: allowed drop of the rate from the first third to the last, as a fraction; by default 0.05 on GPUs, and not
+            judged on CPUs and at scale smoke.
         temperature_degc: a device that gets hotter is to be watched.
     """
 
@@ -107,7 +107,7 @@ class Sustained:
 
 
 class _Judged:
-    """What one device did.
+    """The measurements of one device.
 
     Attributes:
         rated: its numbers.
@@ -149,7 +149,7 @@ class _Judged:
         return numbers | ({"power_mean": mean(powers)} if powers else {})
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with it."""
+        """Its findings."""
         drop, allowed = self.numbers.get("sustained_drop"), 100.0 * tolerance_of(self.site, self.options.drop)
         if drop is not None and drop > allowed:
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
@@ -172,7 +172,7 @@ class _Judged:
         )
 
     def notes(self) -> Iterator[str]:
-        """What was not seen."""
+        """Missing measurements."""
         rates = self.data["rates"]
         for gap in telemetry.gaps(self.samples, rates[-1][0] if rates else 0.0):
             yield f"{self.whose}: {gap}"

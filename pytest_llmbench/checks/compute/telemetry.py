@@ -31,7 +31,7 @@ class Sample:
 
 
 def read(told: Sequence[tuple[float, str]]) -> tuple[list[Sample], list[str]]:
-    """Read raw lines of four columns; return samples, and lines that are none."""
+    """Read raw lines of four columns; return samples, and lines that could not be parsed."""
     samples, strange = [], []
     for at_s, line in told:
         try:
@@ -61,7 +61,7 @@ def throttled(samples: Sequence[Sample]) -> list[str]:
 
 
 def gaps(samples: Sequence[Sample], end_s: float) -> Iterator[str]:
-    """Times of the load, which ended after `end_s` seconds, that nobody watched."""
+    """Times of the load, which ended after `end_s` seconds, without samples."""
     for before, after in pairwise([0.0, *(sample.at_s for sample in samples), end_s]):
         if after - before > _GAP_S:
             yield f"no telemetry from {before:.0f} to {after:.0f} s"

@@ -93,7 +93,7 @@ def _probe(site: Site, options: DcgmOptions, level: int, deadline_s: float) -> P
 
 
 def _skips(judged: Mapping[str, Judged]) -> list[str]:
-    """What did not run anywhere that need not have, and where."""
+    """Tests that did not run anywhere and need not, with the nodes."""
     names = sorted({name for each in judged.values() for name in each.skipped})
     where = {name: [host for host, each in judged.items() if name in each.skipped] for name in names}
     return [f"{name} was skipped, which allowed_skips allows, on {', '.join(where[name])}" for name in names]
@@ -106,6 +106,6 @@ def _uncounted(judged: Mapping[str, Judged]) -> list[str]:
 
 
 def _evidence(told: Mapping[str, Any], judged: Judged) -> dict[str, Any]:
-    """What the record keeps of a node's diagnostic; a longer output is cut there, and was read whole."""
+    """Excerpt of a node's diagnostic for the record; a longer output is cut there, and was read whole."""
     read = {"version": judged.diagnosis.version, "driver": judged.diagnosis.driver, "gpus": judged.diagnosis.gpus}
     return {**told, "stdout": told["stdout"][:_LONGEST], **read}

@@ -1,4 +1,4 @@
-"""What a DCGM diagnostic means for a node: findings, each as severe as DCGM says, or as the test that failed."""
+"""Findings of a DCGM diagnostic, each as severe as DCGM reports, or as the test that failed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def untested(diagnosis: Diagnosis) -> list[str]:
 
 
 def _of(test: DiagnosticOutcome, result: DcgmResult) -> Iterator[tuple[Severity, str]]:
-    """What a result means, by severity and in words."""
+    """Meaning of a result, by severity and in words."""
     failed = result.status >= Status.WARN
     for recorded in result.recorded:
         if failed:

@@ -1,4 +1,4 @@
-"""What `dcgmi diag` printed: JSON where there is any, else its table."""
+"""Reader of the output of `dcgmi diag`: JSON where there is any, else its table."""
 
 from __future__ import annotations
 

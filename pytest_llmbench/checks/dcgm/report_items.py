@@ -1,4 +1,4 @@
-"""What a DCGM diagnostic says, whatever version said it, and whether as JSON or as a table."""
+"""The content of a DCGM diagnostic, of any version, from JSON or a table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _STATUSES = {"pass": "PASS", "skip": "SKIP", "not run": "SKIP", "warn": "WARN", 
 
 
 class UnreadableReport(Exception):  # noqa: N818 - it is a finding about an output, no error of ours
-    """An output that is no whole diagnostic; the message says why."""
+    """An output that is not a whole diagnostic; the message gives the reason."""
 
 
 class Status(IntEnum):
-    """What became of a test, the worst last. A test that did not run was skipped."""
+    """Results of a test, the worst last. A test that did not run was skipped."""
 
     PASS = 0
     SKIP = 1
@@ -42,7 +42,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DcgmResult:
-    """What became of a test on some entities.
+    """The result of a test on some entities.
 
     Attributes:
         entities: such as `GPU 3`; none for a result of the whole node.
@@ -89,9 +89,9 @@ class Diagnosis:
         driver: the driver's; the same.
         gpus: GPUs that it found; None where it does not say.
         tests: in order; of several iterations, all of them.
-        overall: what it says of all iterations; None for a single one.
+        overall: the result over all iterations; None for a single one.
         runtime_error: why it ended without results, in its own words; else None.
-        unreadable: why this is no whole diagnostic; else None. Then there are no tests.
+        unreadable: the reason why this is not a whole diagnostic; else None. Then there are no tests.
     """
 
     version: str | None = None
@@ -116,7 +116,7 @@ class Diagnosis:
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """What has no result: GPUs of a test that has results of some, by name or, where they have none, by number."""
+        """Tests without a result: GPUs of a test that has results of some, by name or, without one, by number."""
         # Up to version 3 a deployment test has one result for all, or names the first that it failed on.
         tests = [test for test in self.tests if test.category.casefold() != "deployment" or test.key == "software"]
         gpus = [{gpu for result in test.results for gpu in result.entities if gpu.startswith("GPU ")} for test in tests]

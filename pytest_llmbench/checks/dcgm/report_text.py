@@ -47,7 +47,7 @@ class _Message:
 
 @dataclass
 class _ReportRow:
-    """A test and what is told beneath it."""
+    """A test and the lines beneath it."""
 
     category: str
     name: str

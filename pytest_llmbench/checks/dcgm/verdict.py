@@ -35,7 +35,7 @@ _LONGEST = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedTests:
-    """What a whole diagnostic has.
+    """The parts of a whole diagnostic.
 
     Attributes:
         level: as it was asked for.
@@ -55,13 +55,13 @@ class ExpectedTests:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What a node's diagnostic came to.
+    """The verdict on a node's diagnostic.
 
     Attributes:
-        findings: what is wrong.
+        findings: the findings.
         unjudged: why it proves nothing; empty where it does.
         skipped: tests that did not run and need not have.
-        diagnosis: what was read.
+        diagnosis: the diagnostic that was read.
     """
 
     findings: tuple[Finding, ...]
@@ -118,7 +118,7 @@ def _error_beside(diagnosis: Diagnosis, printed: str) -> list[str]:
 
 
 def _incomplete(diagnosis: Diagnosis, expected: ExpectedTests) -> list[str]:
-    """What was not tested."""
+    """Untested entities."""
     not_run = [name for name in _not_run(diagnosis, expected) if key_of(name) not in expected.allowed]
     few = diagnosis.gpus is not None and diagnosis.gpus < expected.gpus
     return [

@@ -1,4 +1,4 @@
-"""What should be the same on all GPUs: whoever differs from the majority is named."""
+"""Values that should be the same on all GPUs: one that differs from the majority is named."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> 
     """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
 
     Args:
-        what: what is compared, in words.
+        what: the compared value, in words.
         values: by host and subject; leave out what is not known.
-        action: what to do about one that differs.
+        action: recommended action for one that differs.
     """
     wrong = dissenters(values)
     counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())

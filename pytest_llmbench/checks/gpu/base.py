@@ -1,4 +1,4 @@
-"""What the GPU checks share: what every node said of its GPUs, and judging them one by one."""
+"""Shared parts of the GPU checks: the facts of every node's GPUs, and judging them one by one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """What the nodes said.
+    """The answers of the nodes.
 
     Attributes:
         told: answers of `workloads.checks.gpu_facts`, by host.
-        smi: what nvidia-smi said, by host.
+        smi: output of nvidia-smi, by host.
         failed: nodes where nvidia-smi is missing, failed, or cannot be read, and why.
         silent: nodes without an answer, and why.
     """
@@ -99,7 +99,7 @@ class PerGpu:
         raise NotImplementedError
 
     def missing(self, gpu: SmiGpu) -> list[str]:
-        """What would have to be known to judge a GPU, and is not."""
+        """Missing facts that are necessary to judge a GPU."""
         return [name for name in self.needs if getattr(gpu, name) is None]
 
     def compare(self, nodes: Nodes) -> Iterator[Finding]:  # noqa: ARG002 - most have nothing to compare
@@ -107,7 +107,7 @@ class PerGpu:
         yield from ()
 
     def notes(self, nodes: Nodes, options: Any) -> Iterator[str]:  # noqa: ARG002 - most have none
-        """Yield what people should know besides."""
+        """Yield further remarks for people."""
         yield from ()
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:

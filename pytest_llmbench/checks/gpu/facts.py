@@ -17,13 +17,13 @@ _AWAKE = {"P0", "P1", "P2"}
 
 
 class PcieOptions(Strict):
-    """What the PCIe link of every GPU must have.
+    """Requirements for the PCIe link of every GPU.
 
     Attributes:
         width: lanes; as many as GPU and slot can have, where it is not given.
         gen: generation that GPU and slot must be able to have.
         judge_idle_gen: whether the generation counts of a GPU that saves power, too.
-        replays: packets sent again since the driver was loaded, above which somebody should look.
+        replays: packets sent again since the driver was loaded, above which there is a hint.
     """
 
     width: PositiveInt | None = None
@@ -84,7 +84,7 @@ class Throttle(PerGpu):
     shows = ("application_mhz", "default_application_mhz", "performance_state")
 
     def judge(self, gpu: SmiGpu, options: NoOptions) -> Iterator[Finding]:  # noqa: ARG002 - it has none
-        """Hardware that slows down with nothing to do has a fault; a limit is somebody's setting."""
+        """Hardware that slows down without load has a fault; a limit is a setting."""
         for reason in gpu.slowdowns or ():
             if reason in _SLOWDOWNS:
                 severity, why, action = _SLOWDOWNS[reason]
@@ -118,7 +118,7 @@ _SLOWDOWNS = {
 
 
 class ProcessesOptions(Strict):
-    """What may be on a GPU before a run.
+    """Processes and memory that may be on a GPU before a run.
 
     Attributes:
         allowed: ends of program names that may have the GPU open, such as `nvidia-cuda-mps-server`.
@@ -139,7 +139,7 @@ class Processes(PerGpu):
     shows = ("memory_total_mib",)
 
     def judge(self, gpu: SmiGpu, options: ProcessesOptions) -> Iterator[Finding]:
-        """Whoever computes there takes time and memory from the run; graphics takes little."""
+        """A computing process takes time and memory from the run; graphics takes little."""
         for process in gpu.processes or ():
             if not process.name.endswith(options.allowed or ("\0",)):
                 computes = "C" in process.kind

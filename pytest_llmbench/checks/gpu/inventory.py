@@ -1,4 +1,4 @@
-"""GPUs, counted: as many as promised, of the promised model, all alike, set up for training, and all answering."""
+"""GPU inventory: the number and model of the system file, all alike, set up for training, and all answering."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _REBOOT = "reboot the node (a cold start, where it can be); if it comes again, r
 
 
 class InventoryOptions(Strict):
-    """What the GPUs of a node must be.
+    """Requirements for the GPUs of a node.
 
     Attributes:
         persistence: whether the driver has to stay loaded while no process uses a GPU.
-        memory_tolerance: by how much a GPU's memory may fall short of the promise, which counts in marketing GiB.
+        memory_tolerance: allowed shortfall of a GPU's memory from the system file, which counts in marketing GiB.
     """
 
     persistence: bool = True
@@ -34,7 +34,7 @@ class InventoryOptions(Strict):
 
 
 class Inventory:
-    """What is there, against what the system's file promises."""
+    """Compare the GPUs of a node with the system's file."""
 
     name = "gpu_inventory"
     family = "gpu"
@@ -81,7 +81,7 @@ _WHY_FAILED = ("nvidia_smi_missing", "driver_not_loaded", "fallen_off_the_bus", 
 
 
 def _why_failed(told: Mapping[str, object], why: str) -> Iterator[Finding]:
-    """What a failure of nvidia-smi says about the node; nothing, where it may have any cause."""
+    """The meaning of a failure of nvidia-smi for the node; None if it may have any cause."""
     missing, no_driver, fallen, corrupted = _WHY_FAILED
     code, error = told["code"], str(told["error"] or "")
     if code is None and error.startswith("No such file"):

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver wrote into the kernel's log: Xids of GPUs, and SXids of NVSwitches."""
+"""Reader of the NVIDIA driver's lines in the kernel's log: Xids of GPUs, and SXids of NVSwitches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KernelEvent:
         switch: whether it is of an NVSwitch (an SXid) and not of a GPU.
         code: its number.
         bus: PCI address of the device, `0000:1b:00.0`.
-        text: what the driver says of it.
+        text: text of the driver.
     """
 
     switch: bool

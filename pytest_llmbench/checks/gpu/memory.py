@@ -13,12 +13,12 @@ from pytest_llmbench.core.schema import Strict
 
 
 class EccOptions(Strict):
-    """How many errors a GPU may have.
+    """Error counts that a GPU may have.
 
     Attributes:
-        correctable: corrected errors since the driver was loaded, above which somebody should look.
-        total_uncorrectable: uncorrected ones in the GPU's life, above which somebody should look. The rows they were
-            in have been replaced.
+        correctable: corrected errors since the driver was loaded, above which there is a hint.
+        total_uncorrectable: uncorrected ones in the GPU's life, above which there is a hint. The rows they were in have
+            been replaced.
     """
 
     correctable: NonNegativeInt = 1000

@@ -1,6 +1,6 @@
-"""What `nvidia-smi -q -x` says of the GPUs of a node, whichever driver of the last years printed it.
+"""Reader of `nvidia-smi -q -x` of a node, for every driver of the last years.
 
-Not every GPU has every counter. What is not said, supported or readable is None: unknown, and never 0.
+Not every GPU has every counter. A missing, unsupported or unreadable value is None: unknown, and never 0.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class SmiGpu:
     Attributes:
         index: its number on the node.
         bus: PCI address, `0000:1b:00.0`.
-        lost: what the driver says in place of values that it could not get; empty for a GPU that answers.
-        recovery_action: what the driver wants done to it, such as `None` or `GPU Reset Required`.
+        lost: the driver's text instead of values that it could not get; empty for a GPU that answers.
+        recovery_action: the action that the driver asks for, such as `None` or `GPU Reset Required`.
         memory_total_mib, memory_used_mib: of its own memory.
         performance_state: `P0` for full speed to `P12`.
         link_gen, max_link_gen, link_width, max_link_width: of its PCIe link, now and at most.
         replays: PCIe packets sent again since the driver was loaded.
         uncorrectable, correctable: ECC errors since the driver was loaded.
         total_uncorrectable, total_correctable: ECC errors in the GPU's life.
-        sram_threshold_exceeded: whether its SRAM had so many errors that it is to be replaced.
+        sram_threshold_exceeded: whether its SRAM had enough errors to need a replacement.
         retirement_pending: whether pages wait for a reset to be retired (before Ampere).
         remap_pending, remap_failed: the same for rows, and whether a spare row was wanted and there was none.
-        slowdowns: what holds its clocks down now, such as `hw_thermal_slowdown`.
+        slowdowns: reasons for low clocks now, such as `hw_thermal_slowdown`.
         power_limit_w, default_power_limit_w: in force, and from the factory.
         application_mhz, default_application_mhz, max_sm_mhz: of its SM clock.
         fabric: state of its registration with the NVLink fabric, such as `Completed`.
-        processes: what runs on it.
+        processes: processes on it.
     """
 
     index: int
@@ -106,7 +106,7 @@ class Smi:
     Attributes:
         driver: its version.
         gpus: the GPUs.
-        warnings: what was printed around the XML.
+        warnings: text around the XML.
     """
 
     driver: str | None
@@ -118,7 +118,7 @@ def read_smi(printed: str) -> Smi:
     """Read what `nvidia-smi -q -x` printed.
 
     Raises:
-        RunError: `unreadable`, when it is no whole document, or does not hold as many GPUs as it says.
+        RunError: `unreadable`, when it is not a whole document, or does not hold as many GPUs as it announces.
     """
     before, start, rest = printed.partition(f"<{_ROOT}>")
     body, end, after = rest.rpartition(f"</{_ROOT}>")

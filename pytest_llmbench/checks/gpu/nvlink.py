@@ -21,7 +21,7 @@ _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then res
 
 
 class NvlinkOptions(Strict):
-    """What the links must be.
+    """Requirements for the links.
 
     Attributes:
         links: active links of each GPU; 0 where there are none. Not given, none may be inactive, and all GPUs must

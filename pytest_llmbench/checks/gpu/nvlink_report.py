@@ -1,4 +1,4 @@
-"""What `nvidia-smi nvlink -s` says of the links between GPUs."""
+"""Reader of `nvidia-smi nvlink -s`: the links between GPUs."""
 
 from __future__ import annotations
 

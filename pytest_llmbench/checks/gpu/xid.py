@@ -48,7 +48,7 @@ class Xid:
     deadline_s = 240.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node; a log that nobody may read is no log without errors."""
+        """Ask every node; an unreadable log may contain errors."""
         options = options_of(self, settings, XidOptions)
         if not fleet.site.gpus_per_node:
             return NO_GPUS

@@ -1,4 +1,4 @@
-"""What the errors in the kernel's log mean for a node.
+"""Findings from the errors in a node's kernel log.
 
 Actions follow NVIDIA's catalog of Xids (https://docs.nvidia.com/deploy/xid-errors, for Ampere and newer, 2025), where
 a reset of the GPU is RESET here, a restart of the machine REBOOT, and a restart of the application, or nothing, is
@@ -18,7 +18,7 @@ _ENGINE = "a fault in one of the engines for copies or video, most often by an a
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What has to happen, and what the code says."""
+    """Required action for a code, and its meaning."""
 
     severity: Severity
     words: str
@@ -113,7 +113,7 @@ _UNKNOWN = Meaning(Severity.RESET, "a code that is not in this table")
 
 
 def meaning(event: KernelEvent) -> Meaning:
-    """What has to happen after an event."""
+    """Required action after an event."""
     if event.switch:
         fatal = Meaning(Severity.RESET, "a fatal error of an NVSwitch: all GPUs and switches have to be reset together")
         return fatal if event.fatal else Meaning(Severity.MONITOR, "an error of an NVSwitch that it calls not fatal")

@@ -1,4 +1,4 @@
-"""What the checks of hosts share: one probe for the facts of all of them, and what is looked for on behalf of all."""
+"""Shared parts of the host checks: one probe for the facts of all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HostFacts = Mapping[str, Mapping[str, Any]]
 
 
 class HostCheck:
-    """What all checks of hosts have in common."""
+    """Base class of host checks."""
 
     family = "host"
     scope: Literal["node", "cluster"] = "node"
@@ -51,7 +51,7 @@ def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[Host
 def named_paths(site: Site) -> dict[str, str]:
     """Files and folders of the nodes that the system's file speaks of, and where it does.
 
-    What only the image of a container holds is not among them.
+    Software that only the image of a container holds is not among them.
     """
     found: dict[str, str] = {}
     for where, env in variables(site, bare=True).items():
@@ -75,7 +75,7 @@ def variables(site: Site, *, bare: bool = False) -> dict[str, Mapping[str, str]]
     """Environment variables that the system's file sets, by where it does.
 
     Args:
-        site: what is known of the system.
+        site: known facts of the system.
         bare: leave out those that are for the inside of a container.
     """
     return {"env": site.env} | {

@@ -24,7 +24,7 @@ _RESOLUTION = (
 
 
 class ClockOptions(Strict):
-    """How far the clocks may be apart.
+    """Allowed distance between clocks.
 
     Attributes:
         skew_s: seconds between a node's clock and that of most.
@@ -94,7 +94,7 @@ def outside(facts: HostFacts, began: float, ended: float, limit_s: float) -> Ite
 
 
 def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
-    """Why a clock that cannot be compared cannot be judged either; None where the kernel vouches for it."""
+    """Why a clock that cannot be compared cannot be judged either; None where the kernel reports it as synchronised."""
     kernel = told["kernel"]
     if kernel is not None and kernel["synchronised"] and kernel["max_error_s"] < limit_s:
         return None
@@ -112,7 +112,7 @@ def _why_unmeasured(told: Mapping[str, Any], limit_s: float) -> str | None:
 
 
 def unkept(facts: HostFacts) -> Iterator[Finding]:
-    """Findings about clocks that nobody keeps, according to their kernel."""
+    """Findings about clocks without time synchronisation, according to their kernel."""
     for host, told in facts.items():
         if told["kernel"] is not None and not told["kernel"]["synchronised"]:
             yield Finding(

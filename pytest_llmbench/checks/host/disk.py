@@ -17,7 +17,7 @@ _ACTION = "clean the folder up, or make the file system larger"
 
 
 class DiskOptions(Strict):
-    """How much has to be free in each folder.
+    """Required free space in each folder.
 
     Attributes:
         scratch: the node's own folder for large files, where it has one.
@@ -74,7 +74,7 @@ class Disk(HostCheck):
 
 
 def wrong_with(name: str, room: Mapping[str, Any], options: DiskOptions) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with one folder of a node: kind, message, action."""
+    """Findings about one folder of a node: kind, message, action."""
     if room["why"] is not None:
         yield "not_writable", f"the {name} folder cannot be written: {room['why']}", "make it writable for this user"
     if "free_bytes" not in room:

@@ -1,4 +1,4 @@
-"""What the system's file says the nodes have: files, folders and network devices that its variables name."""
+"""Environment of the nodes: files, folders and network devices that variables of the system's file name."""
 
 from __future__ import annotations
 

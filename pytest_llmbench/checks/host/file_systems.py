@@ -1,4 +1,4 @@
-"""What the kernel's name of a file system says about it."""
+"""Properties of a file system by the kernel's name for it."""
 
 from __future__ import annotations
 

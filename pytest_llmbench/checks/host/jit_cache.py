@@ -86,7 +86,7 @@ def cold(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _notes(facts: HostFacts) -> Iterator[str]:
-    """What limits the look at several nodes."""
+    """Limits of the comparison between several nodes."""
     if len({told["boot"] for told in facts.values()}) < len(facts):
         yield "some nodes are one machine: what they share there is no network's"
     for host, told in facts.items():

@@ -25,7 +25,7 @@ _WORDS = {"nofile": "open files", "memlock": "bytes of locked memory", "nproc": 
 
 
 class LimitsOptions(Strict):
-    """What a rank's soft limits must be at least, in place of what follows from the nodes.
+    """Smallest soft limits of a rank, instead of those that follow from the nodes.
 
     Attributes:
         nofile: open files; by default 4 per rank of the session's nodes, and 1024 at least.
@@ -40,7 +40,7 @@ class LimitsOptions(Strict):
 
 
 class Limits(HostCheck):
-    """Limits of a rank's process against what so many nodes need."""
+    """Limits of a rank's process, compared with the need of the session's nodes."""
 
     name = "limits"
     summary = "soft limits of a rank: open files, locked memory, processes"
@@ -57,7 +57,7 @@ class Limits(HostCheck):
 
 
 def needs(told: Mapping[str, Any], site: Site, options: LimitsOptions) -> dict[str, int | None]:
-    """What each soft limit has to be at least on a node with these facts; None for unlimited."""
+    """Required soft limits on a node with these facts; None for unlimited."""
     ranks = site.ranks_per_node
     needed: dict[str, int | None] = {
         "nofile": options.nofile or max(_FEWEST_FILES, _FILES_PER_RANK * site.nodes * ranks),
@@ -69,7 +69,7 @@ def needs(told: Mapping[str, Any], site: Site, options: LimitsOptions) -> dict[s
 
 
 def too_low(host: str, told: Mapping[str, Any], site: Site, options: LimitsOptions) -> Iterator[Finding]:
-    """Findings about one node's limits. A limit that does not bind a process with its capabilities is none."""
+    """Findings about one node's limits. A limit that does not bind a process with its capabilities does not count."""
     for name, needed in needs(told, site, options).items():
         soft, hard = told["soft"][name], told["hard"][name]
         lifted = told["capabilities"] & _LIFTED_BY.get(name, 0) or (name == "nproc" and told["uid"] == 0)
@@ -103,5 +103,5 @@ def _words(limit: int | None) -> str:
 
 
 def _value(name: str, needed: int | None) -> str:
-    """What `ulimit` takes: locked memory in KiB, rounded up."""
+    """The unit of `ulimit`: locked memory in KiB, rounded up."""
     return _words(-(-needed // 1024) if needed is not None and name == "memlock" else needed)

@@ -67,7 +67,7 @@ class HostMemory(HostCheck):
 
 
 def meminfo(text: str) -> dict[str, int]:
-    """Bytes by name from the text of `/proc/meminfo`; lines that are no size in kB are left out."""
+    """Bytes by name from the text of `/proc/meminfo`; lines without a size in kB are left out."""
     return {name: int(kib) * 1024 for name, kib in _LINE.findall(text)}
 
 

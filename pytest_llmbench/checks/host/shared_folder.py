@@ -44,7 +44,7 @@ class SharedFolder(HostCheck):
 
 
 def written(folder: Path, facts: HostFacts, token: str) -> dict[str, str | None]:
-    """What hosts wrote who have read this machine's token, as it reads that; waits a little for what is not right."""
+    """Texts of the hosts that have read this machine's token, as it reads them; waits a little for wrong ones."""
     hosts = [host for host, told in facts.items() if told["read"] == token]
     deadline = time.monotonic() + _LAG_S
     while True:

@@ -14,7 +14,7 @@ _NONE = "none"
 
 
 class SoftwareOptions(Strict):
-    """What may differ.
+    """Software that may differ.
 
     Attributes:
         ignore: names of software, as the record has them, that need not be the same on all nodes.

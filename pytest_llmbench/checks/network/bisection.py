@@ -1,7 +1,8 @@
 """Which nodes make a group slow although all of its pairs are fast: halves, halves of slow halves, and controls.
 
 A half that is slow alone holds a culprit. Where only the whole is slow, its halves are filled up with good nodes to the
-size that was slow, as a fault may need that many ranks to show. What stays slow only together is named as that.
+size that was slow, as a fault may need that many ranks to show. A group that is slow only as a whole is reported as
+such.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class GroupRun:
 
     Attributes:
         group: its nodes.
-        slow: what came of it; None for no answer, which counts as slow.
+        slow: the result; None for no answer, which counts as slow.
     """
 
     group: Hosts
@@ -28,11 +29,11 @@ class GroupRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bisection:
-    """What came of it.
+    """The result.
 
     Attributes:
         culprits: nodes that are slow with good ones.
-        together: smallest groups that are slow while no part of them is: nobody can be named.
+        together: smallest groups that are slow while no part of them is: no single node is identified.
         rounds: how often groups were measured, several at once.
         runs: every group that was measured, in order.
     """
@@ -50,7 +51,7 @@ def bisect(nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believ
         nodes: the group that is slow.
         slow: measures disjoint groups, all at once, and says of each whether it is slow.
         good: nodes outside of the group that are known to be good.
-        believe_after: how often in a row a group has to be slow to count as slow: 1 believes every measurement.
+        believe_after: number of measurements in a row that must be slow for a slow group: 1 believes every measurement.
     """
     return _Search(slow, list(good), believe_after).within(tuple(nodes))
 

@@ -1,7 +1,7 @@
 """Network: which node, rail or link is slower than the others?
 
-What is measured is an all_reduce, with NCCL between GPUs and gloo between CPUs: what a training does, and the same
-program everywhere. Pairs of nodes tell which node it is; see `judging.tournament` and `judging.bisection`.
+It measures an all_reduce, with NCCL between GPUs and gloo between CPUs, as in a training, with the same program
+everywhere. Pairs of nodes tell which node it is; see `judging.tournament` and `judging.bisection`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pytest_llmbench.judging.outliers import outliers
 
 
 class TournamentOptions(NetworkOptions):
-    """What the checks with pairs of nodes let a system's file set besides.
+    """Further options of the checks with pairs of nodes.
 
     Attributes:
         rounds: how many each node plays; `all` is every pair. By default all up to 16 nodes, and 8 beyond.
-        repeats: games of each suspect with good nodes; the majority decides, and a tie acquits.
+        repeats: re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears it.
     """
 
     rounds: PositiveInt | Literal["all"] | None = None
@@ -42,7 +42,7 @@ class RailOptions(TournamentOptions):
 
 
 class PairsOptions(TournamentOptions):
-    """What the tournament lets a system's file set besides.
+    """Further options of the tournament.
 
     Attributes:
         bisect: whether all nodes are measured together afterwards, and halved where that is bad.

@@ -17,7 +17,7 @@ _FEWEST = 3
 
 @dataclass(kw_only=True, slots=True)
 class Whole:
-    """What came of it."""
+    """The result."""
 
     findings: list[Finding] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)

@@ -34,13 +34,13 @@ class RankGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupResult:
-    """What became of a group.
+    """The result of a group.
 
     Attributes:
-        group: who.
+        group: its members.
         busbw: GB/s of its slowest rank; None where there is no number that counts.
         latency_us: of a small all_reduce, likewise.
-        fault: what kept it from a number.
+        fault: the reason why there is no number.
         why: that, in words.
     """
 
@@ -58,13 +58,13 @@ class GroupResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """What came of some rounds.
+    """The result of some rounds.
 
     Attributes:
         results: one for each group, in the order asked.
         silent: nodes that gave no whole answer, and why.
-        device: what they measured on, as its driver names it; None where nobody said.
-        nvlink: whether any of their GPUs has an active NVLink; None where nobody said.
+        device: device of the measurement, as its driver names it; None if no rank reported it.
+        nvlink: whether any of their GPUs has an active NVLink; None if no rank reported it.
     """
 
     results: tuple[GroupResult, ...]
@@ -74,7 +74,7 @@ class Played:
 
 
 class Sizes(Strict):
-    """What each group measures, as `workloads.checks.pairs.Plan` has it."""
+    """Measurement of each group, as `workloads.checks.pairs.Plan` has it."""
 
     bytes: int
     small_bytes: int = 8

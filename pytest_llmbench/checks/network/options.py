@@ -1,4 +1,4 @@
-"""What a system's file may set for the network checks, and which of its references count."""
+"""Options of the network checks, and the references that count."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cor
 
 
 class NetworkOptions(Strict):
-    """What all network checks let a system's file set. What is left out depends on the device.
+    """Options of all network checks. The default depends on the device.
 
     Attributes:
         bytes: size of the all_reduce: 1 GiB between GPUs, 1 MiB between CPUs.
         iterations, warm_up: measured calls, and calls before them.
         timeout_s: longest wait in a group, seconds: 60 with GPUs, 5 without.
         patience_s: longest wait for all ranks at the start, seconds.
-        tolerance: how far below the others is still well, as a fraction: 0.1 with GPUs, 0.5 without.
+        tolerance: allowed shortfall from the others, as a fraction: 0.1 with GPUs, 0.5 without.
     """
 
     bytes: Annotated[int, Constrained(ge=4, multiple_of=4)] | None = None
@@ -38,7 +38,7 @@ class NetworkOptions(Strict):
     tolerance: Annotated[float, Constrained(gt=0, lt=1)] | None = None
 
     def sizes(self, site: Site) -> Sizes:
-        """What each group measures on this site."""
+        """Measurement of each group on this site."""
         usual = _CPU if site.device == "cpu" or site.scale == "smoke" else _GPU
         told = {name: getattr(self, name) for name in Sizes.model_fields if name in type(self).model_fields}
         if site.scale == "smoke":
@@ -80,7 +80,7 @@ class Bounds:
         return unbounded(readings, self.references, system=self.system, device=device or "cpu")
 
     def notes(self, statistic: str) -> tuple[str, ...]:
-        """What people should know where there is no reference for a statistic."""
+        """Remark for a statistic without a reference."""
         if any(reference.statistic == statistic for reference in self.references):
             return ()
         return (f"no reference for {statistic}: nodes are compared with each other alone",)

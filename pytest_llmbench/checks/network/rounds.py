@@ -1,4 +1,4 @@
-"""Who plays whom in which round: nobody is in two pairs at once."""
+"""Schedule of pairs in rounds: each node is in one pair at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
 
 
 def disjoint(pairs: Iterable[Pair]) -> Rounds:
-    """Distribute pairs over rounds in which nobody plays twice."""
+    """Distribute pairs over rounds in which each node is in one pair."""
     rounds: Rounds = []
     for pair in pairs:
         free = (each for each in rounds if not any(set(pair) & set(other) for other in each))

@@ -33,7 +33,7 @@ class Game:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspicion:
-    """What the first pass says.
+    """The result of the first pass.
 
     Attributes:
         floor: the rate below which a pair is slow; None where there is nothing to compare with.
@@ -50,7 +50,7 @@ class Suspicion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairVerdict:
-    """What both passes say. Players that are named nowhere are good.
+    """The result of both passes. Nodes without a finding are good.
 
     Attributes:
         floor: as in `Suspicion`.
@@ -81,7 +81,7 @@ def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
 
     Args:
         games: those of the first pass.
-        tolerance: how far below the median is still well, as a fraction of it.
+        tolerance: allowed shortfall from the median, as a fraction of it.
 
     Returns:
         The floor, in the unit of the games. None of fewer than three players; it means nothing where half of them are
@@ -135,9 +135,9 @@ def second_pass(suspicion: Suspicion, repeats: int, league: League = lambda _: "
     """Pair every suspect with good players, as many different ones as there are, and play the odd links again.
 
     Args:
-        suspicion: what the first pass says.
+        suspicion: result of the first pass.
         repeats: games of each suspect and each link.
-        league: who may meet: players of one league alone.
+        league: nodes that may be paired: only those of one league.
     """
     rounds: Rounds = []
     for name in dict.fromkeys(map(league, suspicion.suspects)):

@@ -1,4 +1,4 @@
-"""What a hunt found, as findings that carry their evidence."""
+"""Findings of a tournament, with their evidence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def findings_of(hunt: Hunt) -> list[Finding]:
 
 
 def unjudged_of(hunt: Hunt) -> dict[str, str]:
-    """Nodes that nothing can be said about, and why."""
+    """Nodes that could not be judged, and why."""
     told: dict[str, str] = {} if hunt.witnessed else dict(hunt.silent)
     verdict = hunt.verdict
     for player in verdict.unresolved:
@@ -52,7 +52,7 @@ def readings_of(hunt: Hunt, statistic: str, per_node: str, gpus: int) -> list[Re
     """The rate of every pair, and the median of every node's pairs.
 
     Args:
-        hunt: what was measured.
+        hunt: the measured statistic.
         statistic: name of a pair's rate.
         per_node: name of the median.
         gpus: of each node, as far as they took part.

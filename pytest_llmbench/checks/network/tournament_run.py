@@ -18,16 +18,16 @@ RateOf = Callable[[str], float | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hunt:
-    """What came of it. A player is a node, or one rail of it.
+    """The result. A player is a node, or one rail of it.
 
     Attributes:
         players: node and rail by player; the rail is empty where all of them are used.
         first: results of the first pass between nodes that answered, by pair.
         second: results of the second pass.
-        verdict: what both passes say.
+        verdict: result of both passes.
         silent: nodes that gave no answer, and why.
         witnessed: whether most nodes answered, so that silence is about the silent.
-        device: what was measured on.
+        device: the device.
         referenced: whether the floor is that of a reference.
     """
 

@@ -25,11 +25,11 @@ _ACTION = "look at the node's client of the file system, its mount options and i
 
 
 class StorageOptions(Strict):
-    """What may be set.
+    """Options of the check.
 
     Attributes:
         folder: on the file system that is meant, shared by all nodes; by default where the records are written.
-        size: what each node writes and reads; by default 1 GiB, and 32 MiB on CPUs and at scale smoke.
+        size: bytes that each node writes and reads; by default 1 GiB, and 32 MiB on CPUs and at scale smoke.
         streams: threads of each node, each with a file of its own.
         files: small files of each node; by default 1000, and 100 on CPUs and at scale smoke.
         tolerance: a node that is further below the median of all is an outlier, as a fraction of the median; by default
@@ -115,7 +115,7 @@ def _report(
 
 
 def _readings(host: str | None, told: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
-    """What a node reached, or, without a host, all of them together, who are through when the slowest is."""
+    """Rate of a node, or, without a host, of all of them together, who end with the slowest."""
     for statistic, unit in _UNITS.items():
         amount = sum(each["bytes"] / 1e9 if unit == "GB/s" else each["files"] for each in told)
         value = amount / max(each[f"{statistic}_s"] for each in told)

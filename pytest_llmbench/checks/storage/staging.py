@@ -31,10 +31,10 @@ class StagedPath(Strict):
 
 
 class DataStagingOptions(Strict):
-    """What may be set.
+    """Options of the check.
 
     Attributes:
-        paths: what has to be there, besides what the environments of the system's file name.
+        paths: paths that must exist, in addition to those of the environments of the system's file.
         most: how many files of each path are compared between nodes.
     """
 
@@ -87,7 +87,7 @@ class DataStaging:
 
 
 def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
-    """Paths that the environments name, and notes on those that nobody can look at from outside."""
+    """Paths that the environments name, and notes on those that cannot be seen from outside."""
     found, notes = [], []
     for name, environment in site.environments.items():
         paths = [path for path in (environment.data, *environment.paths.values()) if path is not None]

@@ -41,7 +41,7 @@ class TopologyOptions(Strict):
 
 @dataclass(kw_only=True, slots=True)
 class _NodeFiles:
-    """What the nodes have: the file to give NCCL by host, and hosts for which there is none, with the reason."""
+    """Files to give NCCL by host, and hosts for which there is none, with the reason."""
 
     files: dict[str, str] = field(default_factory=dict)
     unjudged: dict[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def _look(told: Mapping[str, Mapping[str, Any]], site: Site, options: TopologyOp
 
 
 def _keep(files: Mapping[str, str], told: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, Path]:
-    """Write the files for whoever is to install them: one for the nodes that agree, one for each that does not."""
+    """Write the files to install: one for the nodes that agree, one for each that does not."""
     alone = dissenters(files)
     kept: dict[str, Path] = {}
     for host, text in files.items():
@@ -151,7 +151,7 @@ def _unlike_others(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
 def _installed(
     host: str, answer: Mapping[str, Any], file: str, kept: Path, ignoring: frozenset[str]
 ) -> Iterator[Finding]:
-    """What is wrong with the file that NCCL is given."""
+    """Findings about the file that NCCL is given."""
     installed = answer["installed"]
     if installed is None:
         return

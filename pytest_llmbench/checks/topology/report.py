@@ -16,7 +16,7 @@ _MASK = "affinity"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuTopology:
-    """What a file says, without the order it says it in.
+    """The content of a file, without its order.
 
     Attributes:
         devices: attributes of each device (`class`, `link_speed`, ...) by PCI address.
@@ -33,11 +33,11 @@ class GpuTopology:
     def differences(self, truth: GpuTopology, *, ignoring: frozenset[str] = frozenset()) -> Iterator[str]:
         """Yield in what this differs from the truth, in words.
 
-        It may know of more switches than the truth, which then were hidden from whoever wrote that down; and an
-        attribute that one of them leaves out does not count.
+        It may list more switches than the truth, which then were hidden from the observer; and an attribute that one of
+        them leaves out does not count.
 
         Args:
-            truth: what the other one says.
+            truth: the content of the other file.
             ignoring: attributes of devices that do not count.
         """
         for bus in sorted(truth.devices.keys() - self.devices.keys()):
@@ -60,7 +60,7 @@ def read_topology(text: str) -> GpuTopology:
     """Read a topology file.
 
     Raises:
-        RunError: `unreadable`, when it is no XML of a system, or a device has no address or is there twice.
+        RunError: `unreadable`, when it is not an XML of a system, or a device has no address or is there twice.
     """
     try:
         system = ET.fromstring(text)  # noqa: S314 - a file of the node's own administrators

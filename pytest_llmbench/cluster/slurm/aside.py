@@ -1,4 +1,4 @@
-"""Work that may take long, in a thread of its own: whoever has runs to look after does not wait for it."""
+"""Background work that may take long: runs go on meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Aside(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """What it returned; raises what it raised. Waits for it."""
+        """Its result; raises the exception that it raised. Waits for it."""
         self._thread.join()
         if self._error is not None:
             raise self._error

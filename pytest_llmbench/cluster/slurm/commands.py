@@ -40,12 +40,12 @@ _OF_SRUN = frozenset(
 
 
 class NoAnswerError(ClusterError):
-    """Slurm did not answer, or nobody knows what a command has done; it may, if it is asked again."""
+    """Slurm did not answer, or the effect of a command is unknown; it may answer if it is asked again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmAnswer:
-    """What a command printed, and how it ended."""
+    """The output of a command, and how it ended."""
 
     code: int
     stdout: str
@@ -62,7 +62,7 @@ def run(command: Sequence[str]) -> str:
 
 
 def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
-    """What a command printed.
+    """The output of a command.
 
     Raises:
         NoAnswerError: the controller could not be reached.
@@ -132,7 +132,7 @@ def slurm_words(stderr: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text of somebody else, on one line and without anything that a terminal would obey."""
+    """A foreign text on one line, without characters that a terminal would obey."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 

@@ -108,7 +108,7 @@ _STATE_WORDS: Mapping[str, JobState] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStatus:
-    """What Slurm says of one job.
+    """Slurm's answer about one job.
 
     Attributes:
         state: where it stands.
@@ -195,7 +195,7 @@ class _JobRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobMarks:
-    """What was done to a job: the time as Slurm prints it, empty where it was never done.
+    """Past events of a job: the time as Slurm prints it, empty if it never happened.
 
     Attributes:
         preempted: when a job of higher priority was given its nodes; it may run on for a grace time.
@@ -229,7 +229,7 @@ class Slurm:
     """Slurm's commands, and the last known state of the jobs being watched.
 
     Attributes:
-        notes: lines for people, oldest first; whoever shows them takes them away.
+        notes: lines for people, oldest first; the reader that shows them removes them.
         strays: jobs that Slurm may have taken without saying so, and that were not found so far.
     """
 
@@ -244,7 +244,7 @@ class Slurm:
         self.strays: list[Identity] = []
 
     def end_within(self, seconds: float) -> None:
-        """Have every command end within `seconds` from now, the one that runs included: somebody waits for us."""
+        """End every command within `seconds` from now, including the running one: the session waits for it."""
         self._end_by = min(self._end_by, time.monotonic() + seconds)
 
     @property
@@ -279,7 +279,7 @@ class Slurm:
 
     @property
     def left_s(self) -> float:
-        """How many seconds whoever waits for us still gives us."""
+        """Seconds until the session stops waiting for us."""
         return self._end_by - time.monotonic()
 
     def run(self, command: Sequence[str]) -> str:
@@ -325,7 +325,7 @@ class Slurm:
             raise NoAnswerError(f"Slurm does not say whether job {job_id} still runs", job_id=job_id)
 
     def marks(self, job_id: str) -> JobMarks | None:
-        """What was done to a watched job, as far as Slurm still says; None where it does not, or is silent."""
+        """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent."""
         if self.silent:
             return None
         answer, _ = self._answer(["scontrol", "--oneliner", "show", "job", job_id], _MARKS_S)
@@ -465,7 +465,7 @@ class Slurm:
         return ", ".join(dict.fromkeys(bad))
 
     def cancel(self, *job_ids: str) -> None:
-        """Cancel watched jobs, all at once: one that is gone is no error, one of somebody else is left alone.
+        """Cancel watched jobs, all at once: one that is gone is not an error, one of another user is left alone.
 
         Raises:
             ClusterError: they could not be seen to be ours, or not be cancelled.
@@ -519,7 +519,7 @@ class Slurm:
                 yield found
 
     def _answer(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[str, str]:
-        """What a command printed, and why it failed, if it did."""
+        """The output of a command, and the reason if it failed."""
         try:
             return succeeded(command, self.ask(command, timeout_s)), ""
         except ClusterError as error:

@@ -1,1 +1,1 @@
-"""What a recipe declares: its training, layout, environment and references."""
+"""The declarations of a recipe: its training, layout, environment and references."""

@@ -15,7 +15,7 @@ class Container(Strict):
     """The image that a framework runs in.
 
     Attributes:
-        runtime: what starts it: `pyxis` (an option of srun), `enroot` or `docker`.
+        runtime: runtime that starts it: `pyxis` (an option of srun), `enroot` or `docker`.
         image: a registry's name, with a digest where one is known, or a file such as `/apps/image.sqsh`.
         mounts: `from:to` or `from:to:flags`; the run's folder is always mounted at its own path.
         workdir: the folder commands start in; by default the run's.
@@ -45,7 +45,7 @@ class Environment(Strict):
         secrets: environment variables by the file that holds the value; files are read on the node, values are
             never written or printed.
         container: the image it runs in; without one it runs bare.
-        rendezvous_suffix: what makes a node's name that of its fast network, such as JUWELS' `i`.
+        rendezvous_suffix: appended to a node's name to get that of its fast network, such as JUWELS' `i`.
         launcher_args: further arguments of whatever starts its ranks.
     """
 
@@ -63,7 +63,7 @@ class Environment(Strict):
 
     @property
     def names(self) -> dict[str, str]:
-        """What a recipe may write in braces."""
+        """Names that a recipe may write in braces."""
         own = {"root": self.root, "data": self.data, "python": self.python}
         return {name: value for name, value in own.items() if value is not None} | dict(self.paths)
 

@@ -1,4 +1,4 @@
-"""What ranks of our own are expected to show of a training, beyond what its recipe says in so many words."""
+"""Expectations on ranks of our own beyond the recipe's own fields."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What the engine of a recipe knows.
+    """Knowledge of a recipe's engine.
 
     Attributes:
         layers: of the model that is trained, or of the first of several; None where the engine counts none.
         parameters: of one copy of all that is trained; None where the engine counts none.
         first_loss: least and most that it is before anything was learned; None where the engine does not know.
         least_loss: below which no model can be on this data, in the mean of a step; None where it is not known.
-        spread: how far the mean losses of two ranks may be apart in one step for the difference of their data alone,
-            nat; None where the engine does not know.
+        spread: allowed distance of the mean losses of two ranks in one step by the difference of their data alone, nat;
+            None where the engine does not know.
         one_model: whether all ranks train one model, so that each knows the norm of the whole gradient.
         own_losses: whether each rank says the loss of its own sequences; else all say the mean.
     """

@@ -80,13 +80,13 @@ class Parallelism(Strict):
     """How the model is spread over the ranks.
 
     Attributes:
-        sharding: what the data-parallel ranks split instead of each keeping a copy: nothing, the optimizer's
+        sharding: state that the data-parallel ranks split instead of each keeping a copy: nothing, the optimizer's
             state (ZeRO-1), also the gradients (ZeRO-2), also the parameters (ZeRO-3, FSDP).
         tensor: ranks that share each layer's matrices.
         pipeline: stages that the layers are cut into.
         virtual_pipeline: chunks of layers of one stage, for the interleaved schedule.
         sequence: whether tensor-parallel ranks also split the sequence where a layer has no matrices.
-        activation_checkpointing: what the backward pass recomputes in place of keeping it.
+        activation_checkpointing: values that the backward pass recomputes instead of keeping them.
     """
 
     sharding: Literal["none", "optimizer", "gradients", "full"] = "none"
@@ -106,13 +106,13 @@ class Preparation(Strict):
     """Something that has to be there before the run, made by hand once: it is checked, never made, by a run.
 
     Attributes:
-        name: what it is.
+        name: its name, for people.
         path: a file, folder or glob pattern on the first node; `{data}`, `{root}` and the like are the environment's.
         count: how many files the pattern must find.
-        min_bytes: what each of them must have at least.
+        min_bytes: smallest size of each of them.
         check: a shell command that succeeds where all is well, run on the first node in the engine's environment.
         make: the command that makes it, for people to run.
-        why: what goes wrong without it.
+        why: reason why the run needs it.
     """
 
     name: Name
@@ -165,7 +165,7 @@ class Recipe(Strict):
     Attributes:
         name: how `-k` and reports call it.
         engine: the name of an engine, ours or one that another package brings.
-        options: what only this engine knows; its own model says what may be in there.
+        options: settings of this engine alone; its own model defines them.
         nodes, gpus_per_node: the shape it was published for; `--nodes` and `--gpus-per-node` override.
         global_batch_size: sequences per optimizer step over all ranks. Absent where the batch grows with the
             ranks; then `gradient_accumulation_steps` says how, and `on` fills it in.
@@ -176,7 +176,7 @@ class Recipe(Strict):
         end: `steps`, or `time_limit` for a run that is meant to be cut off before its last step.
         time_limit: wall clock of one run in Slurm's notation.
         statistic_of_record: the number that the source reports, by its own rule.
-        prepare: what has to be there before the run.
+        prepare: things that must exist before the run.
     """
 
     name: Name

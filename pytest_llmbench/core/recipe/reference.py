@@ -55,7 +55,7 @@ class Reference(Strict):
         at_most: upper bound, inclusive.
         per_node: whether the bounds, and `applies_to.gpus`, are for each node of a run; `on` multiplies them.
         floor: whether what misses it is broken, and what meets it need not be fast: no verdict on speed.
-        why: what the number means to whoever set it.
+        why: reason for the number.
         source: where it is written down.
         date: when it was set.
         applies_to: the hardware it is for; without it the reference is portable, which only a

@@ -24,7 +24,7 @@ class Topology:
 
     @property
     def device(self) -> Device:
-        """What the ranks train on."""
+        """Device of the ranks."""
         return "cuda" if self.gpus_per_node else "cpu"
 
     @property

@@ -1,1 +1,1 @@
-"""What a run or a check leaves behind: records, series of steps, health, claims."""
+"""Results of a run or a check: records, series of steps, health, claims."""

@@ -43,7 +43,7 @@ ClaimName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a count may be, where not all that decides it is known: how a vocabulary is padded, say."""
+    """Range of a count that is not fully known: how a vocabulary is padded, say."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""Curves: how long one collective operation takes by message size, whoever measured it."""
+"""Curves: the time of one collective operation by message size, from any source."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ALIGNMENT = 16
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
-    """What algbw is multiplied with to make busbw, the speed of the slowest link, as nccl-tests defines both.
+    """Factor from algbw to busbw, the speed of the slowest link, as nccl-tests defines both.
 
     Raises:
-        ValueError: it is none of `COLLECTIVES`.
+        ValueError: it is not one of `COLLECTIVES`.
     """
     if collective == "all_reduce":
         return 2.0 * (ranks - 1) / ranks
@@ -76,7 +76,7 @@ class Point(Strict):
         count: elements, by nccl-tests' rule: of the part of one rank, where the operation deals in parts.
         dtype: type of an element, such as `float32`.
         redop: how elements are reduced, such as `sum`; None for an operation that reduces nothing.
-        out_of_place, in_place: None where whoever measured does not offer it.
+        out_of_place, in_place: None if the source does not have it.
     """
 
     size: NonNegativeInt
@@ -93,7 +93,7 @@ class Point(Strict):
 
     @property
     def timing(self) -> Timing | None:
-        """What is compared with references: out of place, or in place where there is no other."""
+        """The values to compare with references: out of place, or in place if there is no other."""
         return self.out_of_place or self.in_place
 
     @property

@@ -18,10 +18,10 @@ SCHEMA_VERSION = 1
 
 
 class Severity(StrEnum):
-    """What has to happen to the node before it may train; the worst comes first.
+    """Required action on the node before it may train; the worst comes first.
 
-    ISOLATE: take it out, its hardware has to be replaced. REBOOT: the node has to start anew. RESET: the GPU or the
-    service has to. CONFIGURE: a setting is wrong, nothing is broken. MONITOR: it may train; somebody should look.
+    ISOLATE: take it out, its hardware has to be replaced. REBOOT: the node needs a reboot. RESET: the GPU or the
+    service has to. CONFIGURE: a setting is wrong, nothing is broken. MONITOR: it may train, with a hint.
     """
 
     ISOLATE = "ISOLATE"
@@ -41,11 +41,11 @@ class Finding(Strict):
 
     Attributes:
         host: the node it is about; None where it is about none alone.
-        subject: what of it, such as `GPU 3`, `nofile` or `n1 - n2`.
+        subject: part of it, such as `GPU 3`, `nofile` or `n1 - n2`.
         kind: a stable word, such as `xid` or `below_reference`.
-        severity: what has to happen.
-        message: what was found and what was expected.
-        action: what to do, for people.
+        severity: required action on the node.
+        message: found and expected state.
+        action: recommended action, for people.
         statistic, measured, threshold, reference: the number behind it, where there is one.
     """
 
@@ -71,7 +71,7 @@ class Reading(Strict):
 
     Attributes:
         host: the node it is of; None for one of several nodes together.
-        subject: what of it, such as `GPU 3` or `8 GiB`; empty for the whole.
+        subject: part of it, such as `GPU 3` or `8 GiB`; empty for the whole.
         statistic: its name, such as `gemm_bf16` or `busbw`.
         value, unit: as a `Quantity` writes it.
         nodes, gpus: how many took part.
@@ -92,18 +92,18 @@ class Reading(Strict):
 
 
 class Report(Strict):
-    """What a check has to say. A host that is in none of the three mappings was checked.
+    """The result of a check. A host that is in none of the three mappings was checked.
 
     Attributes:
-        findings: what is wrong; empty where all is well.
-        readings: what was measured.
+        findings: faults and hints; empty if there are none.
+        readings: measured values.
         unjudged: nodes that gave no answer or none that can be read, and why: an ERROR of theirs.
         skipped: nodes that were not checked, and why: a SKIP of theirs.
         problem: why the whole check cannot be judged, by kind and message: an ERROR for every node.
         skip: why the check has no meaning here: a SKIP for every node.
-        unbounded: whether nothing that was measured could be held against a bound, such as a rate without a reference
-            of this machine, or a version on the only node.
-        notes: what people should know besides.
+        unbounded: true if no bound applied to any measured value, such as a rate without a reference of this machine,
+            or a version on the only node.
+        notes: further remarks for people.
         evidence: plain data that belongs in the record, such as curves and facts.
     """
 
@@ -123,11 +123,11 @@ class HealthRecord(Strict):
 
     Attributes:
         check: the check's name.
-        family: what it belongs to, such as `gpu`.
+        family: family, such as `gpu`.
         scope: `node`, when every node has a verdict of its own, or `cluster`.
         hosts: the nodes by slot.
-        options: what it was asked to do.
-        report: what came of it.
+        options: its options.
+        report: its result.
         judgements: the verdicts of its tests.
     """
 
@@ -158,7 +158,7 @@ class HealthRecord(Strict):
         return self.hosts[slot] if slot is not None and slot < len(self.hosts) else None
 
     def findings(self, slot: int | None) -> tuple[Finding, ...]:
-        """What was found about a slot's node, or, without a slot, about everything."""
+        """Findings about a slot's node, or, without a slot, about everything."""
         if slot is None:
             return self.report.findings
         host = self.host(slot)
@@ -201,7 +201,7 @@ class HealthRecord(Strict):
 
 
 def _of(hosts: set[str] | None, told: Mapping[str, str]) -> list[str]:
-    """What is told of these hosts, or of any."""
+    """Texts about these hosts, or about all."""
     return [f"{host}: {why}" for host, why in told.items() if hosts is None or host in hosts]
 
 

@@ -59,7 +59,7 @@ class Problem(Strict):
 
     Attributes:
         kind: a stable word, such as `rank_died` or `allocation`.
-        message: what happened, where, what to do.
+        message: the event, its place, and the recommended action.
         log: the log to read first.
     """
 
@@ -89,7 +89,7 @@ class Timings(Strict):
 
 
 class JobTraces(Strict):
-    """What it takes to find a run again from another process: written when it is launched.
+    """Data to find a run again from another process: written when it is launched.
 
     Attributes:
         allocation: the Slurm job that holds the session's nodes, if one does.
@@ -119,11 +119,11 @@ class RunRecord(Strict):
         job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
             named `llmbench-<key>`.
         hosts: the nodes it ran on.
-        device: what the ranks trained on: `cpu`, or the GPU model as the driver names it.
-        command: what was started on each of them.
-        provenance: what ran: versions, commits, digests, environment.
-        totals: what the framework said of the whole run, by name.
-        telemetry: what each rank's GPU did in the judged steps, and why something of it is not known.
+        device: device of the ranks: `cpu`, or the GPU model as the driver names it.
+        command: commands or tasks on each of them.
+        provenance: provenance: versions, commits, digests, environment.
+        totals: values that the framework logged for the whole run, by name.
+        telemetry: values of each rank's GPU in the judged steps, and the reason for each missing one.
         unreadable: `file:line: why` of lines that look like steps and could not be read, and were left out.
         failed_launches: why each launch before the last came to nothing, with no rank started.
         cut_off: how a run that is meant to be cut off at its time limit was.
@@ -131,7 +131,7 @@ class RunRecord(Strict):
         metrics: every statistic that has a meaning for this run, by name.
         unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
         outside_steps: where its time went, seconds: in steps, before the first, and otherwise.
-        findings: what its owner should know about it besides, a sentence each; they change no verdict.
+        findings: findings for its owner, a sentence each; they change no verdict.
         problem: why it cannot be judged; None for a sane run.
     """
 

@@ -1,4 +1,4 @@
-"""What a run logged, in order: its ranks, its steps, and what could not be read."""
+"""Logged data of a run, in order: its ranks, its steps, and its unreadable lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_llmbench.core.wire.step_events import TrainingEvent
 
 
 class OwnSteps(Strict):
-    """What the steps of one rank come to; of each single one, only what all ranks make of it is kept.
+    """Sums over the steps of one rank; single steps are kept only for all ranks together.
 
     Attributes:
         count: how many there are.
@@ -20,7 +20,7 @@ class OwnSteps(Strict):
         ended: Unix time of the end of the last.
         seconds: sum of their durations.
         unlike_times: the first step whose duration is not the time since the end of the one before, in words.
-        unlike_clock: how far their time stamps are from the clock by which they were written down, in words.
+        unlike_clock: distance of their time stamps from the clock by which they were written down, in words.
         durations: a digest, the same for two ranks whose steps all took equally long.
         losses: the same of their losses.
         quarters: mean loss of each quarter of the steps, in order; of fewer than four, of each step.
@@ -52,7 +52,7 @@ class OwnSteps(Strict):
 class RankInfo(Strict):
     """One rank, as it introduced itself.
 
-    What came with schema version 2 of the step log is None in logs of version 1.
+    Fields of schema version 2 of the step log are None in logs of version 1.
 
     Attributes:
         host: as the machine, or the container, names itself.
@@ -60,13 +60,13 @@ class RankInfo(Strict):
         pid_namespace: number of the namespace that `pid` is of.
         gpu: UUID of its GPU; None for a CPU.
         schema_version: of its step log.
-        world_size: how many ranks it was told that there are.
+        world_size: number of ranks according to its task.
         token: of the run that it belongs to.
         started: Unix time when it introduced itself.
         finished: Unix time when it said that it finished.
-        end_steps: how many steps it said then that it had done.
-        steps: what its steps come to; None without any.
-        training: what it counted of its training.
+        end_steps: number of steps that it reported then.
+        steps: the sums over its steps; None without any.
+        training: its counts of its training.
         device: `cpu`, or the GPU's name as the driver gives it.
         matmul_flops_per_s: measured dense matrix-product rate of this rank's device, FLOP/s, all
             ranks of the run measuring at once.
@@ -114,9 +114,9 @@ class Step(Strict):
         grad_norm: L2 norm of the gradient before clipping; may be NaN or infinite.
         peak_memory_bytes: highest of all ranks since the start.
         ranks: how many ranks logged it; None where one rank speaks for all.
-        reported: what else the framework says of it, by the framework's own words, such as `wps`.
+        reported: further values of the framework, by the framework's own names, such as `wps`.
 
-    What was not logged is None.
+    A value that was not logged is None.
     """
 
     step: int
@@ -143,24 +143,24 @@ class StepSeries(Strict):
             many, the first.
         unread: how many lines could not be read.
         unread_after: how many of them came after which step, 0 before the first.
-        log_interval: the framework logs every so many steps, as it says itself or was told; None where nobody says.
-        first_apart: whether its log has a line for step 1 alone, besides those of its interval.
-        totals: what the framework says of the whole run, by name.
+        log_interval: interval of steps that the framework logs, by its own log or by its arguments; None if unknown.
+        first_apart: whether its log has a line for step 1 alone, in addition to those of its interval.
+        totals: values that the framework logged for the whole run, by name.
         world_size: how many ranks the framework says it has.
         completed: the line with which the framework says that it did all its work.
-        failure: the line with which it says that it failed: the first of those that are nearest to the cause. Of ranks
-            of our own, how the first failed that had not introduced itself.
+        failure: the line with which it says that it failed: the first of those that are nearest to the cause. For ranks
+            of our own: how the first failed that had not introduced itself.
         cut_off: the line with which Slurm says that it ended the run at its time limit.
-        bad_ends: what launchers say of processes that ended with an error.
+        bad_ends: texts of launchers about processes that ended with an error.
         short: why fewer steps were made than there were to be, as the framework says itself.
         restarted: `file:line: why` of the first sign of a second run in the same log.
-        telemetry: what each rank's GPU did in the judged steps, where the ranks watched their GPUs.
+        telemetry: values of each rank's GPU in the judged steps, if the ranks watched their GPUs.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
         stamped: the first and the last time of the lines that say something of the run, in order of time, as Unix times
             if it were UTC; None where no such line has one.
         written: the first and the last Unix time of its event files; None without any.
-        skipped: how many steps had been skipped so far at which step, where the log says so apart from its steps.
-        claims: what the ranks or the log say of the training itself, to be compared with the recipe.
+        skipped: how many steps had been skipped so far at which step, if the log has it apart from its steps.
+        claims: claims of the ranks or the log about the training itself, to be compared with the recipe.
         labels: which runs the log says it is of, in the lines that our own drivers print; each once.
         nodes: hosts and how many ranks each was to have, as a framework's launcher says itself.
         contradictions: where a log and other files of the same run do not say the same, in words.

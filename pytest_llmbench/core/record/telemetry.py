@@ -1,4 +1,4 @@
-"""What a GPU did while its rank trained: samples in numbers, and the driver's reasons for lower clocks."""
+"""Telemetry of a GPU while its rank trained: samples in numbers, and the driver's reasons for lower clocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reasons_of(mask: int) -> list[str]:
 
 
 class GpuTelemetry(Strict):
-    """What the GPU of one rank did from the start of its first judged step to the end of its last.
+    """Telemetry of one rank's GPU from the start of its first judged step to the end of its last.
 
     Attributes:
         rank: whose GPU it is.
@@ -57,7 +57,7 @@ class GpuTelemetry(Strict):
         throttled: how many samples name a reason of `SLOWDOWNS`.
         power_capped: how many name the power limit.
         reasons: how many name each reason.
-        gaps: why something of this is None.
+        gaps: reason why a value is None.
     """
 
     rank: int

@@ -1,1 +1,1 @@
-"""What the login node and the ranks tell each other: tasks, events, labels."""
+"""Messages between the login node and the ranks: tasks, events, labels."""

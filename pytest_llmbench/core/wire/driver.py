@@ -1,4 +1,4 @@
-"""What the driver of a command is told and what it reports: `workloads.node.command` runs it on a run's first node."""
+"""Task and report of a command's driver: `workloads.node.command` runs it on a run's first node."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class CommandTask(Strict):
         labels: how many nodes print one.
         nodes: how many nodes the run must find.
         ranks_per_node: slots of each in the hostfile.
-        device: what the ranks train on.
+        device: device of the ranks.
         hosts: the nodes, where they are known before the run starts; else those of its Slurm job, or this machine.
-        prepare: what has to be there, every name filled in.
+        prepare: preparations to look for, every name filled in.
         setup: shell lines that make the framework's environment usable, for checks and versions.
         python: the framework's interpreter.
         root: the framework's checkout.
         env: environment variables for checks and versions.
-        secrets: environment variables by the file on the node that holds the value; values are written nowhere.
+        secrets: environment variables by the file on the node that holds the value; values are never written down.
         image: the container's image, as the system's file gives it; None for a bare run.
-        mounts: what of the node is seen inside the container: `from:to` or `from:to:flags`.
+        mounts: folders of the node inside the container: `from:to` or `from:to:flags`.
         inside: the start of a shell command line, whose rest runs inside the container on the first node; empty
             for a bare run.
-        owner: the file that whoever waits for the run keeps rewriting.
+        owner: the file that the owner of the run keeps rewriting.
         ttl_s: longest silence of a live owner, seconds.
-        machine_lock: what the run's processes hold while they live, where sessions share a machine without Slurm.
+        machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm.
     """
 
     nodes: PositiveInt
@@ -89,8 +89,8 @@ class DriverReport(Strict):
         started, ended: Unix times; `ended` is None while it runs.
         exit_code: of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
         problem: why the script was not started, or what the nodes lack.
-        provenance: what ran: versions, commits, digests.
-        secrets: what tells the secrets of its environment in a text, without holding them.
+        provenance: provenance: versions, commits, digests.
+        secrets: marks that find the secrets of its environment in a text, without holding them.
     """
 
     hosts: tuple[str, ...]

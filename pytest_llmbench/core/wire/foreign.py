@@ -24,7 +24,7 @@ _CONTROLS = re.compile(
 
 
 class Mark(Strict):
-    """What tells a secret's value in a text without holding it.
+    """Marks that find a secret's value in a text without holding it.
 
     Attributes:
         length: of the value, in characters.
@@ -43,7 +43,7 @@ def harmless(text: str) -> str:
 
 
 def redacted(text: str, values: Collection[str], marks: Iterable[Mark] = ()) -> str:
-    """A text with `***` in the place of each secret, given by its value or by its mark."""
+    """A text with `***` instead of each secret, given by its value or by its mark."""
     for value in sorted(values, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(value, REDACTED)
     for mark in marks:

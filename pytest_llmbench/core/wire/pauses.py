@@ -1,6 +1,6 @@
 """Times in which a process of a run stood still, as it saw them itself: `pauses/` of the run's folder, one a line.
 
-Whoever was stopped does not know why. Slurm does, as long as it answers: this is for when it does not.
+A stopped process does not know the reason. Slurm does, as long as it answers: this is for when it does not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def note_pause(folder: Path, who: str, seconds: float) -> None:
 
 
 def longest_pause(folder: Path, since: float = 0.0) -> tuple[str, float] | None:
-    """Who of a run stood still for longest, and for how many seconds; None where nobody did.
+    """The process of a run that stood still for longest, and for how many seconds; None if there is none.
 
     Args:
         folder: of the run.
-        since: what was over before this Unix time does not count. A rank that loads libraries from a slow file system
-            stands still as well, in all its threads.
+        since: pauses that were over before this Unix time do not count. A rank that loads libraries from a slow file
+            system stands still as well, in all its threads.
     """
     pauses: list[tuple[float, str]] = []
     for path in sorted((folder / _FOLDER).glob("*")):

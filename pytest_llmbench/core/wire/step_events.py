@@ -30,7 +30,7 @@ class _Event(Strict):
 class StartEvent(_Event):
     """How a rank introduces itself.
 
-    Of schema version 1, what came with version 2 is None.
+    In schema version 1, fields of version 2 are None.
 
     Attributes:
         host: as the machine, or the container, names itself.
@@ -71,16 +71,16 @@ class MatmulEvent(_Event):
 
 
 class TrainingEvent(_Event):
-    """What a rank counted from its model, its process group and the tensors it was fed, once it has done its steps.
+    """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps.
 
     Attributes:
         world_size: ranks in the process group that gradients travel in.
         tensor, pipeline: ranks that share the matrices, and the layers, of one copy of the model.
         tensor_rank, pipeline_rank, copy_rank: which of them this rank is, and of which copy.
         layers: of this rank's part of the model.
-        parameters: of this rank's part, whole where they are sharded over copies; what two ranks of a copy hold alike
-            counts for one of them.
-        precision: what matrices are multiplied in.
+        parameters: of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share
+            count for one of them.
+        precision: precision of the matrix products.
         sequence_length: of all input tensors; None for a rank that is fed none, or not always the same.
         micro_batch_size: the same for the number of sequences in one.
     """

@@ -42,8 +42,8 @@ class DeepSpeedEngine(InProcess):
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
         """Say what its ranks are to show of this training.
 
-        Scorers start from zero: each of two answers is as good as the other, and the loss is ln 2. What a critic is
-        off by at first depends on the scores.
+        Scorers start from zero: each of two answers is as good as the other, and the loss is ln 2. The first loss of a
+            critic depends on the scores.
         """
         options = options_of(recipe, DeepSpeedOptions)
         language = _weights(recipe.model, recipe)
@@ -71,7 +71,7 @@ class DeepSpeedEngine(InProcess):
 
 
 def _weights(model: ModelShape, recipe: Recipe) -> int:
-    """Of OPT's body with its tied output: transformers keeps two positions that no token has."""
+    """The parameters of OPT's body with its tied output: transformers keeps two positions that no token has."""
     return parameters(model, recipe.sequence_length) + 2 * model.hidden_size
 
 

@@ -16,10 +16,10 @@ class PpoOptions(Strict):
     """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347), one update per generated batch.
 
     Attributes:
-        clip: how far the ratio of new to old probabilities may leave 1, and a value its old one.
-        kl_coefficient: what one nat of divergence from the reference costs.
-        discount: what the next token's value counts for this one.
-        gae_lambda: how far rewards reach back, in generalised advantage estimation (arXiv:1506.02438).
+        clip: largest change of the ratio of new to old probabilities from 1, and of a value from its old one.
+        kl_coefficient: cost of one nat of divergence from the reference.
+        discount: weight of the next token's value.
+        gae_lambda: weight of later rewards, in generalised advantage estimation (arXiv:1506.02438).
         critic_learning_rate: peak of the critic's; by default the actor's.
     """
 
@@ -31,19 +31,19 @@ class PpoOptions(Strict):
 
 
 class DeepSpeedOptions(Strict):
-    """What only engine deepspeed knows of a recipe.
+    """Options of engine deepspeed.
 
     Attributes:
         step: one of the three steps of training from human feedback: `sft` trains on the next token, `reward`
             a scorer of answers on pairs of them, `ppo` an actor on the scores of what it generates.
-        lora_dim: rank of the updates that are trained in place of the weights (of the actor, in `ppo`); 0 for none.
+        lora_dim: rank of the updates that are trained instead of the weights (of the actor, in `ppo`); 0 for none.
         lora_modules: the linear layers with this in their name get them.
         answer_length: tokens at the end of a sequence that answer those before them; by default half of it. Not
             for `sft`.
-        critic: of `ppo`, the model of critic and scorer; by default the actor's.
-        ppo: of `ppo`, the algorithm.
-        gather_to_generate: of `ppo` with sharding full, hold the actor whole on every rank while it generates. That
-            takes two bytes per parameter in bf16; without it every token fetches every layer anew.
+        critic: for `ppo`, the model of critic and scorer; by default the actor's.
+        ppo: for `ppo`, the algorithm.
+        gather_to_generate: for `ppo` with sharding full, hold the actor whole on every rank while it generates. That
+            takes two bytes per parameter in bf16; without it every token fetches every layer again.
         loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
             It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
     """

@@ -1,4 +1,4 @@
-"""What DeepSpeed and DeepSpeed-Chat print of the training: the command, DeepSpeed's configuration, the model's size."""
+"""Claims of DeepSpeed and DeepSpeed-Chat about the training: command, DeepSpeed's configuration, size of the model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _of_the_command(words: Sequence[str]) -> Iterator[Said]:
 
 
 def lora(rank: object, *, alone: bool) -> str:
-    """Say in the words of a claim whether matrices of low rank are trained beside the model's own, or alone."""
+    """Translate into a claim whether matrices of low rank are trained in addition to the model's own, or alone."""
     if str(rank) == "0":
         return "none"
     return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"

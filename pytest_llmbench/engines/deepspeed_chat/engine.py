@@ -1,7 +1,7 @@
 """DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which says its speed.
 
-The fork's `main.py` says how fast it was once, at its end, and newer versions of DeepSpeed log no step at all. So what
-the log says of the whole run is held against itself and the recipe.
+The fork's `main.py` says how fast it was once, at its end, and newer versions of DeepSpeed log no step at all. So the
+log's statement about the whole run is compared with its steps and the recipe.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DeepSpeedChat(External):
         return "DeepSpeed-Chat may train part of the weights, on pairs, or on what the model wrote"
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its model
-        """Say what its log prints; of step 3, which has four models, nobody can say what is said of which."""
+        """Collect the claims of its log; in step 3, which has four models, a claim cannot be assigned to one."""
         if options_of(recipe, DeepSpeedChatOptions).step == 3:
             return dict.fromkeys(_OF_ONE_MODEL)
         return {"parameters_of_rank": parameters_of(recipe), "lora": lora_of(recipe)}
@@ -144,7 +144,7 @@ class DeepSpeedChat(External):
         return series.model_copy(update={"short": short})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
-        """Count `max_seq_len` tokens to a sample of step 1, padding included; of a pair or an episode nobody says."""
+        """Count `max_seq_len` tokens to a sample of step 1, with padding; those of a pair or an episode are unknown."""
         return super().tokens_of(step, recipe) if options_of(recipe, DeepSpeedChatOptions).step == 1 else None
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:

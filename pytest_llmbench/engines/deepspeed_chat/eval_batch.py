@@ -23,7 +23,7 @@ _NEEDLES = (b"slots=", b"Throughput: ")
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """What one log says: its hosts, samples/s over all of them or None, and whether that is enough."""
+    """The content of one log: its hosts, samples/s over all of them or None, and whether that is enough."""
 
     log: Path
     hosts: tuple[str, ...]

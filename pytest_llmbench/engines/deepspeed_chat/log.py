@@ -1,11 +1,12 @@
 """DeepSpeed-Chat's log: its three steps, as upstream prints them and as Lambda's fork does.
 
-What step a line is about may depend on the lines before it: the loss is numbered anew in every epoch, upstream's
-throughput not at all, and in step 3 the actor and the critic each count for themselves. So a log is read with a
-`reader()` of its own, which keeps that in mind; `parse` knows one line alone. The loss is that of rank 0.
+The step of a line may depend on the lines before it: the loss is numbered again in every epoch, upstream's throughput
+not at all, and in step 3 the actor and the critic each count for themselves. So a log is read with a `reader()` of its
+own, which keeps that in mind; `parse` knows one line alone. The loss is that of rank 0.
 
-What proves that the run did its work: that every process `exits successfully`, as the launcher says, or the fork's
-`Throughput:`, printed once after the last step. `saving model ...` proves nothing, for it is only begun.
+Proof that the run did its work: every process `exits successfully`, as the launcher reports, or the fork's
+`Throughput:`, printed once after the last step. `saving model ...` proves nothing, because it is printed before the
+save completes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def parse(text: str) -> Iterable[Item]:
     """Read one line by itself.
 
     Raises:
-        Unreadable: it looks like a step and is none; or it numbers one in a later epoch, which only a `reader` knows.
+        Unreadable: it looks like a step and cannot be parsed; or it numbers one in a later epoch, which only a `reader`
+            knows.
     """
     return reader()(text)
 
@@ -77,7 +79,7 @@ def reader() -> Parse:
 
 @dataclass(slots=True)
 class _Log:
-    """What the lines so far said that the next ones are read by."""
+    """State from earlier lines that the next ones need."""
 
     world_size: int | None = None
     exits: int = 0
@@ -161,13 +163,13 @@ class _Log:
         return int(epoch) * (self.batches or 0) + int(step) + 1
 
     def _next(self) -> int:
-        """The step whose speed is told without a number: the last one, unless its speed has been told."""
+        """The step of a speed that is printed without a number: the last one, unless its speed has been printed."""
         if self.step is None:
             return 1
         return self.step.step + ("Latency" in self.step.reported)
 
     def _add(self, said: StepLine) -> StepLine:
-        """Return what is said together with what was said of the same step before."""
+        """Merge these values with those of an earlier line about the same step."""
         old = self.step
         said = replace(said, revises=True)
         if old is not None and old.step == said.step:
@@ -210,7 +212,7 @@ def _of_speed(step: int, said: dict[str, float]) -> StepLine:
 
 
 def _quantities(text: str, sign: str) -> dict[str, float]:
-    """What is said in pieces between signs, by name; what is no number is left out."""
+    """Values between signs, by name; a value that is not a number is left out."""
     matches = (_QUANTITY.fullmatch(piece) for piece in text.split(sign) if len(piece) < 200)
     found = {match[1].strip(): as_number(match[2]) for match in matches if match}
     return {name: value for name, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""How DeepSpeed-Chat is started: the arguments of `main.py`, of `deepspeed`, and what ranks of other nodes are told."""
+"""Command line of DeepSpeed-Chat: arguments of `main.py` and `deepspeed`, and environment of ranks on other nodes."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ Argument = str | int | float | bool | tuple[str, ...]
 
 
 class DeepSpeedChatOptions(Strict):
-    """What only this engine knows.
+    """Options of this engine.
 
     Attributes:
         step: 1 fine-tunes on the next token, 2 trains a reward model on pairs of answers, 3 an actor and a critic.
         arguments: further arguments of `main.py`, over those the recipe's own fields give: `true` is a bare flag,
             `false` takes one away, a list is several words. Text may speak of `{root}`, `{data}`, `{run}`.
-        through: a script to start in place of `main.py`, which it finds in the variable `MAIN`: for a machine without
-            a GPU.
-        launcher_args: of `deepspeed`.
+        through: a script to start instead of `main.py`, which it finds in the variable `MAIN`: for a machine without a
+            GPU.
+        launcher_args: passed to `deepspeed`.
         notes: where this does otherwise than its source, and why.
     """
 
@@ -73,7 +73,7 @@ class DeepSpeedChatOptions(Strict):
 
 
 def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Place) -> tuple[str, ...]:
-    """What `deepspeed` is told beside the hostfile.
+    """Arguments of `deepspeed` in addition to the hostfile.
 
     Raises:
         ConfigError: it cannot reach the other nodes.
@@ -111,7 +111,7 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
 
 
 def rules(recipe: Recipe) -> Rules:
-    """Say what each argument may be. Only those count that the recipe's fields give: its FLOPs nobody counts."""
+    """Say what each argument may be. Only those of the recipe's fields count: its FLOPs are unknown."""
     same = given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
     bound = {name: rule for name, rule in same.items() if name not in _FREE}
     return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})

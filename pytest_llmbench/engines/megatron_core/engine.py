@@ -29,8 +29,8 @@ class MegatronCoreEngine(InProcess):
     def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Have the device start kernels in the order in which they are asked for, where that hides communication.
 
-        What tensor-parallel ranks send by NCCL in a backward pass overlaps the product after it only then. With other
-        layouts, and with copies, it would keep apart what should overlap.
+        The messages of tensor-parallel ranks by NCCL in a backward pass overlap the product after it only then. With
+        other layouts, and with copies, it would keep apart what should overlap.
         """
         by_nccl = recipe.parallelism.tensor > 1 and recipe.options.get("collectives") != "copies"
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if by_nccl else {}

@@ -18,14 +18,14 @@ def padded_vocabulary(size: int, ranks: int) -> int:
 
 
 class MegatronCoreOptions(Strict):
-    """What only engine megatron_core knows of a recipe.
+    """Options of engine megatron_core.
 
     None of them changes what is trained: losses agree to the rounding of the precision, whatever they say.
 
     Attributes:
         attention: as in engine torch's options; `unfused` is Megatron-Core's own, which keeps the scores unless
             checkpointing is `selective`.
-        fusion: what is made of a layer. `none` is Megatron-Core's own; `pointwise` has what lies between its matrix
+        fusion: form of a layer. `none` is Megatron-Core's own; `pointwise` has what lies between its matrix
             products in few passes: bias, ReLU and the sum over micro batches by the product itself, dropout, residual
             and norm in one kernel; `layer` is one compiled function with matrix products inside, for `tensor` 1.
         cross_entropy: `unfused` is Megatron-Core's, over an fp32 copy of all logits. `fused` keeps them in the recipe's
@@ -36,7 +36,7 @@ class MegatronCoreOptions(Strict):
         fused_optimizer: AdamW is one kernel that clips too, and the norm is not waited for.
         overlap: gradients are reduced while the backward pass goes on, and with sharding `optimizer` parameters
             are gathered while the next forward pass does, but with fusion `layer`.
-        collectives: what sends parts of the sequence between tensor-parallel ranks: NCCL, or where these are the GPUs
+        collectives: how to send parts of the sequence between tensor-parallel ranks: NCCL, or where these are the GPUs
             of one node their copy engines, behind the products, with `parallelism.sequence` and fusion `pointwise`. CPU
             ranks have gloo.
         loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.

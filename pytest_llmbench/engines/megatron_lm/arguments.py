@@ -80,7 +80,7 @@ def rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) 
     """Say what each argument may be.
 
     Args:
-        recipe: what is to be trained.
+        recipe: the model.
         arguments: those that the recipe's own fields give.
         own: those that its options give.
     """
@@ -117,7 +117,7 @@ _CHECKPOINTING = "parallelism.activation_checkpointing"
 
 
 def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
-    """The model's, or one less for a tokenizer that adds a token; or none is said."""
+    """The model's, or one less for a tokenizer that adds a token; or none is given."""
     return (recipe.model.vocab_size, recipe.model.vocab_size - 1, False)
 
 
@@ -125,7 +125,7 @@ def asks(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
     """Say what a log of a run with these arguments must print, where the recipe's fields do not say it.
 
     Args:
-        recipe: what is trained.
+        recipe: the model.
         own: its arguments beyond those that its fields give.
         known: whether the model is the one that the recipe's fields describe.
     """

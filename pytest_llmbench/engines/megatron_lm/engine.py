@@ -42,13 +42,13 @@ _CHECKPOINTING: Mapping[str, list[str]] = {
 
 
 class MegatronLmOptions(Strict):
-    """What only this engine knows.
+    """Options of this engine.
 
     Attributes:
         script: under the environment's `{root}`, or `module:` and a module that runs it.
         arguments: further arguments of `pretrain_gpt.py`, over those the recipe's own fields give: `true` is a bare
             flag, `false` takes one away. Text may speak of `{root}`, `{data}`, `{run}`.
-        launcher_args: of torchrun.
+        launcher_args: passed to torchrun.
         notes: where this does otherwise than its source, and why.
     """
 

@@ -2,7 +2,7 @@
 
 Iterations count from 1. A loss is that of its iteration and comes every `--tensorboard-log-interval`; times come with
 `--log-timers-to-tensorboard`, where the log has a line, as means over the iterations since the line before. Every tag
-has a twin, such as `lm loss vs samples`, that counts samples in place of iterations and says nothing new.
+has a twin, such as `lm loss vs samples`, that counts samples instead of iterations and adds nothing new.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _DIGITS = (
 def series(source: Path | Iterable[Path]) -> StepSeries:
     """Read what Megatron-LM logged into a folder's event files, or into the files given: a step for each of its times.
 
-    Without times, there is a step for each loss. What event files never say, such as whether the run was completed, is
-    None.
+    Without times, there is a step for each loss. Facts that event files never contain, such as whether the run was
+    completed, are None.
     """
     found = collect(source, _TAGS, first=1)
     timed = [number for number, said in found.steps.items() if _SECONDS in said]
@@ -80,6 +80,6 @@ def _made(found: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[S
 
 
 def _loss(steps: Mapping[int, Mapping[str, float]], numbers: range) -> float | None:
-    """The mean of what is said of these iterations, as in the log."""
+    """The mean of the values of these iterations, as in the log."""
     losses = [steps[number][_LOSS] for number in numbers if _LOSS in steps.get(number, {})]
     return stats.fmean(losses) if losses else None

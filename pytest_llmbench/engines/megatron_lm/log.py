@@ -5,12 +5,12 @@ A step is a line such as
      [2026-11-21 02:46:00.792986] iteration       10/      40 | consumed samples:          320 | elapsed time per
      iteration (ms): 629.1 | ... | lm loss: 9.622718E+00 | ... | number of nan iterations:   0 |
 
-of fields `key: value |`, of which versions have more or fewer. What `StepLine` has no place for is reported by the
-field's words in lower case, without what is in brackets and joined by `_`: `throughput per GPU (TFLOP/s/GPU)` is
+of fields `key: value |`, of which versions have more or fewer. A field without a place in `StepLine` is reported by its
+words in lower case, without the part in brackets and joined by `_`: `throughput per GPU (TFLOP/s/GPU)` is
 `throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, has no `lm loss`
 (`lm-loss` in some forks). Another rank may print before a line's end does: after its last field the rest is ignored.
 
-Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; a signal is none.
+Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; a signal is not.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _time(text: str | None) -> float | None:
 
 
 def _head(text: str) -> re.Match[str]:
-    """Find the one iteration that a line is about: of two, nobody knows which has lost what."""
+    """Find the one iteration of a line: if there are two, it is unknown which has lost text."""
     head = _ITERATION.search(text)
     if head is None:
         raise Unreadable("a line without its iteration number")
@@ -164,7 +164,7 @@ def _fields(text: str) -> Mapping[str, str]:
 
 
 def _field(part: str) -> tuple[str, str]:
-    """Split a field into key and value; the key is empty where it is none."""
+    """Split a field into key and value; the key is empty if it is not a field."""
     key, colon, value = part.partition(":")
     key = key.strip()
     if not colon or not _KEY.fullmatch(key):

@@ -1,4 +1,4 @@
-"""The arguments of metaseq's training program and of its launcher: what each may be beside a recipe."""
+"""The arguments of metaseq's training program and of its launcher: the legal ones in addition to a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metaseq prints of the training it is about to do: its configuration, one line with most of it several times."""
+"""Claims of metaseq about the training that it starts: its configuration, one line with most of it several times."""
 
 from __future__ import annotations
 

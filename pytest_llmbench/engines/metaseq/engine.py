@@ -33,10 +33,10 @@ _TRAIN_STDERR = "checkpoints/*/train.stderr.*"
 
 
 class MetaseqOptions(Strict):
-    """What only this engine knows.
+    """Options of this engine.
 
     Attributes:
-        model_size: of the launcher, which knows the shape, the batch and the model parallel size that go with it.
+        model_size: passed to the launcher, which knows the shape, the batch and the model parallel size for it.
         program: the launcher `opt-baselines`; or `module:` and a module that is metaseq's training program, which
             torchrun then starts on every rank with what the recipe's own fields say.
         arguments: further arguments of the program, over those: `true` is a bare flag, `false` takes one away. Text

@@ -1,4 +1,4 @@
-"""Overrides of NeMo's configuration: what each may be beside a recipe."""
+"""Overrides of NeMo's configuration: the legal ones in addition to a recipe."""
 
 from __future__ import annotations
 

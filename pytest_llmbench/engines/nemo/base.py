@@ -1,4 +1,4 @@
-"""What the engines of NeMo share: how its logs and event files are read, and the rules for the numbers in them."""
+"""Base class for the engines of NeMo: reading logs and event files, and the rules for their numbers."""
 
 from __future__ import annotations
 

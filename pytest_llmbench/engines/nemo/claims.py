@@ -1,4 +1,4 @@
-"""What NeMo prints of the training it is about to do: NeMo 1 its configuration, NeMo 2 what Megatron-Core does."""
+"""Claims of NeMo about the training that it starts: NeMo 1 its configuration, NeMo 2 what Megatron-Core does."""
 
 from __future__ import annotations
 

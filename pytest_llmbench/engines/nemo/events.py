@@ -16,7 +16,7 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
     """Read the steps that NeMo logged into a folder's event files, or into the files given.
 
     Several files are one run that was resumed: each goes on where the one before it ended, or the run is `restarted`.
-    What event files never say, such as whether the run was completed, is None.
+    Facts that event files never contain, such as whether the run was completed, are None.
     """
     found = collect(source, _TAGS, alike=TIMINGS, first=0)
     return found.series(tuple(_made(found)))

@@ -1,10 +1,10 @@
-"""What `/usr/bin/time` prints of the command it ran, and the dates that scripts print around it.
+"""Reader of the output of `/usr/bin/time`, and of the dates that scripts print around it.
 
     13.39user 53.30system 2:51.89elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k
     BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026
 
-The totals are `user_s`, `system_s`, `elapsed_s` and, in Unix time, `begin_training` and `end_training`. A date
-whose zone is an abbreviation other than UTC or GMT is none: the same letters mean several zones.
+The totals are `user_s`, `system_s`, `elapsed_s` and, in Unix time, `begin_training` and `end_training`. A date whose
+zone is an abbreviation other than UTC or GMT is ignored: the same letters mean several zones.
 """
 
 from __future__ import annotations

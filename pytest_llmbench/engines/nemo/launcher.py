@@ -1,7 +1,7 @@
 """NVIDIA's launcher of NeMo Megatron (`bignlp-scripts`): it writes a job's script, which then runs on our nodes.
 
-Azure uses it as of 22.06, on the host; AWS as of 22.09, inside the image. Both versions would submit a job of their
-own: they are told not to, and the script they wrote is run in place of it.
+Azure uses it as of 22.06, on the host; AWS as of 22.09, inside the image. Both versions would submit their own job: an
+option prevents it, and the script they wrote runs instead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
 
 
 class NemoLauncherOptions(Strict):
-    """What only this engine knows.
+    """Options of this engine.
 
     Attributes:
-        version: of the launcher.
+        version: passed to the launcher.
         training: the launcher's configuration file of the model, such as `gpt3/126m`.
         arguments: further overrides of its configuration, over those the recipe's own fields give; null takes one
             away. Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
@@ -88,7 +88,7 @@ def _name_22_06(place: Place) -> str:
 def _given(
     recipe: Recipe, topology: Topology, place: Place, options: NemoLauncherOptions, name: str
 ) -> dict[str, Value]:
-    """What both versions are told."""
+    """Overrides for both versions."""
     container, env = place.environment.container, place.environment.env
     hours, minutes = divmod(place.time_limit_min, 60)
     given: dict[str, Value] = {

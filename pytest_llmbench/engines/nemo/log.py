@@ -1,7 +1,7 @@
 """NeMo's log: the progress bar of NeMo 1, the lines of NeMo 2 (24.07 and later).
 
-Both number steps from 0. NeMo 2 gives means over the steps since the line before, even of `consumed_samples`.
-Times are here only where the bar or the line was told to show them; the event file always has them (`tensorboard`).
+Both number steps from 0. NeMo 2 gives means over the steps since the line before, even of `consumed_samples`. Times are
+here only if the bar or the line was configured to show them; the event file always has them (`tensorboard`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse(text: str) -> Iterable[Item]:
     """Read one line.
 
     Raises:
-        Unreadable: it looks like a step and is none.
+        Unreadable: it looks like a step and cannot be parsed.
     """
     if _LINE.match(text):
         yield _step(dict(_pairs(text.split(" | ")[1:], ":")))
@@ -67,7 +67,7 @@ def _pairs(pieces: list[str], sign: str) -> Iterator[tuple[str, str]]:
 
 
 def _step(said: dict[str, str]) -> StepLine:
-    """Make a step of what is said of it; what is no number, such as an empty `v_num`, is left out."""
+    """Make a step of its values; a value that is not a number, such as an empty `v_num`, is left out."""
     global_step = _COUNT.fullmatch(said.pop("global_step", ""))
     if global_step is None:  # 1.23e+05 is none: the bar has rounded it, and the step is not known
         raise Unreadable("it has no global_step that is a whole number")

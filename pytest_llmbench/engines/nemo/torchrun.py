@@ -21,7 +21,7 @@ _NOT_TOLD = {"options", "references", "prepare", "description", "source", "deadl
 
 
 class NemoTorchrunOptions(Strict):
-    """What only this engine knows.
+    """Options of this engine.
 
     Attributes:
         program: NeMo 1's pretraining script; or `module:` and a module of NeMo 2, which is given `--folder` for its
@@ -29,7 +29,7 @@ class NemoTorchrunOptions(Strict):
         config: the launcher's configuration file of the model; null for a program of NeMo 2.
         arguments: overrides of that configuration, over those the recipe's own fields give; null takes one away.
             Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
-        launcher_args: of torchrun.
+        launcher_args: passed to torchrun.
         notes: where this does otherwise than its source, and why.
     """
 

@@ -9,15 +9,15 @@ from pytest_llmbench.core.schema import Strict
 
 
 class TorchOptions(Strict):
-    """What only engine torch knows of a recipe.
+    """Options of engine torch.
 
     Attributes:
         attention: PyTorch's attention kernel on a GPU; `fastest` is the one that rank 0 finds fastest for this shape
             before the first step. The rank's own output says which that was.
         residual: the type of the stream that blocks add to: `compute` is that of the matrix products, as in
             Megatron-Core and metaseq, and halves what is moved between them.
-        collectives: what sums and gathers with `sharding: gradients`: NCCL, or between the GPUs of one node their copy
-            engines, which take nothing from the products beside them. CPU ranks have gloo.
+        collectives: how to sum and gather with `sharding: gradients`: NCCL, or between the GPUs of one node their copy
+            engines, which leave the GPU free for the matrix products. CPU ranks have gloo.
     """
 
     attention: Attention = "fastest"

@@ -1,1 +1,1 @@
-"""Findings beside a verdict: they explain a rate and never change it."""
+"""Findings next to a verdict: they explain a rate and never change it."""

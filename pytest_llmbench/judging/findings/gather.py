@@ -1,4 +1,4 @@
-"""Findings: what the owner of a run that can be judged should know besides. They change no verdict."""
+"""Findings: remarks for the owner of a run that can be judged. They change no verdict."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def findings(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> tu
     """Say all of it, a sentence each.
 
     Args:
-        e: what the gate looked at.
+        e: the evidence of the sanity rules.
         metrics: of the judged steps.
-        machine: what the run used, which says which thresholds are for it.
+        machine: machine of the run, which decides which thresholds apply.
     """
     return (
         *_throttled(e),

@@ -1,7 +1,8 @@
 """Whether the judged steps are all of one kind, and their mean is known well enough for its threshold.
 
 A mean over a warm-up that lasts longer than its rule, an evaluation or a drift is a true number about those steps, and
-says little about the next ones. On CPUs, which other processes use as well, steps are never steady, so nothing is said.
+says little about the next ones. On CPUs, which other processes use as well, steps are never steady, so there is no
+finding.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _drift(seconds: Sequence[float]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Error:
-    """What is known of a mean of steps that are not independent.
+    """Statistics of a mean of steps that are not independent.
 
     Attributes:
         of_mean: its standard error, seconds.

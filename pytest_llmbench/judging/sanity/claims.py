@@ -32,7 +32,7 @@ def claims(e: Evidence) -> Iterator[Problem]:
 
 
 def due(name: ClaimName, e: Evidence) -> Asked:
-    """Return what the run's engine or else the recipe asks for on this topology; None where nobody can say."""
+    """Return what the run's engine or else the recipe asks for on this topology; None if unknown."""
     if name in e.asks:
         return e.asks[name]
     if name == "sharding" and _copies(e) == 1:

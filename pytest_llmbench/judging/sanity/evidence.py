@@ -18,11 +18,11 @@ CLOCK_SKEW_S = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """What is known of a run's launch, apart from its logs.
+    """Facts of a run's launch, apart from its logs.
 
     Attributes:
-        token: names the run among all runs; None where nobody knows.
-        launched, ended: Unix times by the observer's clock; None where nobody knows.
+        token: names the run among all runs; None if unknown.
+        launched, ended: Unix times by the observer's clock; None if unknown.
     """
 
     token: str | None = None
@@ -35,23 +35,23 @@ NOWHERE_KNOWN = Origin()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What the gate looks at.
+    """Inputs of the sanity rules.
 
     Attributes:
         kind: `ranks`, where every rank kept our own step log, or `command`, where a framework's log is all there is.
         hosts: the nodes the run was given.
         wall_s: time from launch to end by the observer's own clock, seconds; None for logs made elsewhere.
-        gpu: the GPU model the system file promises, None when it promises none.
-        device: what a command's ranks trained on, as its driver found; ranks of our own say so themselves.
-        proof: what would have proved that the work was done, in words.
-        cut_off: how the run was cut off at its time limit, as others than its log say; None where nobody does.
-        doubts: what the engine finds contradictory in its log.
-        origin: of the run, as whoever launched it knows.
+        gpu: the GPU model of the system file, None if it lists none.
+        device: device of a command's ranks, as its driver found; ranks of our own report it themselves.
+        proof: missing proof of the work, in words.
+        cut_off: how the run was cut off at its time limit, as others than its log say; None if unknown.
+        doubts: contradictions in its log that the engine finds.
+        origin: of the run, as its launcher knows.
         peak_tflops: lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of
             fp32 without and with TF32; None where unknown.
-        expected: what ranks of our own are to show; None for a command.
-        asks: what a run's claims are held against beyond the recipe's own fields, or in their place, as its engine
-            asks for it.
+        expected: expectations on ranks of our own; None for a command.
+        asks: values to compare a run's claims with, in addition to the recipe's own fields, or instead of them, from
+            its engine.
     """
 
     recipe: Recipe

@@ -100,7 +100,7 @@ def different(e: Evidence) -> Iterator[Problem]:
 
 
 def _whole_gpus(e: Evidence) -> list[RankInfo]:
-    """The ranks whose GPU is no slice of one, which may have the UUID of the whole."""
+    """The ranks with a whole GPU, not a slice, which may have the UUID of the whole."""
     return [info for info in e.series.ranks if " MIG " not in info.device]
 
 

@@ -101,7 +101,7 @@ def alike(e: Evidence) -> Iterator[Problem]:
 
 
 def _allowed(e: Evidence, due: Expected, usual: float, steps: int) -> float:
-    """How far a rank's mean loss over so many steps may be from the others'."""
+    """Allowed distance of a rank's mean loss over some steps from the others'."""
     if not due.own_losses:
         return _SAME_LOSS * usual
     if due.spread is None:

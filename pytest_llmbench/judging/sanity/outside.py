@@ -1,4 +1,4 @@
-"""How much of a run's time was no step."""
+"""Time of a run outside of its steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Outside:
 
     Attributes:
         steps_s: in steps, seconds.
-        before_s: from launch to the first step, which starts ranks, builds the model and measures rates; None where
-            nobody knows.
+        before_s: from launch to the first step, which starts ranks, builds the model and measures rates; None if
+            unknown.
         around_s: all the rest up to the end of the ranks: between steps and after the last; where their end is not
             known, up to that of the run, and before the first step where that is not known apart.
     """
@@ -28,7 +28,7 @@ class Outside:
 
     @property
     def seconds(self) -> float:
-        """All that was no step."""
+        """All time outside of steps."""
         return (self.before_s or 0.0) + self.around_s
 
     @property

@@ -47,7 +47,8 @@ class JUnit:
     def expect(self, tests: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the report as it would be if this process were killed now: every test an ERROR.
 
-        Nobody can write one after a SIGKILL, and the report of an earlier session must not be taken for this one's.
+        A report cannot be written after a SIGKILL, and the report of an earlier session must not be taken for this
+        one's.
 
         Args:
             tests: the properties of each, by node id.
@@ -69,7 +70,7 @@ class JUnit:
             _add_error(report, nodeid, properties)
 
     def close(self, nodeid: str, properties: Mapping[str, Any]) -> None:
-        """Add its properties to a test that has its outcome, and whose teardown nobody reports."""
+        """Add its properties to a test that has its outcome, and whose teardown is never reported."""
         report = self._config.stash.get(xml_key, None)
         if report is not None:
             _add(report, report_of(nodeid, properties, "teardown", "passed"))
@@ -92,7 +93,7 @@ class JUnit:
             del self._config.stash[xml_key]
 
     def copy(self) -> None:
-        """Copy the report the user asked for beside the run records."""
+        """Copy the report the user asked for into the session's folder."""
         if self._asked and self._wanted:
             make_folder(self._path.parent)
             shutil.copyfile(self._config.stash[xml_key].logfile, self._path)

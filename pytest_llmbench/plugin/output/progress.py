@@ -17,7 +17,7 @@ _PLAIN_LINE_S = 30.0
 
 
 class LiveLine:
-    """One line that is drawn anew on a terminal; a plain line per run now and then anywhere else."""
+    """One line that is redrawn on a terminal; a plain line per run now and then anywhere else."""
 
     def __init__(self, config: pytest.Config, *, live: bool) -> None:
         self._plugins = config.pluginmanager

@@ -1,4 +1,4 @@
-"""What the runs of a session were made of, as properties of its JUnit test suite."""
+"""Provenance of a session's runs, as properties of its JUnit test suite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
     """The versions, provenance and command of runs, by run key.
 
     Returns:
-        What is the same in all runs under its name, what is not as `name[run key]`. A run that did not get far
+        Facts that are the same in all runs under their name, the others as `name[run key]`. A run that did not get far
         enough to say anything of itself does not count as different.
     """
     facts = {key: told for key, record in records.items() if (told := _facts(record))}

@@ -1,4 +1,4 @@
-"""What a person reads: what runs where before it does, and the verdicts after."""
+"""Output for people: the plan before the runs, and the verdicts after."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MARKUP = {
 
 
 def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
-    """Say what will run, on what, and, where it runs in earnest, where it is written."""
+    """Print what will run, on which machine, and, unless it is only a plan, the folder of the records."""
     settings = bench.settings
     nodes = (
         f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}" if settings.nodes else "nodes as each recipe says"

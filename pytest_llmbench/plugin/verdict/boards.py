@@ -1,4 +1,4 @@
-"""Where tests wait: beside the runner, or in an xdist worker, on the files the runner writes."""
+"""The waiting place of tests: in the runner's process, or in an xdist worker, on the files the runner writes."""
 
 from __future__ import annotations
 

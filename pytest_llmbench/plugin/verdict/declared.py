@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def declared(item: pytest.Item) -> Declared | None:
-    """What a test waits for; None for a test that is not ours."""
+    """The task that a test waits for; None for a test that is not ours."""
     run, check = run_key_of(item), check_key_of(item)
     if run is not None:
         reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
@@ -36,11 +36,11 @@ def all_declared(items: Sequence[pytest.Item]) -> list[Declared]:
 
 
 def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping[str, Any]:
-    """What a report says of a test that never got so far as to say it: its run or check, as far as that got.
+    """Properties of a test that ended before it reported any: those of its run or check, as far as known.
 
     Args:
         test: the test.
-        bench: what was planned.
+        bench: the planned session.
         keeper: the records there are.
     """
     if test.check is not None:

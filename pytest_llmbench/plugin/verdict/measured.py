@@ -1,4 +1,4 @@
-"""What a test gets from its run: quantities that remember where they come from."""
+"""The objects that a test gets from its run: quantities that remember their origin."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def machine(self) -> Machine:
-        """What the run really used, as its ranks reported."""
+        """The machine that the run really used, as its ranks reported."""
         record = self.record
         return Machine(
             system=record.system,

@@ -19,7 +19,7 @@ from pytest_llmbench.plugin.verdict.measured import Run
 
 
 def facts_of_run(record: RunRecord, *, made: bool = True) -> dict[str, Any]:
-    """What a test's report says of its run.
+    """Properties of a test's report about its run.
 
     Args:
         record: the run.
@@ -47,7 +47,7 @@ def facts_of_run(record: RunRecord, *, made: bool = True) -> dict[str, Any]:
 
 
 def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True) -> dict[str, Any]:
-    """What a test's report says of its check and node, likewise."""
+    """Properties of a test's report about its check and node, likewise."""
     host = record.host(slot)
     planned = {
         "check": record.check,
@@ -63,12 +63,12 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
 
 
 def facts_of_reference(reference: Reference) -> dict[str, Any]:
-    """What a test's report says of the threshold that it applies, also where nothing was measured."""
+    """Properties of a test's report about the threshold that it applies, also without a measurement."""
     return {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
 
 
 def note(item: pytest.Item, **properties: Any) -> None:
-    """Write down what there is to say of a test; what was said under the same name before is replaced."""
+    """Set properties of a test; earlier values of the same name are replaced."""
     others = [(name, value) for name, value in item.user_properties if name not in properties]
     item.user_properties[:] = [*others, *properties.items()]
 
@@ -112,11 +112,11 @@ def judge(
         item: the test.
         call: how its phase went.
         report: of that phase.
-        known: what was known of it before it began.
+        known: facts of the time before it began.
 
-    An exception in the test body that is no failed assertion (units that do not match, a statistic
-    without a meaning) says that nothing was judged. pytest reports a failure of the setup phase as an
-    error, in the terminal and in JUnit, so that is what such a report is turned into.
+    An exception in the test body other than a failed assertion (units that do not match, a statistic without a meaning)
+    means that the test could not judge. pytest reports a failure of the setup phase as an error, in the terminal and in
+    JUnit, so such a report is turned into one.
     """
     if report.when == "teardown" and "verdict" in dict(item.user_properties):
         return

@@ -69,7 +69,7 @@ def _clause(path: Path, name: object, tests: object) -> Clause:
 
 
 class Requirements:
-    """What is required of a session, and what became of it.
+    """Required verdicts of a session, and whether they were reached.
 
     Attributes:
         clauses: none without `--require`.

@@ -34,7 +34,7 @@ def compared(run: Run, reference: Reference | None) -> list[str]:
 def not_judged(
     runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], records: Mapping[str, RunRecord]
 ) -> dict[str, list[str]]:
-    """The runs without a verdict on their speed, by what is to be said of them.
+    """The runs without a verdict on their speed, by the reason.
 
     A run that is an ERROR says so itself, in each of its tests.
 

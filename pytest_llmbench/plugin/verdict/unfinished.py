@@ -15,11 +15,11 @@ from pytest_llmbench.plugin.interruption import Interruption
 
 @dataclass(slots=True)
 class _Reported:
-    """How far the reports of a test got.
+    """Progress of the reports of a test.
 
     Attributes:
         told: the properties with its verdict, as soon as that is decided.
-        crash: how the process that ran it ended, if that is why there will be no other report.
+        crash: end of the process that ran it, if that prevents another report.
         over: whether the report of its teardown is there.
     """
 
@@ -46,7 +46,7 @@ class Unfinished:
 
 
 class Reports:
-    """What was reported of each test, and how the session ended.
+    """The reports of each test, and the end of the session.
 
     Attributes:
         interruption: the signal that ended it, if one did.
@@ -96,7 +96,7 @@ class Reports:
 
 
 def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of a test that nobody else gives a verdict."""
+    """The properties of a test that has no other verdict."""
     if test.told is not None:
         return dict(test.told)
     return {**facts, "verdict": str(Verdict.ERROR), "reason": test.why}

@@ -10,7 +10,7 @@ _SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class Malformed(Exception):  # noqa: N818 - it is a finding about data, no error of ours
-    """Bytes that are no message."""
+    """Bytes that are not a message."""
 
 
 class WireField(NamedTuple):

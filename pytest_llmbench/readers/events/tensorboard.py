@@ -149,13 +149,13 @@ def _of_tensor(tensor: list[WireField]) -> float | None:
 
 
 def whole(value: float | None) -> int | None:
-    """A count that was written as a float; None where it is none."""
+    """A count that was written as a float; None if it is not a number."""
     return int(value) if value is not None and value.is_integer() else None
 
 
 @dataclass(slots=True)
 class Collected:
-    """What event files say of each step, by tag.
+    """Values of event files for each step, by tag.
 
     Attributes:
         first: the number that the first step of a run has in the files.

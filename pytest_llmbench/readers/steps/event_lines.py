@@ -21,8 +21,8 @@ class EventLine:
 
     Attributes:
         number: 1-based.
-        event: what it says; None where it is not exactly one event.
-        why: why it is none.
+        event: its content; None where it is not exactly one event.
+        why: the reason if it is not readable.
     """
 
     number: int
@@ -44,7 +44,7 @@ def rank_logs(folder: Path) -> list[tuple[int, Path]]:
 
 
 def strange_files(folder: Path) -> list[str]:
-    """Names of what lies beside the logs of ranks and is none, such as the log of a rank that began again.
+    """Names of files next to the logs of ranks that are not logs, such as the log of a rank that began again.
 
     What is hidden is left out: file systems leave such files behind.
     """

@@ -72,6 +72,6 @@ def between(first: Edge | None, last: Edge | None) -> Energy:
 
 
 def fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
-    """Whether the counter went backwards from one sample to the next, as when the driver is loaded anew."""
+    """Whether the counter went backwards from one sample to the next, as when the driver is loaded again."""
     known = [each.energy_mj for each in (before, after) if each is not None and each.energy_mj is not None]
     return len(known) == 2 and known[1] < known[0]

@@ -40,7 +40,7 @@ class _Mean:
 
     @property
     def mean(self) -> float:
-        """Of all."""
+        """The same for all."""
         return self.total / self.count
 
 
@@ -51,7 +51,7 @@ class GpuWindow:
     end and not before.
 
     Attributes:
-        trouble: what the rank says came between; None so far.
+        trouble: the rank's own explanation of a gap; None so far.
     """
 
     def __init__(self, told: TelemetryEvent) -> None:

@@ -1,4 +1,4 @@
-"""What the steps of one rank come to, taken one after the other from its log."""
+"""Sums over the steps of one rank, taken one after the other from its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, at constant cost: the last line of rank 0's log and one small file per rank."""
+"""Progress of a run, at constant cost: the last line of rank 0's log and one small file per rank."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def last_step(folder: Path) -> Progress | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """What a rank says it is doing.
+    """The current phase of a rank, in its own words.
 
     Attributes:
         step: 1-based number, 0 before the first.

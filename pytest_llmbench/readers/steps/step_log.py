@@ -63,7 +63,7 @@ def read_steps(folder: Path) -> StepSeries:
 
 
 def _claims(info: RankInfo) -> Iterator[Claim]:
-    """What a rank counted that is the same on all ranks, as claims."""
+    """Counts of a rank that are the same on all ranks, as claims."""
     names: tuple[ClaimName, ...] = (
         "world_size", "tensor", "pipeline", "precision", "sequence_length", "micro_batch_size",
     )  # fmt: skip

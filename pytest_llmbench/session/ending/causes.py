@@ -45,12 +45,12 @@ _AFTERSHOCKS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a finished run left behind.
+    """The remains of a finished run.
 
     Attributes:
-        job: what was started for it.
+        job: the processes started for it.
         status: how Slurm says that it ended.
-        driver: what the driver of a command reported; None for ranks of our own, or when it never began.
+        driver: the report of the driver of a command; None for ranks of our own, or when it never began.
         ended_by_us: why the watch ended it, if it did.
         wall_s: from launch to end by our clock, seconds.
         origin: the same as Unix times, and the run's token.
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def cause(outcome: Outcome) -> Problem | None:
-    """What went wrong apart from what the log says."""
+    """Problems of a run apart from its log."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
     if outcome.driver is not None and outcome.driver.problem is not None:
@@ -95,7 +95,7 @@ def cause(outcome: Outcome) -> Problem | None:
 def _driver_problem(outcome: Outcome) -> Problem | None:
     """Say why the script of a command never began, or that it failed before it did all its work.
 
-    One that fails afterwards, while its ranks take leave of each other, has done it; its record has the exit code.
+    One that fails afterwards, during shutdown, has done it; its record has the exit code.
     """
     driver, output = outcome.driver, outcome.folder / "logs" / "output.log"
     if driver is None:
@@ -145,7 +145,7 @@ def done(series: StepSeries, driver: DriverReport | None, topology: Topology) ->
 
 
 def began(folder: Path) -> bool:
-    """Whether anything of a run ever started: a rank or a driver left a word, or somebody printed one."""
+    """Whether anything of a run ever started: a rank or a driver wrote, or printed, something."""
     if (folder / REPORT_FILE).exists():
         return True
     logs = (*folder.glob("steps/*"), *folder.glob("logs/rank-*.log"), *folder.glob("logs/*_log.out"))

@@ -20,7 +20,7 @@ from pytest_llmbench.session.ending.causes import Outcome, cause
 
 
 def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: Session) -> dict[str, Any]:
-    """What a run's record says of it whatever came of it."""
+    """Fields of a run's record that do not depend on its outcome."""
     return {
         "session": session.id,
         "key": run.key,
@@ -38,7 +38,7 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
 
 
 def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
-    """What a run's record says of its outcome: ranks, steps, versions, and metrics or the problem."""
+    """Fields of a run's record about its outcome: ranks, steps, versions, and metrics or the problem."""
     evidence = _evidence(outcome, settings)
     problem = cause(outcome) or first_problem(evidence)
     ranks, driver = outcome.series.ranks, outcome.driver
@@ -62,7 +62,7 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
 
 
 def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
-    """What a record says of a log: its steps, and its metrics, as a verdict's ground or as evidence alone."""
+    """Fields of a record about a log: its steps, and its metrics, for a verdict or as evidence alone."""
     measurement, series = _measurement(evidence, system), evidence.series
     metrics = measure(measurement, statistics_of(get_engine(evidence.recipe.engine)))
     # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
@@ -127,14 +127,14 @@ def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
 
 
 def _device(outcome: Outcome) -> str | None:
-    """What the ranks trained on."""
+    """Device of the ranks."""
     if outcome.driver:
         return outcome.driver.device
     return outcome.series.ranks[0].device if outcome.series.ranks else None
 
 
 def peak_of(recipe: Recipe, topology: Topology, system: System, device: str | None) -> tuple[float, float] | None:
-    """The lowest and highest published peak of a run's GPU, TFLOP/s; None on CPUs, and where nobody published it."""
+    """The lowest and highest published peak of a run's GPU, TFLOP/s; None on CPUs, and if no peak is published."""
     return published_tflops(device, recipe.precision, system.gpu) if topology.gpus and device else None
 
 

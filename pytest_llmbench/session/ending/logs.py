@@ -12,7 +12,7 @@ def log_to_read(logs: Path, rank: int = 0) -> Path:
     """The first file with something in it of what a rank, a command or its launcher printed, else their folder.
 
     Args:
-        logs: the folder of what the ranks of a run printed, beside which their step logs are.
+        logs: the folder of the output of the ranks of a run, next to which their step logs are.
         rank: whose words count.
     """
     patterns = (

@@ -1,8 +1,8 @@
 """Judging logs that were made elsewhere: the same readers, statistics, thresholds and reports, and no cluster.
 
 `--replay DIR` looks for `DIR/<recipe>/`, with the logs of one run or a folder for each of several, or for a session
-folder of ours (see `replay_session`). What logs cannot say of themselves is in a `replay.yaml` beside them, in the run
-record, or is what `--system` and `--nodes` say.
+folder of ours (see `replay_session`). Facts that logs do not contain are in a `replay.yaml` next to them, in the run
+record, or given by `--system` and `--nodes`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FACTS_FILE = "replay.yaml"
 
 
 class ReplayFacts(Strict):
-    """`replay.yaml`: what whoever hands logs in declares about their run.
+    """`replay.yaml`: declared facts about the run of replayed logs.
 
     Attributes:
         nodes, gpus_per_node: its shape; by default `--nodes` and the system's, else the recipe's.
@@ -98,7 +98,7 @@ def _runs_of(folder: Path, recipe: Recipe) -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What is in a folder, in order, without what is hidden."""
+    """Files of a folder, in order, without hidden ones."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 

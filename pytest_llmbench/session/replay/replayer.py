@@ -79,7 +79,7 @@ class Replayer(Keeper):
 
 
 def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:
-    """Say that there is nothing to judge, which is the likeliest mistake of whoever hands logs in."""
+    """Report that there is nothing to judge, the likeliest mistake in a replay."""
     if series.steps or series.totals or series.ranks or series.unread or series.failure:
         return None
     message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"

@@ -1,4 +1,4 @@
-"""What has to be there before a run: a recipe's list, with the names of a system's environment filled in."""
+"""Preparations of a run: a recipe's list, with the names of a system's environment filled in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODULE = re.compile(r"\bpytest_llmbench(?:\.\w+)+")
 
 
 def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
-    """What has to be there before a run, with every name of the environment filled in."""
+    """Preparations of a run, with every name of the environment filled in."""
     where, wanted = f"recipe {recipe.name}: prepare", (*_own_modules(recipe), *recipe.prepare)
     names = {**place.environment.names, "run": str(place.folder)}
     return tuple(
@@ -33,7 +33,7 @@ def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
 
 
 def _own_modules(recipe: Recipe) -> tuple[Preparation, ...]:
-    """What a recipe needs of this package in the framework's own environment: modules that its options name."""
+    """Modules of this package that a recipe needs in the framework's own environment: its options name them."""
     found: dict[str, None] = {}
 
     def note(text: str) -> str:

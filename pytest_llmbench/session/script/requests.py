@@ -1,4 +1,4 @@
-"""What is asked of the cluster for a session: the job that holds nodes, the job or the step of a run."""
+"""Requests to the cluster for a session: the job that holds nodes, the job or the step of a run."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def srun_command(
     """The srun command that starts `pytest_llmbench.workloads.<module> FOLDER` as a step of a held job.
 
     Args:
-        request: what is asked for.
-        module: what every task runs.
+        request: the requested nodes.
+        module: command of every task.
         folder: its argument.
         job_id: the job that holds the nodes.
         hosts: which of them.
@@ -124,7 +124,7 @@ def srun_command(
 
 
 def _task_command(interpreter: str, module: str, folder: str, setup: tuple[str, ...]) -> list[str]:
-    """What each task of a step runs: Python itself, or a shell that prepares for it first."""
+    """Command of each task of a step: Python itself, or a shell that prepares for it first."""
     argv = [*shlex.split(interpreter), "-u", "-m", f"pytest_llmbench.workloads.{module}", folder]
     return ["bash", "-c", "\n".join(["set -e", *setup, f"exec {shlex.join(argv)}"])] if setup else argv
 
@@ -157,7 +157,7 @@ def _runs_at_once(settings: Settings) -> int:
 
 
 def _common(settings: Settings, session: Session) -> dict[str, Any]:
-    """What every job of a session asks for: the system file's defaults, the user's options over them."""
+    """Request of every job of a session: the system file's defaults, the user's options over them."""
     system = settings.system
     defaults = {option: value for option in SLURM_DEFAULTS if (value := getattr(system, option)) is not None}
     return {

@@ -36,7 +36,7 @@ def write_script(script: Script, place: Place, topology: Topology, env: Mapping[
         place: where they run.
         topology: how many nodes and ranks.
         env: the system's environment variables, under the environment's own.
-        title: what the run is, for the first line.
+        title: name of the run, for the first line.
 
     Raises:
         ConfigError: ranks that only srun can start are to start without it.

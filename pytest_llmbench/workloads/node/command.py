@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_command(folder: str) -> None:
-    """Run a run's script, and report how it ended in `driver.json`. What it prints goes to `logs/output.log`.
+    """Run a run's script, and report how it ended in `driver.json`. Its output goes to `logs/output.log`.
 
-    Whatever the script started is ended with it. The process ends with status 75 when the run's owner goes away, and
-    with 128 and its number on a signal.
+    The whole process group of the script is ended with it. The process ends with status 75 when the run's owner goes
+    away, and with 128 and its number on a signal.
     """
     _Driver(Path(folder)).run()
 
@@ -86,7 +86,7 @@ class _Driver:
         write_model(self._folder / REPORT_FILE, report.model_copy(update={"ended": time.time(), "exit_code": code}))
 
     def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
-        """What the log begins with; None for a run that nobody named."""
+        """The first lines of the log; None for a run without a token."""
         if self._task.token is None:
             return None
         here = os.environ.get("SLURMD_NODENAME") if in_slurm(os.environ) else hosts[0]
@@ -120,7 +120,7 @@ class _Driver:
         return output
 
     def _environment(self, hosts: tuple[str, ...]) -> dict[str, str]:
-        """What the script finds in its environment beside what it sets itself."""
+        """Environment of the script, in addition to its own settings."""
         hostfile = self._folder / "hostfile"
         write_text(hostfile, "".join(f"{host} slots={self._task.ranks_per_node}\n" for host in hosts))
         make_folder(self._folder / "logs")
@@ -143,7 +143,7 @@ class _Driver:
 
 
 def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, Problem | None]:
-    """What the ranks will train on, and what is wrong with the nodes."""
+    """Device of the ranks, and faults of the nodes."""
     if len(hosts) != task.nodes:
         message = f"the run asks for {task.nodes} nodes and finds {len(hosts)}: {', '.join(hosts)}"
         return "unknown", Problem(kind="wrong_nodes", message=message)
@@ -152,7 +152,7 @@ def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) 
 
 
 def _free_port() -> int:
-    """A port that nobody listens on just now, for the ranks to meet at."""
+    """A port that is free just now, for the ranks to meet at."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What may be written down of an environment: never the value of a secret, under whatever name it turns up."""
+"""The parts of an environment that may be written down: never the value of a secret, under any name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_secret(name: str, declared: Collection[str]) -> bool:
 def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> frozenset[str]:
     """The values to keep: those of every declared secret, and long ones under the name of a secret.
 
-    Of one of several lines, such as a key file, each long line is a value.
+    For a value of several lines, such as a key file, each long line is a secret.
     """
     kept = set()
     for name, value in environ.items():

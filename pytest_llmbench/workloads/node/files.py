@@ -1,4 +1,4 @@
-"""What is wrong with files that have to be there. Python alone is needed, 3.8 or later.
+"""Faults of files that must exist. Python alone is needed, 3.8 or later.
 
 The source of this module is also run as a program by interpreters of other environments: see `prepared`.
 """

@@ -1,4 +1,4 @@
-"""What is installed for the interpreter that runs this, imported or not. Python alone is needed, 3.8 or later.
+"""Installed packages of the interpreter that runs this, imported or not. Python alone is needed, 3.8 or later.
 
 The source of this module is also run as a program by interpreters of other environments: see `provenance`.
 """
@@ -33,7 +33,7 @@ def installed() -> dict[str, str]:
 
 
 def _torch() -> dict[str, str]:
-    """What PyTorch says of itself in the one file that takes no time to read."""
+    """PyTorch's facts in the one file that takes no time to read."""
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a rank has at its disposal: its GPU, its CPU cores, the software it runs with."""
+"""Resources of a rank: its GPU, its CPU cores, the software it runs with."""
 
 from __future__ import annotations
 

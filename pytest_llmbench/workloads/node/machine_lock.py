@@ -1,7 +1,7 @@
 """Two sessions must not measure on one machine at once: every process that loads it holds a lock as long as it lives.
 
-A session that was killed leaves ranks behind for as long as its owner may be silent. Whoever measures beside them
-measures half a machine, so the lock belongs to the ranks and not to the session alone. It is a shared `flock`: the
+A session that was killed leaves ranks behind for as long as its owner may be silent. A measurement at the same time
+would get half a machine, so the lock belongs to the ranks and not to the session alone. It is a shared `flock`: the
 kernel gives it back when the last process that holds it has ended, however it ended.
 """
 

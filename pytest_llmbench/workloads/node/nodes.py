@@ -74,7 +74,7 @@ def _with_srun(folder: Path, env: dict[str, str]) -> dict[str, str]:
     """Put an `srun` first on PATH that stays on the run's own nodes.
 
     A framework's own launcher calls srun as if it had the whole job. The run may have a part of it, and this process
-    may be a step of it already, so its steps have to share the nodes (`--overlap`) and be told which.
+    may be a step of it already, so its steps have to share the nodes (`--overlap`) and name them.
     """
     srun = shutil.which("srun", path=env.get("PATH"))
     if srun is None:

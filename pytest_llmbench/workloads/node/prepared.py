@@ -45,7 +45,7 @@ def _secrets(task: CommandTask) -> Iterator[str]:
 
 
 def _missing(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
-    """What is wrong with one preparation; empty when nothing is. A check of files that are not there is not run."""
+    """Faults of one preparation; empty if there are none. A check of files that are not there is not run."""
     wrong = _wrong_files(item, task, env) or _failed_check(item, task, env)
     if not wrong:
         return ""

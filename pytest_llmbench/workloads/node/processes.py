@@ -22,7 +22,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What a program left.
+    """Exit status and output of a program.
 
     Attributes:
         code: its exit status; negative for a signal, None when it was ended for taking too long.
@@ -40,7 +40,7 @@ class ProgramResult:
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
-    """Run a program to its end, or to the end of its time. Whatever it started is ended with it.
+    """Run a program to its end, or to the end of its time. The whole process group is ended with it.
 
     Args:
         argv: the program and its arguments.
@@ -64,12 +64,12 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors
 def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program, without input and in a group of its own, which is ended when a `with` block is left.
 
-    Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before it is
-    known to whoever would end it, waits until it is.
+    Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before its owner
+        knows it, waits until then.
 
     Args:
         argv: the program and its arguments.
-        how: what else `subprocess.Popen` takes.
+        how: further arguments of `subprocess.Popen`.
     """
     here = threading.current_thread() is threading.main_thread()  # where handlers run
     if here:
@@ -94,7 +94,7 @@ def leave(code: int) -> None:
 
 
 class _Leaving:
-    """Whether the main thread may be left at this moment, and whether somebody wanted to."""
+    """Whether the main thread may be left at this moment, and whether a signal asked for it."""
 
     def __init__(self) -> None:
         self.waits = False

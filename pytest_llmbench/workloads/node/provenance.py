@@ -1,4 +1,4 @@
-"""What runs, in facts of plain text: versions, commits, digests and the environment variables that matter for speed."""
+"""Provenance, as facts of plain text: versions, commits, digests and the environment variables that matter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
 class Gathered(NamedTuple):
-    """What is known of a command's run before it starts: facts by name, and the values that none of them has in it."""
+    """Facts of a command's run before it starts, by name, and the secrets that none of them contains."""
 
     facts: dict[str, str]
     secrets: frozenset[str]
@@ -51,10 +51,9 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
         env: the environment variables that its script starts with.
 
     Returns:
-        Facts, each of one line, and the secrets of its environment. What is not there, or does not answer, is left
-        out; where the framework's
-        interpreter does not answer, `versions` says why. A variable `NAME` is the fact `env.NAME`. No fact has the
-        value of a secret in it.
+        Facts, each of one line, and the secrets of its environment. A missing source, or one that does not answer, is
+        left out; if the framework's interpreter does not answer, `versions` gives the reason. A variable `NAME` is the
+        fact `env.NAME`. No fact has the value of a secret in it.
     """
     outside = environment(task, env)
     versions, inside = _asked(task, env)
@@ -135,7 +134,7 @@ def _file(path: Path) -> str:
 
 
 def _words(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """What a program prints; None where it is missing, fails or does not end."""
+    """The output of a program; None where it is missing, fails or does not end."""
     if shutil.which(argv[0], path=env.get("PATH")) is None:
         return None
     answer = ask(argv, env, _COMMAND_S, errors=False)

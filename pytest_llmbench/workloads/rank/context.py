@@ -23,8 +23,8 @@ class Owner(Strict):
     Attributes:
         path: the file it keeps rewriting (see `deadman`).
         ttl_s: longest silence of a live owner, seconds.
-        machine_lock: what the run's processes hold while they live, where sessions share a machine without Slurm (see
-            `machine_lock`).
+        machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm
+            (see `machine_lock`).
     """
 
     path: Path
@@ -40,9 +40,9 @@ class Task(Strict):
         config: handed to it as `RankContext.config`.
         nodes: nodes the run must find itself on.
         ranks_per_node: ranks it must find on each.
-        device: what the ranks train on.
+        device: device of the ranks.
         env: environment variables of the system file, set before anything else is imported.
-        owner: who waits for the run; without one it runs to its end.
+        owner: owner of the run; without one it runs to its end.
         token: names the run among all runs: each rank writes it into its step log.
     """
 

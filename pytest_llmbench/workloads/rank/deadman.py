@@ -1,4 +1,4 @@
-"""A run ends with its owner: nodes are not kept busy by ranks that nobody waits for any more.
+"""A run ends with its owner: ranks without an owner do not keep nodes busy.
 
 The owner rewrites one file with a new counter every few seconds. Only a change of its content counts:
 file times come from another machine's clock, and skew between the two would look like silence or life.
@@ -22,8 +22,8 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
     """Block until the owner is silent or asks for the end; what a job that holds nodes runs.
 
     Args:
-        path: the file the owner keeps rewriting; a file `stop` beside it asks for the end. While the
-            file is missing or cannot be read, it counts as unchanged.
+        path: the file the owner keeps rewriting; a file `stop` next to it asks for the end. While the file is missing
+            or cannot be read, it counts as unchanged.
         ttl_s: longest silence of a live owner, in seconds of this machine's monotonic clock.
         poll_s: seconds between two looks.
         on_pause: called with its length in seconds after each time in which this process stood still.

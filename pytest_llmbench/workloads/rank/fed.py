@@ -1,4 +1,4 @@
-"""What a rank trains, counted from the tensors that its model is fed and from the model itself."""
+"""Counts of a rank's training, from the tensors that its model is fed and from the model itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Fed:
         Args:
             layers: of this rank's part of the model.
             parameters: the same, as `TrainingEvent` counts them.
-            dtypes: of its matrices; what autocast makes of them counts in their place.
+            dtypes: of its matrices; the types that autocast makes of them count instead.
             tensor: this rank among those that share matrices, and how many these are.
             pipeline: the same of those that share layers.
             copy: which copy of the model it has a part of.

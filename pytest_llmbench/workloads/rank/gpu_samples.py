@@ -1,7 +1,7 @@
-"""What a rank's GPU does while it trains, twice a second by NVML, in the rank's step log.
+"""Telemetry of a rank's GPU while it trains, twice a second by NVML, in the rank's step log.
 
-It calls no CUDA, and what goes wrong here is written down and ends no training. NVML numbers GPUs otherwise than
-CUDA, which `CUDA_VISIBLE_DEVICES` may number anew, so a GPU is known by its UUID.
+It calls no CUDA, and what goes wrong here is written down and ends no training. NVML and CUDA number GPUs differently,
+and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is known by its UUID.
 """
 
 from __future__ import annotations

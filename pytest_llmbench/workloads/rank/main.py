@@ -39,7 +39,7 @@ def run_rank(folder: str) -> None:
 
     Raises:
         LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
-        Exception: whatever the task raised; its first line is in the step log too.
+        Exception: any exception of the task; its first line is in the step log too.
     """
     task = read_task(Path(folder))
     os.environ.update(task.env)

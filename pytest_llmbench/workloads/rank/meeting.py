@@ -19,9 +19,9 @@ _LEFT = "left"
 class Meeting:
     """A place where some ranks wait for each other, as often as they like.
 
-    A rank that raises inside the `with` block leaves the meeting, and the others, told of it, do not wait for it.
-    On a shared file system they go on within a fraction of a second of each other, which is nothing beside seconds
-    of measurement.
+    A rank that raises inside the `with` block leaves the meeting, and the others, told of it, do not wait for it. On a
+    shared file system they go on within a fraction of a second of each other, which is short compared with seconds of
+    measurement.
     """
 
     def __init__(self, folder: Path, rank: int, ranks: Collection[int], timeout_s: float) -> None:
@@ -70,7 +70,7 @@ class Meeting:
 
 
 def _signed(place: Path) -> set[str]:
-    """Who was at a place, as the server knows it: opening the folder makes an NFS client ask again."""
+    """Ranks at a place, as the server knows it: opening the folder makes an NFS client ask again."""
     try:
         return set(os.listdir(place))  # noqa: PTH208 - names are all that counts
     except FileNotFoundError:

@@ -2,8 +2,8 @@
 
 `FOLDER/task.json` is a `context.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns plain
 data: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and ends well: what
-it found out is an answer, too. What a rank does just now is in `FOLDER/phase/rank-00000`, so that one that hangs can be
-named with its phase.
+it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one that hangs can
+be named with its phase.
 
 Nothing here imports torch: most probes look at files, and hundreds of nodes would each pay seconds for it.
 """
@@ -31,7 +31,7 @@ _LONGEST_ERROR = 2000
 
 
 class ProbeLog:
-    """What a rank of a probe says while it runs."""
+    """Log of a rank of a probe while it runs."""
 
     def __init__(self, context: RankContext) -> None:
         path = context.folder / "phase" / f"rank-{context.rank:05d}"

@@ -20,8 +20,8 @@ from pytest_llmbench.workloads.rank.store import open_store
 def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[torch.device]:
     """Join this rank with the others of its run for the time of a `with` block.
 
-    CPU ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and
-    gloo beside it would be one more network to configure between nodes.
+    CPU ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
+        would be one more network to configure between nodes.
 
     Args:
         context: this rank.

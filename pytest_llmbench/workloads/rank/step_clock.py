@@ -52,7 +52,7 @@ class StepClock:
         device: where it trains.
         samples: sequences that this rank counts in each step.
         tokens: the same in tokens.
-        fed: what counts them, in place of both.
+        fed: function that counts them, instead of both.
     """
 
     def __init__(

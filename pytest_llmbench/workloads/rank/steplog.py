@@ -1,4 +1,4 @@
-"""What a rank writes down: JSON lines for the judge, and one small file that says what it does just now.
+"""Step log of a rank: JSON lines for the judge, and one small file that says what it does just now.
 
 `FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
 one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
@@ -116,7 +116,7 @@ class StepLog:
 
         Args:
             seconds: since the end of the step before.
-            tokens: of this rank, counted from what it was fed.
+            tokens: counts of this rank, from the tensors it was fed.
             samples: the same in sequences.
             loss: mean over this rank's tokens, nat per token.
             grad_norm: L2 norm of the whole gradient before clipping.

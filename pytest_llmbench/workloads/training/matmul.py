@@ -1,4 +1,4 @@
-"""How fast a rank's device multiplies matrices: the ceiling that a training's rate is held against."""
+"""Measured rate of matrix products of a rank's device: the ceiling for a training's rate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
     because shared power, cooling and memory make a device alone faster than one among its neighbours.
 
     Args:
-        device: what to measure.
-        dtype: what the training multiplies in.
+        device: shapes to measure.
+        dtype: precision of the training.
         seconds: for how long, after the warm-up; by default 1 s on a GPU, 0.3 s on a CPU.
 
     Returns:
@@ -48,14 +48,14 @@ def rates(
     """Do the same work again and again, in blocks between two synchronisations of the device.
 
     Args:
-        work: what to do; it may return before the device is through.
+        work: the work; it may return before the device has finished.
         device: where it is done.
         seconds: for how long, after the warm-up; at least one block.
         start: called once, after the warm-up: it returns when the others are warm, too.
         block_s: how long one block takes, seconds.
 
     Yields:
-        How often a second the work was done, block by block. What the caller does in between is not in it.
+        How often a second the work was done, block by block. The caller's work in between is not included.
     """
     _block(work, device, products=2)
     times = max(1, round(block_s / (_block(work, device, products=2) / 2)))

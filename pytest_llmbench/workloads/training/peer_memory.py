@@ -1,7 +1,7 @@
 """Memory of the GPUs of one host that all of them read and write, for collectives by their copy engines.
 
-A matrix product has a block for each multiprocessor. Beside a kernel of NCCL, which holds some, it takes two rounds, so
-that what is sent beside it costs as much as if nothing were. Copy engines take none: only what is received is then
+A matrix product has a block for each multiprocessor. Next to a kernel of NCCL, which holds some, it takes two rounds,
+so that a transfer at the same time costs as much as without it. Copy engines take none: only what is received is then
 added up by a kernel, at the speed of memory.
 
 Ranks meet once in each collective, in their streams: what any did before in its stream is then seen by all.
@@ -46,7 +46,7 @@ class Symmetric:
     Args:
         size: elements, which divide by the ranks of the group.
         dtype: of the elements.
-        group: who shares; all of its ranks call this together.
+        group: group that shares; all of its ranks call this together.
 
     Raises:
         ConfigError: they do not reach one another's.

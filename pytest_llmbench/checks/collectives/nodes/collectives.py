@@ -32,7 +32,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class CollectivesPlan(Strict):
-    """What to measure.
+    """The sizes and counts of a measurement.
 
     Attributes:
         collectives: which, in this order.
@@ -143,7 +143,7 @@ class _Bench:
 
         They are queued without a look at any of them, and each works on the next part of the buffers, so that a small
         message is not found in a cache. On a GPU, where 20 small ones are over in a millisecond, that is done several
-        times, and the median counts: whatever else interrupts the host takes as long.
+        times, and the median counts: other interruptions of the host take as long.
         """
         calls = self._calls(operation, count, place)
         size = operation.elements(count) * self._dtype.itemsize

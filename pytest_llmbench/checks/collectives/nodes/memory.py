@@ -22,7 +22,7 @@ def free_bytes(context: RankContext, device: torch.device) -> int:
 
 
 def fitting(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
-    """The largest size of which two buffers fit, and what has to be said if that is not the largest of all.
+    """The largest size of which two buffers fit, and a note if that is not the largest of all.
 
     Raises:
         RunError: `no_memory`, when none fits.

@@ -24,7 +24,7 @@ _LONGEST = 100_000
 
 
 class NcclTestsCommand(Strict):
-    """What to run.
+    """The programs to run.
 
     Attributes:
         root: the folder of the programs, or the checkout that has them in `build`.
@@ -32,8 +32,8 @@ class NcclTestsCommand(Strict):
         args: arguments of every program.
         hosts: the nodes, this one first.
         gpus: of every node.
-        launcher: what starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and `{hosts}`
-            are filled in. Without one, one process drives all GPUs of this node.
+        launcher: command that starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and
+            `{hosts}` are filled in. Without one, one process drives all GPUs of this node.
         setup: shell lines before a program.
         env: its further environment variables.
         timeout_s: how long each program may take.

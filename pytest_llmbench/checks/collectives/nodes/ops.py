@@ -32,7 +32,7 @@ class Operation:
 
     Attributes:
         name: one of `core.curves.COLLECTIVES`.
-        rank, ranks: who this is, and of how many.
+        rank, ranks: this rank, and the number of ranks.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Operation:
         return count * self.ranks if self.name in IN_PARTS else count
 
     def views(self, send: torch.Tensor, recv: torch.Tensor, count: int, place: str) -> tuple[torch.Tensor, ...]:
-        """What this rank sends and where it receives: the beginnings of two flat buffers, or parts of the second."""
+        """The tensors that this rank sends and receives: the beginnings of two flat buffers, or parts of the second."""
         whole = self.elements(count)
         mine = slice(self.rank * count, (self.rank + 1) * count)
         if place == "in_place":
@@ -78,7 +78,7 @@ class Operation:
         )
 
     def prepare(self, send: torch.Tensor, recv: torch.Tensor) -> Call:
-        """What does it once. It may return before it is done, and gives what else has to be waited for."""
+        """The function that does it once. It may return before it is done, and gives what else has to be waited for."""
         group = dist.group.WORLD
         if self.name != "sendrecv":
             return partial(_CALLS[self.name], group, send, recv)

@@ -1,4 +1,4 @@
-"""What collectives are given to carry, and whether it arrived.
+"""Test data for collectives, and the check that it arrived.
 
 Every element is a small whole number that says which rank it is from, where it stood and in which round, so that a
 contribution that is missing, doubled, misplaced or of an earlier round makes a wrong value. No sum of them, in whatever

@@ -1,4 +1,4 @@
-"""What a node's devices can do: products, memory, the way to the host; all devices of the node at the same time."""
+"""Measurements of a node's devices, all at the same time: products, memory, the way to the host."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _uuid(device: torch.device) -> str | None:
 
 
 def _setting(context: RankContext) -> Mapping[str, str]:
-    """What two devices must have in common for their products to be the same bit by bit."""
+    """Properties that two devices must share for their products to be the same bit by bit."""
     setting = {"device": device_name(context), "torch": str(torch.__version__)}
     if context.device == "cpu":
         return setting | {"cpu": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}

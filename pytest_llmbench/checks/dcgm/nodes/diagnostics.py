@@ -1,4 +1,4 @@
-"""What a node's own diagnostic says: `dcgmi diag`, bare or in a container. Standard library and core alone."""
+"""The diagnostic of a node: `dcgmi diag`, bare or in a container. Standard library and core alone."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _inside(container: Container, names: Mapping[str, str], env: dict[str, str])
 
 
 def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
-    """A step on this node alone, beside the one that this process is in."""
+    """A step on this node alone, next to the step of this process."""
     if "SLURM_JOB_ID" not in env:
         raise RunError("no_slurm", "a pyxis container starts with srun, and this is no Slurm job: use docker or enroot")
     job, host = env["SLURM_JOB_ID"], host_name()

@@ -1,6 +1,6 @@
-"""What a node's driver and kernel say of its GPUs, as they say it. Standard library alone.
+"""Raw facts of a node's driver and kernel about its GPUs. Standard library alone.
 
-What nvidia-smi prints of eight GPUs is long, so it is left in a file of the step's folder and not in the answer.
+The output of nvidia-smi for eight GPUs is long, so it is in a file of the step's folder and not in the answer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def kernel_log() -> dict[str, Any]:
 
 
 def _output(argv: list[str]) -> dict[str, Any]:
-    """What a program printed.
+    """The output of a program.
 
     Returns:
         `command`; `code`, its exit status, None where there is none; `text`, what it printed; `error`, why it failed.

@@ -1,4 +1,4 @@
-"""What a node says of itself as a host, for all the checks that judge hosts. Standard library alone, and quick."""
+"""Facts of a node as a host, for all checks that judge hosts. Standard library alone, and quick."""
 
 from __future__ import annotations
 

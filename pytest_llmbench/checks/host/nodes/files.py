@@ -15,7 +15,7 @@ def text_of(path: Path) -> str | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder, by name; nothing where there is no such folder, or it cannot be read."""
+    """Names in a folder; empty if there is no such folder, or if it cannot be read."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
     except OSError:

@@ -1,4 +1,4 @@
-"""What kind of file system a folder lies on."""
+"""File system of a folder."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def library_version(cache: str, name: str) -> str | None:
 
 
 def container_runtime(runtime: str, root: Path) -> dict[str, Any]:
-    """What a container runtime says of itself: exit status, output, and the parts that GPUs need beside it."""
+    """Answer of a container runtime: exit status, output, and the parts that GPUs need."""
     argv = _RUNTIMES[runtime]
     folders = (root / "etc/cdi", root / "var/run/cdi")
     there = {
@@ -86,7 +86,7 @@ def container_runtime(runtime: str, root: Path) -> dict[str, Any]:
 
 
 def _said(*argv: str) -> str:
-    """What a program prints; nothing where it is not there, fails or takes too long."""
+    """The output of a program; empty if it is missing, fails or takes too long."""
     try:
         answer = ask(argv, os.environ, _COMMAND_S)
     except OSError:

@@ -30,7 +30,7 @@ def tuning(root: Path) -> dict[str, Any]:
 
 
 def iommu_options(cmdline: str) -> list[str]:
-    """The words about the IOMMU on the kernel's command line; what else is there may be nobody's business."""
+    """The words about the IOMMU on the kernel's command line; the others may be confidential."""
     return [word for word in cmdline.split() if "iommu" in word]
 
 

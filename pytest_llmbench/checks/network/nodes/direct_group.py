@@ -16,7 +16,7 @@ _PATTERN = 13
 
 
 class DirectGroup:
-    """A process group beside the default one, with a timeout of its own.
+    """A process group in addition to the default one, with its own timeout.
 
     GPU ranks speak NCCL and CPU ranks gloo, as in a training.
     """
@@ -26,7 +26,7 @@ class DirectGroup:
 
         Args:
             store: one that no other group uses.
-            ranks: who takes part.
+            ranks: members of the group.
             rank: this one.
             device: where its tensors are.
             timeout_s: how long to wait for the others, here and in every collective.

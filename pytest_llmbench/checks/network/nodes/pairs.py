@@ -1,8 +1,8 @@
 """Rounds of small groups of ranks, in one step: every group measures an all_reduce, all groups of a round at once.
 
 A step per pair would start every rank's process, and import PyTorch, once per round. Here a rank goes from group to
-group, each with a process group and a timeout of its own. A rank that dies or hangs costs the others one wait: whoever
-is missing when a round lines up is given up, and its groups are answered as such.
+group, each with a process group and a timeout of its own. A rank that dies or hangs costs the others one wait: a rank
+that is missing at the start of a round is given up, and its groups are answered as such.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairsPlan:
-    """What to measure.
+    """The rounds to measure.
 
     Attributes:
         rounds: groups of ranks, disjoint within each round.
@@ -59,8 +59,8 @@ class PairsPlan:
 def play(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     """Answer with this rank's games: `round` and `group` by number, and what became of it.
 
-    That is `seconds`, `busbw` (GB/s), `latency_s` and `wrong` (elements), or `missing` (ranks that did not come), or
-    `error`. `stopped` says why there are no more games; it is None when all were played.
+    A measurement is `seconds`, `busbw` (GB/s), `latency_s` and `wrong` (elements), or `missing` (ranks that did not
+    come), or `error`. `stopped` gives the reason for the end; it is None when all were measured.
 
     Raises:
         LLMBenchError: rank 0 does not show up, or there is no GPU for this rank.
@@ -85,8 +85,8 @@ class _Player:
     """One rank on its way through the rounds.
 
     Attributes:
-        games: what it measured so far.
-        phase: what it does now.
+        games: its measurements so far.
+        phase: its current phase.
         stopped: why it does not go on.
         failed_to_start: why it never played.
         broken: groups that failed.

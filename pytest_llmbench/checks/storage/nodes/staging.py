@@ -1,4 +1,4 @@
-"""What data a node sees: whether paths are there and readable, and what they hold. Standard library alone."""
+"""View of a node on data: existing and readable paths, and their content. Standard library alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Large files whose content is known: written past the page cache, and read again and compared.
 
-What streams do at once is timed from the first one's begin to the last one's end: the sum of what each spends in its
-own calls would leave out that others had the storage for themselves meanwhile.
+Parallel streams are timed from the begin of the first to the end of the last: a sum of the times in their calls would
+ignore that other streams had the storage for themselves meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stream:
 
     Attributes:
         path: where it is.
-        seed: what its content is made from: each file has its own, which does not compress.
+        seed: seed of its content: each file has its own, which does not compress.
         blocks: its size in blocks of 4 MiB.
         memory: a block of the content, aligned as direct input and output need it; made with the stream, which takes
             20 ms.
@@ -79,8 +79,8 @@ def read(stream: Stream) -> dict[str, Any]:
     """Read a file, and compare it with what was written.
 
     Returns:
-        When it `began` and `ended`, as of `write`, whether the reads were `direct`, and `wrong`: what differs, in
-        words; empty where nothing does.
+        When it `began` and `ended`, as of `write`, whether the reads were `direct`, and `wrong`: the differences, in
+            words; empty if there are none.
     """
     handle, direct = _open(stream.path, os.O_RDONLY)
     try:

@@ -31,7 +31,7 @@ def devices(root: Path) -> list[dict[str, Any]]:
 
     Returns:
         For each `bus`, its address; `driver`; `class`, such as `0x030200`; `numa`, -1 where the machine has no NUMA
-        nodes. The last two are None where sysfs does not say.
+        nodes. The last two are None if sysfs does not have them.
     """
     found = [
         {"bus": path.name, "driver": driver, "class": _read(path / "class"), "numa": _integer(path / "numa_node")}
@@ -43,7 +43,7 @@ def devices(root: Path) -> list[dict[str, Any]]:
 
 
 def cpu() -> dict[str, str]:
-    """What NCCL's file says of the processors: `arch`, and `vendor`, `familyid` and `modelid` where they are known."""
+    """Attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if they are known."""
     told = {"arch": platform.machine()}
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

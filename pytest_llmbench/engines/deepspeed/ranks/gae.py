@@ -1,4 +1,4 @@
-"""What proximal policy optimisation computes from probabilities, values and rewards, all [batch, tokens]."""
+"""The quantities of proximal policy optimisation from probabilities, values and rewards, all [batch, tokens]."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def advantages_and_returns(
 
     Args:
         rewards: paid when the token is chosen.
-        values: what the critic expected before it was.
-        discount: what the next token counts for this one.
-        gae_lambda: how far rewards reach back: 0 for one token, 1 for all.
+        values: the critic's earlier expectation.
+        discount: weight of the next token.
+        gae_lambda: weight of later rewards: 0 for one token, 1 for all.
     """
     advantages = torch.empty_like(rewards)
     last = torch.zeros_like(rewards[:, 0])

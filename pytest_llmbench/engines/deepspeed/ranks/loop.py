@@ -30,7 +30,7 @@ _kept: list[object] = []
 
 
 class DeepSpeedTraining(Protocol):
-    """What one of the three steps trains."""
+    """The training of one of the three steps."""
 
     @property
     def models(self) -> tuple[ZeroModel, ...]:
@@ -41,10 +41,10 @@ class DeepSpeedTraining(Protocol):
 
         Args:
             first: number of the sequence.
-            enter: to be told of each phase as it begins.
+            enter: called with each phase as it begins.
 
         Returns:
-            The mean loss of the micro batch, a scalar on the device: what is logged, and what must fall.
+            The mean loss of the micro batch, a scalar on the device: the loss to log, which must fall.
         """
 
     def remark(self) -> str:

@@ -1,4 +1,4 @@
-"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): small trained matrices beside large frozen ones."""
+"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): small trained matrices in addition to large frozen ones."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _INIT_STD = 0.02  # OPTConfig's own
 
 
 class Scorer(nn.Module):
-    """OPT's body with one number per token in place of the output layer: a reward model, or a critic."""
+    """OPT's body with one number per token instead of the output layer: a reward model, or a critic."""
 
     def __init__(self, config: OPTConfig) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` with DeepSpeed and log every step, as `workloads.torch.run` does.
 
     Raises:
-        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.
         RunError: the ranks do not find each other, or a rank has no GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")

@@ -24,7 +24,7 @@ DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What every model of a run is made from.
+    """Common ingredients of every model of a run.
 
     Attributes:
         rank_batch: sequences per step of this rank.
@@ -46,7 +46,7 @@ class Setup:
         return _STAGE[self.recipe.parallelism.sharding]
 
     def deepspeed(self) -> dict[str, Any]:
-        """What DeepSpeed calls its config."""
+        """DeepSpeed's configuration."""
         recipe = self.recipe
         config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": recipe.micro_batch_size,

@@ -1,8 +1,7 @@
 """Parts of a sequence, sent between tensor-parallel ranks of one host by their GPUs' copy engines: see `peer_memory`.
 
-What is multiplied with a sequence begins with the part that is there, and goes on with the others as they come. What is
-summed over ranks is sent part by part as the product has them. So what is sent hides behind products, of which it
-takes nothing.
+A product with a sequence begins with the local part, and continues with the others as they come. A sum over ranks is
+sent part by part as the product delivers them. So what is sent hides behind products, of which it takes nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +37,10 @@ class Product:
 
 
 class Copies:
-    """What a rank sends to the other ranks of its tensor-parallel group, and gets from them.
+    """Messages between a rank and the other ranks of its tensor-parallel group.
 
-    What one method began is waited for before the next meets the other ranks. All ranks call the same, in one order.
+    Transfers that one method began are waited for before the next meets the other ranks. All ranks call the same, in
+    one order.
 
     Args:
         group: the ranks.

@@ -25,7 +25,7 @@ class Model(GPTModel):  # type: ignore[misc]
     Args:
         counted: tokens of the vocabulary without the padding.
         fused: whether the cross entropy is ours.
-        shares: who shares the vocabulary.
+        shares: group that shares the vocabulary.
         built: all that GPTModel takes.
     """
 
@@ -76,7 +76,7 @@ def linear_cross_entropy(
         weight: this rank's rows of the embedding, [v, h].
         targets: [s, b], counted from this rank's first row; outside of its rows where they are another rank's.
         valid: how many of this rank's rows count; the others have probability 0.
-        shares: who shares the vocabulary.
+        shares: group that shares the vocabulary.
 
     Returns:
         fp32 of [s, b], nat, over the whole sequence and the same on all ranks.

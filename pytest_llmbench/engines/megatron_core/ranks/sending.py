@@ -1,4 +1,4 @@
-"""What tensor-parallel ranks send one another, and when: by NCCL, or by `copies`."""
+"""Messages between tensor-parallel ranks, and their times: by NCCL, or by `copies`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Split:
         ranks: how many there are.
         rank: which of them this is.
         sequence: whether each has its part of the sequence where there is no product.
-        accumulate: whether a weight's gradient is added to its `main_grad` in place of being returned.
-        copies: what sends the parts of a sequence; None for NCCL.
+        accumulate: whether a weight's gradient is added to its `main_grad` instead of being returned.
+        copies: sender of the parts of a sequence; None for NCCL.
     """
 
     group: dist.ProcessGroup
@@ -52,8 +52,8 @@ def gather(part: torch.Tensor, shares: Split, product: Product | None = None) ->
 
     Args:
         part: [s, b, h] of this rank.
-        shares: who has the others.
-        product: what is multiplied with it, at once.
+        shares: group of the ranks that have the others.
+        product: factor of the product, at once.
 
     Returns:
         What waits for it, and returns it: [the whole sequence, b, h].
@@ -72,7 +72,7 @@ def scatter(summand: torch.Tensor, shares: Split, product: Product | None = None
     Args:
         summand: [s, b, h] of the whole sequence.
         shares: whose summands there are.
-        product: what `summand` is, and is not yet.
+        product: a future of `summand`.
 
     Returns:
         What waits for the sum, and returns it: like `summand`, or this rank's part of it.

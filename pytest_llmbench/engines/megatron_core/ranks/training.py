@@ -1,4 +1,4 @@
-"""What the training loop of engine megatron_core needs: the model spread over the ranks, its optimizer, its data."""
+"""Parts of the training loop of engine megatron_core: the model spread over the ranks, its optimizer, its data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SEED = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegatronTraining:
-    """What every step needs.
+    """Inputs of every step.
 
     Attributes:
         positions: [micro batch, sequence], the same in every micro batch.

@@ -37,7 +37,7 @@ def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device
 
     Args:
         chunks: bare `GPTModel`s of this rank.
-        recipe: what they were built from.
+        recipe: their configuration.
         device: where matrices are drawn, whole and one at a time.
         seed: of the values.
     """
@@ -70,7 +70,7 @@ class _OneAtATime(decoder.Decoder):
         self._device, self._wanted, self._settle = device, wanted, settle
 
     def named_parameters(self, *args: Any, **named: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield all in order; of those nobody wants, a stand-in of one dimension, which costs nothing to fill."""
+        """Yield all in order; an unwanted one is a stand-in of one dimension, which costs nothing to fill."""
         for name, parameter in super().named_parameters(*args, **named):
             if name not in self._wanted:
                 yield name, nn.Parameter(torch.empty(0))

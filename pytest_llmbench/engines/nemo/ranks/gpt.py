@@ -142,7 +142,7 @@ def _forward(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 class _NoTokenizer:
-    """In the place of a tokenizer: the data are numbers already."""
+    """Replacement of a tokenizer: the data are numbers already."""
 
     eos_id, eod, bos_id, pad_id = 0, 0, 1, 2
 
@@ -152,7 +152,7 @@ class _NoTokenizer:
 
 
 class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo's classes are not known here
-    """NeMo's module for made-up data, with the recipe's sequences in place of random ones, which nothing can learn."""
+    """NeMo's module for made-up data, with the recipe's sequences instead of random ones, which no model can learn."""
 
     def __init__(self, recipe: Recipe, tokenizer: _NoTokenizer) -> None:
         super().__init__(

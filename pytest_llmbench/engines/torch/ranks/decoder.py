@@ -104,7 +104,7 @@ class Head(nn.Module):
     """Final norm, output projection with the token embedding, and cross entropy.
 
     Attributes:
-        step: what turns a part of the logits into losses and their gradient; may be replaced by what does it faster.
+        step: function that turns a part of the logits into losses and their gradient; may be replaced by a faster one.
     """
 
     def __init__(self, shape: ModelShape) -> None:

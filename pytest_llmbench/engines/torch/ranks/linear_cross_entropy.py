@@ -2,7 +2,7 @@
 
 The logits of all tokens are the largest thing a small model ever holds: 65,536 tokens and 51,200 ids are 6.7 GB in
 bf16, and more elements than 32 bits can number, which slows every kernel that walks over them. Here they exist for a
-part of the tokens only, and are turned into their own gradient at once, so that nobody has to come back to them.
+part of the tokens only, and are turned into their own gradient at once, so that no later step needs them.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _shard(model: Decoder, recipe: Recipe, options: TorchOptions, device: torch.
 
 
 def _units(model: Decoder) -> list[list[nn.Module]]:
-    """What is gathered and reduced together: blocks in a row, and what is outside of them.
+    """Parts that are gathered and reduced together: blocks in a row, and the parameters outside of them.
 
     FSDP's hooks take the host as long, for each unit, as a GPU takes for a small block's pass.
     """

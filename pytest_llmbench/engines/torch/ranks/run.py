@@ -35,7 +35,7 @@ def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` and log every step, as `StepClock` does.
 
     Raises:
-        ConfigError: the recipe is none, does not divide over the ranks, or its data cannot be used.
+        ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.
         RunError: the ranks do not find each other, or a rank has no GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
@@ -53,7 +53,7 @@ def train(context: RankContext, log: StepLog) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Training:
-    """What every step needs.
+    """Inputs of every step.
 
     Attributes:
         rank_batch: sequences per step of this rank.

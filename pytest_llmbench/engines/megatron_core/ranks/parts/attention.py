@@ -1,4 +1,4 @@
-"""Causal attention by PyTorch's fused kernels, in the place of Megatron-Core's `DotProductAttention`."""
+"""Causal attention by PyTorch's fused kernels, instead of Megatron-Core's `DotProductAttention`."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from pytest_llmbench.engines.megatron_core.ranks.sending import Split
 
 
 class WordEmbedding:
-    """What takes the place of the method `forward` of Megatron-Core's `VocabParallelEmbedding`.
+    """Replacement of the method `forward` of Megatron-Core's `VocabParallelEmbedding`.
 
     Args:
         table: the module, of which this rank has some rows.
-        shares: who has the others.
+        shares: group of the ranks that have the others.
         tied: whether this rank's output layer has the same weight, and tells autograd that there is a gradient.
     """
 

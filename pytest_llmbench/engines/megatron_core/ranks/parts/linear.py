@@ -107,7 +107,7 @@ def column_gradients(
 
 
 def _weight_gradient(grad: torch.Tensor, hidden: torch.Tensor, weight: Any, shares: Split) -> torch.Tensor:
-    """Of [rows, columns] and [rows, h], the gradient of [columns, h]; or what stands for one already added up."""
+    """The gradient of [columns, h] from [rows, columns] and [rows, h]; or a placeholder for one already added up."""
     if not shares.accumulate:
         return grad.t() @ hidden
     add_product(weight.main_grad, grad.t(), hidden)

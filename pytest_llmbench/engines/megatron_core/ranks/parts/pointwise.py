@@ -1,4 +1,4 @@
-"""What a layer and its loss do between matrix products, as pure functions that PyTorch compiles to few kernels each.
+"""A layer and its loss between matrix products, as pure functions that PyTorch compiles to few kernels each.
 
 With TORCHDYNAMO_DISABLE=1 in the environment when this is imported, they are the same operations one by one.
 """
@@ -56,7 +56,7 @@ def relu_gradient(grad: torch.Tensor, activated: torch.Tensor) -> tuple[torch.Te
 
 @torch.compile
 def softmax_statistics(logits: torch.Tensor, targets: torch.Tensor, valid: int) -> torch.Tensor:
-    """What a softmax needs to know of some of its columns.
+    """Statistics of some columns that a softmax needs.
 
     Args:
         logits: [rows, columns] in any precision.
