@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics as stats
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from pytest_llmbench.engines.problems import precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
-from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+from pytest_llmbench.readers.base import LogReader
+from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import last_step, last_words, log_files
 
 _LAUNCHER = "opt-baselines"
@@ -56,7 +57,7 @@ class Metaseq(External):
     name = "metaseq"
     proof = "the line `done training in ... seconds`"
     options = MetaseqOptions
-    needles = Needles(NEEDLES, metaseq_claims.NEEDLES)
+    reader = "metaseq"
     logs = (_TRAIN_LOG, _TRAIN_STDERR, *External.logs)
 
     def __init__(self) -> None:
@@ -117,17 +118,12 @@ class Metaseq(External):
             command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
 
-    def claims(self, text: str) -> Iterable[Said | Skipped]:
-        """Read what one line of its log says of the training."""
-        return metaseq_claims.said(text)
-
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line of its log."""
-        return parse(text)
-
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of the log that has steps."""
-        return next((found for path in log_files(folder, self.logs) if (found := last_step(path, self.parse))), None)
+        return next(
+            (found for path in log_files(folder, self.logs) if (found := last_step(path, self.log_reader().dialect()))),
+            None,
+        )
 
     def laggards(self, folder: Path) -> str:
         """Quote the last line of what the ranks printed."""
@@ -239,4 +235,7 @@ _STATISTICS: Mapping[str, Statistic] = {
     ),
 }
 
+READER = LogReader(
+    name="metaseq", dialect=lambda: parse, claims=metaseq_claims.said, needles=Needles(NEEDLES, metaseq_claims.NEEDLES)
+)
 ENGINE = Metaseq()
