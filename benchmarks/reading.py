@@ -91,7 +91,8 @@ def read(path: Path, name: str) -> tuple[int, bool]:
     engine = get_engine(name)
     if not isinstance(engine, External):
         raise SystemExit(f"engine {name} reads no framework's log")
-    series = read_log([path], engine.dialect(), engine.claims, engine.needles)
+    reader = engine.log_reader()
+    series = read_log([path], reader.dialect(), reader.claims, reader.needles)
     return len(series.steps), series.completed is not None
 
 

@@ -87,12 +87,13 @@ def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str
     campaign = Campaign(reader, 5)
     engine = get_engine("nemo_torchrun" if reader == "nemo" else reader)
     assert isinstance(engine, External)
-    at_once = replace(engine.needles, always=(*engine.needles.always, *FAILURES))
+    words = engine.log_reader()
+    at_once = replace(words.needles, always=(*words.needles.always, *FAILURES))
     for files in (campaign.mutant(number).files for number in range(MUTANTS)):
         paths = [tmp_path / name for name in sorted(files)]
         for path in paths:
             path.write_bytes(files[path.name])
-        said = [repr(read_log(paths, engine.dialect(), engine.claims, each)) for each in (engine.needles, at_once)]
+        said = [repr(read_log(paths, words.dialect(), words.claims, each)) for each in (words.needles, at_once)]
         assert said[0] == said[1]
 
 
