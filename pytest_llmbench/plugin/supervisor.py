@@ -234,7 +234,7 @@ class Supervisor:
             with self._interruption.bearing(1):
                 runner.stop(self._progress.note)
         except KeyboardInterrupt:
-            self._progress.note("not waited for what still ends: it is told to, and does within a minute")
+            self._progress.note("not waiting for the processes that still end; they end within a minute")
             tell_the_end(self._bench.session.folder, "the session ended")
 
     def take_signals(self, session: pytest.Session) -> None:

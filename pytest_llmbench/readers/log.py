@@ -274,7 +274,7 @@ class _Collected:
     def _take_world_size(self, size: WorldSize, line: Line) -> None:
         source = (line.file, line.source)
         if self._steps and source in self._sized:
-            self._restart(line, "the number of ranks is said again after the first step")
+            self._restart(line, "the number of ranks is printed again after the first step")
         self._sized.add(source)
         self._world_size = self._world_size or size.ranks
 

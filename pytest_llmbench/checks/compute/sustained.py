@@ -177,7 +177,7 @@ class _Judged:
         for gap in telemetry.gaps(self.samples, rates[-1][0] if rates else 0.0):
             yield f"{self.whose}: {gap}"
         if self.strange:
-            yield f"{self.whose}: {len(self.strange)} lines of telemetry are none, first {self.strange[0]!r}"
+            yield f"{self.whose}: {len(self.strange)} lines of telemetry could not be parsed, first {self.strange[0]!r}"
         if self.data["trouble"]:
             yield f"{self.whose}: {self.data['trouble']}"
         missing = [name for name in ("clock_min", "temperature_max", "power_mean") if name not in self.numbers]

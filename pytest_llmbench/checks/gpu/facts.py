@@ -113,7 +113,7 @@ _SLOWDOWNS = {
     "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply asks for it", "check power supplies and cables"),
     "sw_thermal_slowdown": (Severity.ISOLATE, "the GPU or its memory is near its highest temperature", _COOLING),
     "sw_power_cap": (Severity.MONITOR, "the power limit is reached", "see whether something runs on the GPU"),
-    "applications_clocks_setting": (Severity.MONITOR, "somebody set clocks", "nvidia-smi -rac; nvidia-smi -rgc"),
+    "applications_clocks_setting": (Severity.MONITOR, "clocks were set by hand", "nvidia-smi -rac; nvidia-smi -rgc"),
 }
 
 
@@ -152,6 +152,6 @@ class Processes(PerGpu):
                 )
         used = gpu.memory_used_mib
         if used is not None and used > options.memory_mib and not gpu.processes:
-            message = f"{used:g} MiB of its memory are in use, and no process is to be seen"
+            message = f"{used:g} MiB in use, but no process is visible"
             action = "look for a process of another container; if there is none, reset the GPU"
             yield fault(gpu, "memory_in_use", Severity.RESET, message, action)

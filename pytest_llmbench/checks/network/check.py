@@ -148,7 +148,7 @@ def _report(
 ) -> Report:
     notes = list(bounds.notes(statistic))
     if found.verdict.floor is None:
-        notes.append("two nodes and no reference: whether their pair is slow cannot be said, only that it works")
+        notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
     uneven = () if found.referenced else _uneven(found, statistic, tolerance)
     return Report(
         findings=(*findings_of(found), *bounds.missed(readings, found.device), *uneven),

@@ -96,7 +96,7 @@ def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
             continue
         found += [StagedPath(path=path) for path in paths if path.startswith("/")]
         # Such as the name of a model on a hub, or what a shell on the node would fill in.
-        notes += [f"{name}: {path} is no absolute path, and was not looked at" for path in paths if path[:1] != "/"]
+        notes += [f"{name}: {path} is not an absolute path, and was skipped" for path in paths if path[:1] != "/"]
     return found, tuple(notes)
 
 

@@ -161,7 +161,7 @@ def _installed(
         try:
             differs = list(read_topology(installed["text"]).differences(read_topology(file), ignoring=ignoring))
         except RunError as error:
-            why = f"is no topology file: {error}"
+            why = f"is not a topology file: {error}"
         else:
             if not differs:
                 return

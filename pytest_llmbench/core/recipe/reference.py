@@ -135,7 +135,7 @@ class Reference(Strict):
     def __contains__(self, measured: object) -> bool:
         """Whether a measured quantity meets every bound: `assert measured in reference`."""
         if not isinstance(measured, Quantity):
-            raise TypeError(f"{measured!r} is no Quantity")
+            raise TypeError(f"{measured!r} is not a Quantity")
         return self.missed_by(measured) is None
 
 

@@ -155,7 +155,7 @@ def _fields(text: str) -> Mapping[str, str]:
             raise Unreadable(f"{key} twice")
         behind = behind or not key
         if behind and not _whole(fields):
-            raise Unreadable(f"{part.strip()[:40]!r} is no field")
+            raise Unreadable(f"{part.strip()[:40]!r} is not a field")
         if not behind:
             fields[key] = value
     if not _whole(fields) and (rest.strip() or _CONSUMED in fields):

@@ -135,7 +135,7 @@ class Metaseq(External):
         """Yield what its other lines say against it."""
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
-            yield f"it was told to stop after {due:g} updates; the recipe says {recipe.steps}"
+            yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
         yield from agreement.steady(series.steps, topology)
         slack = _slack(topology)
         yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)

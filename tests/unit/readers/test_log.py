@@ -187,7 +187,7 @@ def test_a_second_run_that_goes_on_where_the_first_ended(read: Read) -> None:
     """Its steps do not tell, but it says again how many ranks it has."""
     series = read(parse, "ranks 2\nranks 2\nstep 1 1\nranks 2\nstep 2 5\n")
     assert series.restarted == (
-        "job.out:4: the number of ranks is said again after the first step: a second run in the same log"
+        "job.out:4: the number of ranks is printed again after the first step: a second run in the same log"
     )
     assert intervals(series) == [(1, 1)]
     assert read(parse, "step 1 1\nranks 2\n").restarted is None  # what rank 0 says may come late
