@@ -59,9 +59,10 @@ from pytest_llmbench.api import HostCheck, Probe, Report, deadline_of, one_per_h
 class Cores(HostCheck):
     name = "cores"
     summary = "CPUs that a rank may use"
+    entry = f"{__name__}:cores"
 
     def run(self, fleet, settings):
-        (answers,) = fleet.run([Probe(name="cores", entry=f"{__name__}:cores", deadline_s=deadline_of(self, settings))])
+        (answers,) = fleet.run([Probe(name="cores", entry=self.entry, deadline_s=deadline_of(self, settings))])
         facts, unjudged = one_per_host(answers)
         return Report(unjudged=unjudged, evidence={"cores": facts})
 

@@ -165,6 +165,9 @@ class Check(Protocol):
         options: the model of what a system's file may set.
         statistics: units of what it measures, by name.
         deadline_s: how long each of its steps may take.
+
+    A check of another package may have an `entry`, its function that nodes run: a session tries at its start whether
+    the nodes can import it.
     """
 
     name: str
