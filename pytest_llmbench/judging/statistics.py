@@ -272,7 +272,7 @@ STATISTICS: Mapping[str, Statistic] = {
 
 def _accept(_: str, thing: object) -> Statistic:
     if not isinstance(thing, Statistic):
-        raise ConfigError("it is no Statistic")
+        raise ConfigError("it is not a Statistic")
     return thing
 
 

@@ -1,4 +1,4 @@
-"""What reads the log of a framework, and how it is found by name."""
+"""The reader protocol: reading the log of a framework, and the look-up of readers by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LogReader:
 
 def _accept(name: str, thing: object) -> LogReader:
     if not isinstance(thing, LogReader):
-        raise ConfigError("it is no LogReader")
+        raise ConfigError("it is not a LogReader")
     reader: LogReader = named(LogReader)(name, thing)
     return reader
 
