@@ -43,6 +43,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/python tools/reference.py --check
 	$(VENV)/bin/python tools/prose.py README.md CONTRIBUTING.md docs pytest_llmbench
 
 docs: $(VENV)/.docs

@@ -17,8 +17,8 @@ class LogReader:
 
     Attributes:
         name: the name under which it is announced.
-        dialect: makes what reads the lines of one log, given in order and without what launchers put before them; it
-            raises `Unreadable` for a line that looks like a step and is none.
+        dialect: makes the reader of one log, which gets its lines in order and without a launcher's prefix; it raises
+            `Unreadable` for a line that looks like a step and cannot be parsed.
         claims: reads what one line says of the training itself.
         needles: of both: other lines may be left out. Without any, every line is read.
     """

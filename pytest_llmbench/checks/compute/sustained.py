@@ -42,10 +42,10 @@ class SustainedOptions(Strict):
     """Options of the check.
 
     Attributes:
-        minutes: how long the load lasts; by default 2 on GPUs, and a few seconds on CPUs and at scale smoke.
-        drop: allowed drop of the rate from the first third to the last, as a fraction; by default 0.05 on GPUs, and not
-            judged on CPUs and at scale smoke.
-        temperature_degc: a device that gets hotter is to be watched.
+        minutes: duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`.
+        drop: allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs
+            and at scale `smoke`.
+        temperature_degc: above it there is a hint.
     """
 
     minutes: PositiveFloat | None = None

@@ -20,9 +20,9 @@ class PcieOptions(Strict):
     """Requirements for the PCIe link of every GPU.
 
     Attributes:
-        width: lanes; as many as GPU and slot can have, where it is not given.
+        width: lanes; absent, as many as GPU and slot can have.
         gen: generation that GPU and slot must be able to have.
-        judge_idle_gen: whether the generation counts of a GPU that saves power, too.
+        judge_idle_gen: also judge the link generation of idle GPUs.
         replays: packets sent again since the driver was loaded, above which there is a hint.
     """
 
@@ -121,8 +121,8 @@ class ProcessesOptions(Strict):
     """Processes and memory that may be on a GPU before a run.
 
     Attributes:
-        allowed: ends of program names that may have the GPU open, such as `nvidia-cuda-mps-server`.
-        memory_mib: memory in use that no visible process explains, MiB. The driver itself takes less.
+        allowed: ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`.
+        memory_mib: MiB in use that no visible process explains.
     """
 
     allowed: tuple[str, ...] = ()

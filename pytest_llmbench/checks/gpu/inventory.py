@@ -25,8 +25,8 @@ class InventoryOptions(Strict):
     """Requirements for the GPUs of a node.
 
     Attributes:
-        persistence: whether the driver has to stay loaded while no process uses a GPU.
-        memory_tolerance: allowed shortfall of a GPU's memory from the system file, which counts in marketing GiB.
+        persistence: require that the driver stays loaded while no process uses a GPU.
+        memory_tolerance: allowed shortfall of a GPU's memory from the system file (fraction).
     """
 
     persistence: bool = True

@@ -26,9 +26,9 @@ class XidOptions(Strict):
     """Which codes this site does not mind.
 
     Attributes:
-        tolerated: Xids that are only reported.
-        tolerated_sxids: the same for SXids of NVSwitches.
-        whole_log: whether a log that no longer reaches back to the boot leaves a node unjudged.
+        tolerated: xids that are only hints here.
+        tolerated_sxids: SXids that are only hints here.
+        whole_log: make a node an ERROR if its log no longer reaches back to the boot.
     """
 
     tolerated: tuple[int, ...] = ()

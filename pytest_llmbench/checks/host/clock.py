@@ -27,7 +27,7 @@ class ClockOptions(Strict):
     """Allowed distance between clocks.
 
     Attributes:
-        skew_s: seconds between a node's clock and that of most.
+        skew_s: seconds that a clock may be away from that of most nodes.
     """
 
     skew_s: PositiveFloat = 1.0

@@ -20,9 +20,9 @@ class StagedPath(Strict):
     """A path that has to be there.
 
     Attributes:
-        path: a file, a folder, or a pattern.
-        count: how many files or folders the pattern must find at least.
-        min_bytes: the least size of each.
+        path: a list of paths that must exist, in addition to those of the environments of the system's file.
+        count: smallest number of files or folders that the pattern must find.
+        min_bytes: smallest size of each.
     """
 
     path: str
@@ -35,7 +35,7 @@ class DataStagingOptions(Strict):
 
     Attributes:
         paths: paths that must exist, in addition to those of the environments of the system's file.
-        most: how many files of each path are compared between nodes.
+        most: files of each path that are compared between nodes.
     """
 
     paths: tuple[StagedPath, ...] = ()

@@ -46,11 +46,10 @@ class MegatronLmOptions(Strict):
     """Options of this engine.
 
     Attributes:
-        script: under the environment's `{root}`, or `module:` and a module that runs it.
-        arguments: further arguments of `pretrain_gpt.py`, over those the recipe's own fields give: `true` is a bare
-            flag, `false` takes one away. Text may speak of `{root}`, `{data}`, `{run}`.
-        launcher_args: passed to torchrun.
-        notes: where this does otherwise than its source, and why.
+        script: program of every rank.
+        arguments: further arguments of the script.
+        launcher_args: arguments of torchrun.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     script: str = "pretrain_gpt.py"

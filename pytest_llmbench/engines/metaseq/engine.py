@@ -38,11 +38,9 @@ class MetaseqOptions(Strict):
 
     Attributes:
         model_size: passed to the launcher, which knows the shape, the batch and the model parallel size for it.
-        program: the launcher `opt-baselines`; or `module:` and a module that is metaseq's training program, which
-            torchrun then starts on every rank with what the recipe's own fields say.
-        arguments: further arguments of the program, over those: `true` is a bare flag, `false` takes one away. Text
-            may speak of `{root}`, `{run}` and the environment's other names.
-        notes: where this does otherwise than its source, and why.
+        program: the launcher; or metaseq's training program, which gets what the recipe's own keys say.
+        arguments: further arguments of the program.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     model_size: str
