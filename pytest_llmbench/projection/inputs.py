@@ -23,7 +23,7 @@ from pytest_llmbench.projection.model import Band
 from pytest_llmbench.projection.recipes import layout_of
 from pytest_llmbench.projection.slices import Hardware, LayerCost, one_slice, two_slices
 
-# Of one run nothing says how another would differ; two runs on one machine agreed within this (docs/measurements.md).
+# Of one run nothing says how another would differ; two runs on one machine agreed within this (docs/measurements).
 SPREAD = 0.014
 _Finite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
