@@ -21,9 +21,11 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-# A real training, as small as it can be and still learn: a second or two once PyTorch is imported.
+from pytest_llmbench.engines.base import ENGINES
+
+# A real training, as small as it can be and still learn, by an engine of another package that needs no PyTorch.
 TINY: Mapping[str, Any] = {
-    "engine": "torch",
+    "engine": "unigram",
     "nodes": 1,
     "gpus_per_node": 0,
     "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128, "dropout": 0.0},
@@ -47,6 +49,12 @@ TINY: Mapping[str, Any] = {
         }
     ],
 }
+
+# The same by PyTorch, for what only an engine of ours shows: seconds of CPU time a rank.
+TORCH: Mapping[str, Any] = {"engine": "torch"}
+
+# Packages of others that every user has installed.
+INSTALLED = Path(__file__).parent / "installed"
 
 # More ranks than cores: threads that wait by spinning take the cores from those they wait for, and a training of
 # seconds takes minutes. Read when PyTorch is imported, here and in all that the tests start.
@@ -183,7 +191,8 @@ class UserFolder:
         """The environment of pytest: nothing of the test session that runs us, nor of a CI."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(NOT_THE_USERS)}
         # A lock of its own, so that two tests of this suite may measure at once.
-        return {**clean, "TMPDIR": str(self.path), "PYTHONWARNINGS": "", **self.env}
+        path = ":".join([str(INSTALLED), *filter(None, [self.env.get("PYTHONPATH")])])
+        return {**clean, "TMPDIR": str(self.path), "PYTHONWARNINGS": "", **self.env, "PYTHONPATH": path}
 
     @property
     def session(self) -> Path | None:
@@ -204,7 +213,16 @@ class UserFolder:
 
 
 @pytest.fixture
-def user(pytester: pytest.Pytester) -> Iterator[UserFolder]:
+def unigram(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have this process know the engine of `TINY` as the users' do."""
+    monkeypatch.syspath_prepend(str(INSTALLED))
+    vars(ENGINES).pop("_installed", None)  # it may have looked already
+    yield
+    vars(ENGINES).pop("_installed", None)
+
+
+@pytest.fixture
+def user(pytester: pytest.Pytester, unigram: None) -> Iterator[UserFolder]:
     """An empty user's folder whose own recipes are the only ones of interest."""
     (pytester.path / "recipes").mkdir()
     (pytester.path / "pytest.ini").write_text(
@@ -224,7 +242,8 @@ def trained_in(folder: Path, *args: str) -> Path:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "tiny", *args],
-        cwd=folder, env={**clean, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False, timeout=600,
+        cwd=folder, env={**clean, "TMPDIR": str(folder), "PYTHONPATH": str(INSTALLED)},
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return folder

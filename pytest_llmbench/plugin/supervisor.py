@@ -42,7 +42,6 @@ class Supervisor:
         self, config: pytest.Config, bench: Bench, progress: LiveLine, reports: Reports, requirements: Requirements
     ) -> None:
         self.runner: Runner | Replayer | None = None
-        self._never_began: Runner | Replayer | None = None
         self._config = config
         self._bench = bench
         self._progress = progress
@@ -76,8 +75,8 @@ class Supervisor:
             with self._interruption.bearing(0 if self._bench.settings.cluster == "debug" else 1):
                 runner.start(self._bench.planned)
         except Exception as error:
-            # There is no record to add to. It is stopped with the session: whoever waits is told why before.
-            self.runner, self._never_began = None, runner
+            self.runner = None  # it never began: there is no record to add to
+            runner.stop()
             if isinstance(error, OSError):
                 raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
             raise
@@ -227,14 +226,13 @@ class Supervisor:
 
     def _stop(self) -> None:
         """End all runs. A second signal means that the user does not want to wait: the processes end by themselves."""
-        runner = self.runner or self._never_began
-        if runner is None:
+        if self.runner is None:
             return
         try:
             with self._interruption.bearing(1):
-                runner.stop(self._progress.note)
+                self.runner.stop(self._progress.note)
         except KeyboardInterrupt:
-            self._progress.note("not waiting for the processes that still end; they end within a minute")
+            self._progress.note("not waited for what still ends: it is told to, and does within a minute")
             tell_the_end(self._bench.session.folder, "the session ended")
 
     def take_signals(self, session: pytest.Session) -> None:

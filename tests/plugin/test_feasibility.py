@@ -9,7 +9,7 @@ import yaml
 
 from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.judging.flops import flops_per_token
-from tests.conftest import TEST_REFERENCES, TINY, UserFolder, read_junit
+from tests.conftest import TEST_REFERENCES, TINY, TORCH, UserFolder, read_junit
 
 TWO_TESTS = f"{TEST_REFERENCES}\n\ndef test_again(run, reference):\n    raise SystemExit\n"
 PLAIN = "def test_plain():\n    pass\n"
@@ -99,7 +99,7 @@ def test_another_machine_smoke_and_cpus_have_no_finding(user: UserFolder) -> Non
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_other_tests_go_on_where_that_is_asked_for(user: UserFolder, toy: tuple[str, ...], distribution: str) -> None:
     """Each test of the threshold is one error, whatever the number of workers; with xdist others always go on."""
-    user.recipe(references=asks(2000))
+    user.recipe(**TORCH, references=asks(2000))
     user.test(TWO_TESTS)
     user.test(PLAIN, "test_plain.py")
     options = ["-k", "tiny or plain", distribution, "--continue-on-collection-errors", "--junitxml", "j.xml"]
@@ -117,8 +117,8 @@ def test_other_tests_go_on_where_that_is_asked_for(user: UserFolder, toy: tuple[
 
 def test_what_is_deselected_is_not_held_against_anybody(user: UserFolder, toy: tuple[str, ...]) -> None:
     """By -k, or by a conftest that comes as late as it can."""
-    user.recipe("possible", references=asks(100))
-    user.recipe("impossible", references=asks(2000))
+    user.recipe("possible", **TORCH, references=asks(100))
+    user.recipe("impossible", **TORCH, references=asks(2000))
     user.test()
     chosen = user.run(*toy, "-k", "tiny-fast or possible-fast and not impossible", "--collect-only")
     assert chosen.returncode == 0, chosen.text
@@ -136,7 +136,7 @@ def test_what_is_deselected_is_not_held_against_anybody(user: UserFolder, toy: t
 
 def test_whoever_wants_warnings_to_be_errors_gets_one(user: UserFolder, toy: tuple[str, ...]) -> None:
     """`-W error` on the command line is obeyed, as an error of collection and no crash."""
-    user.recipe(references=asks(900))
+    user.recipe(**TORCH, references=asks(900))
     user.test()
     options = ["-k", "tiny", "--collect-only"]
     assert user.run(*toy, *options).returncode == 0
@@ -148,7 +148,7 @@ def test_whoever_wants_warnings_to_be_errors_gets_one(user: UserFolder, toy: tup
 
 def test_workers_warn_once(user: UserFolder, toy: tuple[str, ...]) -> None:
     """Both collect the test; the run itself cannot be tried here, for a reason that needs no GPU."""
-    user.recipe(references=asks(900), micro_batch_size=3)
+    user.recipe(**TORCH, references=asks(900), micro_batch_size=3)
     user.test()
     result = user.run(*toy, "-k", "tiny", "-n2")
     assert result.text.count("FeasibilityWarning: tiny-fast: >= 900 words/s needs") == 1

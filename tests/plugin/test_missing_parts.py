@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster.system import gpus_here
-from tests.conftest import Result, UserFolder
+from tests.conftest import TORCH, Result, UserFolder
 from tests.standin import MegatronLM
 
 FAST = """
@@ -56,7 +56,7 @@ def test_a_gpu_that_only_the_ranks_lack(user: UserFolder) -> None:
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\nprintf 'NVIDIA H100\\nNVIDIA H100\\n'\n")
     smi.chmod(0o755)
-    user.recipe()
+    user.recipe(**TORCH)
     user.test()
     user.env = {"PATH": f"{smi.parent}:/usr/bin:/bin"}
     result = user.run("--cluster", "local", "--gpus-per-node", "2", "-k", "tiny", "-n0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import UserFolder
+from tests.conftest import TORCH, UserFolder
 
 NO_TORCH = """
 import importlib.util
@@ -27,7 +27,7 @@ def test_without_torch_the_engine_says_how_to_get_it(user: UserFolder, distribut
     """The package installs without an engine; a run that needs one is an error with the pip command."""
     (user.path / "sitecustomize.py").write_text(NO_TORCH)
     user.env["PYTHONPATH"] = str(user.path)
-    user.recipe()
+    user.recipe(**TORCH)
     user.test()
     result = user.run("--cluster", "local", distribution, "-k", "tiny")
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
@@ -43,7 +43,7 @@ def test_impossible_shapes_are_errors_of_their_tests_only(user: UserFolder) -> N
     """A batch that does not divide, and bf16 without a GPU, are said with what would do; others still run."""
     user.recipe()
     user.recipe("odd", global_batch_size=6)
-    user.recipe("half", precision="bf16")
+    user.recipe("half", **TORCH, precision="bf16")
     user.test()
     result = user.run("--cluster", "local", "-n0", "-k", "tiny or odd or half")
     cases = result.cases

@@ -215,7 +215,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     user.recipe("b_half", steps=100_000)
     user.recipe("c_none")
     user.test()
-    args = ("-k", "a_whole or b_half or c_none", "--max-runs", "1")
+    args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "--max-runs", "1")
     process = user.start(*args)
     killed = user.wait_for(lambda session: session if steps_logged(session, "b_half") > 1 else None)
     process.kill()
@@ -240,7 +240,7 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
     """Without the list of its runs, a run that left nothing would be missing unnoticed."""
     user.recipe()
     user.test()
-    first = user.run("-k", "tiny")
+    first = user.run("--cluster", "local", "-k", "tiny")
     plan = first.session / "session.json"
     if damage == "gone":
         plan.unlink()
@@ -292,7 +292,7 @@ def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"))
     assert set(verdicts(result).values()) == {"ERROR"}
     assert "(no_evidence_of_completion)" in result.text
-    assert "its log gives time_for_20m_tokens_all_lines 587.1 s, which is not a verdict" in result.text
+    assert "its log gives time_for_20m_tokens_all_lines 587.1 s, which is no verdict" in result.text
     record = result.record("nlp175b")
     assert record["metrics"] == {}
     assert record["unjudged"]["time_for_20m_tokens_all_lines"]["value"] == pytest.approx(587.14, abs=0.005)

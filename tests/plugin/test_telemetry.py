@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pytest_llmbench.core.wire.step_events import Event
-from tests.conftest import TINY, Result, UserFolder
+from tests.conftest import TINY, TORCH, Result, UserFolder
 from tests.gpu_logs import DEVICE, POWER_W, samples, told, write_rank
 
 STEPS = 30
@@ -29,7 +29,7 @@ Judge = Callable[..., Result]
 @pytest.fixture
 def judge(user: UserFolder) -> Judge:
     """Judge a run by what is known of the GPUs of its two ranks, in this process."""
-    user.recipe(steps=STEPS, gpus_per_node=2, warm_up={"steps": 5}, references=REFERENCES)
+    user.recipe(**TORCH, steps=STEPS, gpus_per_node=2, warm_up={"steps": 5}, references=REFERENCES)
     user.test()
     folder = user.path / "logs" / "tiny"
     folder.mkdir(parents=True)

@@ -170,7 +170,7 @@ def test_nothing_is_left_behind(
 
 def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: type[Queue]) -> None:
     """`-x` stops the session, and the runs that nobody waits for any more are cancelled."""
-    user.recipe("bad", optimizer={"learning_rate": 1.0e30, "warmup_steps": 0})
+    user.recipe("bad", optimizer={"learning_rate": 1.0e39, "warmup_steps": 0})
     user.recipe("endless", **ENDLESS)
     user.test()
     result = user.run("--cluster", "slurm", "--nodes", "2", "--nodes-per-run", "1", "-x", "-k", "bad or endless")

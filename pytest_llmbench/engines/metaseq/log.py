@@ -40,9 +40,10 @@ _STOP = re.compile(r"\| Stopping training due to num_updates: \d+ >= max_update:
 _DONE = re.compile(r"\| done training in (\d+(?:\.\d+)?) seconds", re.ASCII)
 
 
-# A line that holds none of these says nothing but why the run failed.
+# A line that holds none of these says nothing.
 NEEDLES = (
     b"train_inner", b"training on ", b"log_interval", b"gradient overflow", b"Stopping training", b"done training",
+    *words.NEEDLES,
 )  # fmt: skip
 
 

@@ -24,12 +24,13 @@ class NemoTorchrunOptions(Strict):
     """Options of this engine.
 
     Attributes:
-        program: NeMo 1's script; or a program of NeMo 2, which is given `--folder` for its results and the recipe as
-            JSON.
+        program: NeMo 1's pretraining script; or `module:` and a module of NeMo 2, which is given `--folder` for its
+            results and `--recipe`, all of the recipe in JSON (`pytest_llmbench.engines.nemo.ranks.gpt` is one).
         config: the launcher's configuration file of the model; null for a program of NeMo 2.
-        arguments: overrides of that configuration; null takes one away.
+        arguments: overrides of that configuration, over those the recipe's own fields give; null takes one away.
+            Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
         launcher_args: passed to torchrun.
-        notes: deviations from the source, with the reasons: the head of the script.
+        notes: where this does otherwise than its source, and why.
     """
 
     program: str = "{root}/examples/nlp/language_modeling/megatron_gpt_pretraining.py"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,17 +72,13 @@ def gpu_identity(context: RankContext) -> str | None:
 def versions() -> dict[str, str]:
     """Versions by software, of what is installed and what this machine runs."""
     found = {**of_node(), **installed()}
-    if find_spec("torch") is not None:
-        import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
-
-        found["torch"] = str(torch.__version__)
-        if torch.version.cuda is not None:
-            found["cuda"] = torch.version.cuda
-            nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-            found["nccl"] = ".".join(map(str, nccl))
-            cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-            if cudnn is not None:
-                found["cudnn"] = _cudnn(cudnn)
+    torch = sys.modules.get("torch")  # a rank of a GPU has it by now; no other pays for the seconds of its import
+    if torch is not None and torch.version.cuda is not None:
+        nccl = torch.cuda.nccl.version()
+        found["nccl"] = ".".join(map(str, nccl))
+        cudnn = torch.backends.cudnn.version()
+        if cudnn is not None:
+            found["cudnn"] = _cudnn(cudnn)
     return found
 
 

@@ -72,7 +72,7 @@ def test_a_rank_names_its_software() -> None:
     """What it runs with and what the machine runs, without a framework being imported for it."""
     code = (
         "import json, sys; from pytest_llmbench.workloads.node.machine import versions; found = versions();"
-        "frameworks = {'megatron', 'deepspeed', 'transformers'};"
+        "frameworks = {'torch', 'megatron', 'deepspeed', 'transformers'};"
         "print(json.dumps([found, [*frameworks & {*sys.modules}]]))"
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -83,6 +83,18 @@ def test_a_rank_names_its_software() -> None:
     there = {name for name in ("megatron-core", "deepspeed", "transformers") if name in found}
     assert {name: found[name] for name in there} == {name: version(name) for name in there}
     assert there == {name for name in ("megatron-core", "deepspeed", "transformers") if is_installed(name)}
+
+
+def test_a_rank_of_a_gpu_names_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has imported PyTorch, whose CUDA build says which NCCL and cuDNN it brought."""
+    nccl, cudnn = SimpleNamespace(version=lambda: (2, 27, 5)), SimpleNamespace(version=lambda: 91002)
+    of_cuda = SimpleNamespace(
+        version=SimpleNamespace(cuda="12.8"), cuda=SimpleNamespace(nccl=nccl), backends=SimpleNamespace(cudnn=cudnn)
+    )
+    monkeypatch.setitem(sys.modules, "torch", of_cuda)
+    monkeypatch.setattr(machine, "installed", dict)
+    found = machine.versions()
+    assert (found["nccl"], found["cudnn"]) == ("2.27.5", "9.10.2")
 
 
 @pytest.mark.parametrize(("number", "name"), [(8902, "8.9.2"), (90100, "9.1.0"), (91900, "9.19.0")])

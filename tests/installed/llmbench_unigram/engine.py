@@ -1,0 +1,44 @@
+"""The engine: what a recipe may ask of it, and what its ranks are to show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from llmbench_unigram.options import INITIAL_STD, Options
+from pytest_llmbench.core.recipe.expected import Expected
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.engines.in_process import InProcess
+from pytest_llmbench.engines.problems import batch_problem
+from pytest_llmbench.judging.language_losses import expected_of
+
+
+class Unigram(InProcess):
+    """See `pytest_llmbench.engines.base.Engine`."""
+
+    name = "unigram"
+    entry = "llmbench_unigram.training:train"
+    packages = {}  # noqa: RUF012 - nobody writes to it
+    extra = ""
+    options = Options
+
+    def uncounted(self, recipe: Recipe) -> str:  # noqa: ARG002 - whatever it is
+        """Say that there are no matrices."""
+        return "a table of logits is trained, not the decoder of the recipe"
+
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected:
+        """Say what its ranks are to show of this training."""
+        due = expected_of(recipe, topology, parameters=recipe.model.vocab_size, initial_std=0.0)
+        uniform = math.log(recipe.model.vocab_size)
+        return replace(due, layers=0, first_loss=(uniform - INITIAL_STD, uniform + INITIAL_STD))
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        """Yield every reason why this recipe cannot run on this topology."""
+        yield from batch_problem(recipe, topology)
+        if recipe.precision != "fp32" or topology.gpus:
+            yield f"recipe {recipe.name}: engine unigram trains in fp32 on CPUs"
+
+
+ENGINE = Unigram()

@@ -1,0 +1,20 @@
+"""A recipe's `options` for engine unigram."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeFloat
+
+from pytest_llmbench.core.schema import Strict
+
+# Of the logits that a training begins with.
+INITIAL_STD = 0.01
+
+
+class Options(Strict):
+    """What only engine unigram knows of a recipe.
+
+    Attributes:
+        step_s: how long a rank sleeps in each step: a training that is to go on leaves the machine to others.
+    """
+
+    step_s: NonNegativeFloat = 0.005

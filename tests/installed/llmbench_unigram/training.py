@@ -1,0 +1,199 @@
+"""What each rank does: a table of logits, trained with Adam on tokens that are drawn by Zipf's law."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import random
+import resource
+import time
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Self
+
+from llmbench_unigram.options import INITIAL_STD, Options
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.core.wire.step_events import TrainingEvent
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+
+_LOOK_S = 0.002
+_SEED = 1
+
+
+def train(context: RankContext, log: StepLog) -> None:
+    """Train the recipe that is `context.config`, and log every step."""
+    recipe = validate(Recipe, context.config, "recipe")
+    with Meeting(context) as meeting:
+        _train(recipe, context, log, meeting)
+        meeting.sum({})  # no rank ends before all have done their work
+
+
+def _train(recipe: Recipe, context: RankContext, log: StepLog, meeting: Meeting) -> None:
+    options = validate(Options, recipe.options, f"recipe {recipe.name}: options")
+    table, tokens = Table(recipe), Zipf(recipe)
+    own = recipe.samples_per_step // context.world_size
+    meeting.sum({})
+    began, ended_at = time.perf_counter(), time.time()
+    for step in range(1, recipe.steps + 1):
+        log.phase(step, "data")
+        first = (step - 1) * recipe.samples_per_step + context.rank * own
+        fed = [tokens.batch(number) for number in range(first, first + own, recipe.micro_batch_size)]
+        log.phase(step, "forward", len(fed))
+        counts = Counter(token for batch in fed for sequence in batch for token in sequence)
+        loss = table.loss(counts)
+        time.sleep(options.step_s)
+        log.phase(step, "backward", len(fed))
+        everywhere = meeting.sum(counts)
+        log.phase(step, "optimizer")
+        norm = table.learn(everywhere, learning_rate(recipe.optimizer, step, recipe.steps))
+        began, before = time.perf_counter(), began
+        ended_at += began - before
+        log.step(
+            seconds=began - before,
+            ended=ended_at,
+            tokens=counts.total(),
+            samples=sum(map(len, fed)),
+            loss=loss,
+            grad_norm=norm,
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+    log.training(
+        TrainingEvent(
+            world_size=meeting.size,
+            tensor=1,
+            pipeline=1,
+            tensor_rank=0,
+            pipeline_rank=0,
+            copy_rank=context.rank,
+            layers=0,
+            parameters=len(table.logits),
+            precision="fp32",
+            sequence_length=len(fed[0][0]),
+            micro_batch_size=len(fed[0]),
+        )
+    )
+
+
+class Table:
+    """The model: a logit a token, in fp32, and what Adam remembers of each."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        chance = random.Random(_SEED)
+        self.logits = array("f", [chance.gauss(0.0, INITIAL_STD) for _ in range(recipe.model.vocab_size)])
+        self._mean, self._square = ([0.0] * recipe.model.vocab_size for _ in range(2))
+        self._settings, self._step = recipe.optimizer, 0
+
+    def shares(self) -> list[float]:
+        """The probability of each token."""
+        most = max(self.logits)
+        weights = [math.exp(logit - most) for logit in self.logits]
+        total = sum(weights)
+        return [weight / total for weight in weights]
+
+    def loss(self, counts: Counter[int]) -> float:
+        """Mean cross entropy of tokens, nat."""
+        most = max(self.logits)
+        total = most + math.log(sum(math.exp(logit - most) for logit in self.logits))
+        return math.fsum(number * (total - self.logits[token]) for token, number in counts.items()) / counts.total()
+
+    def learn(self, counts: Counter[int], rate: float) -> float:
+        """Take a step; returns the gradient's norm."""
+        tokens, (slow, slower) = counts.total(), self._settings.betas
+        gradient = [share - counts[token] / tokens for token, share in enumerate(self.shares())]
+        self._step += 1
+        for token, value in enumerate(gradient):
+            self._mean[token] = slow * self._mean[token] + (1 - slow) * value
+            self._square[token] = slower * self._square[token] + (1 - slower) * value * value
+            mean = self._mean[token] / (1 - slow**self._step)
+            deviation = math.sqrt(self._square[token] / (1 - slower**self._step))
+            self.logits[token] -= rate * mean / (deviation + self._settings.eps)
+        return math.hypot(*gradient)
+
+
+class Zipf:
+    """Tokens that depend on their sequence's number alone; id k has a share in proportion to 1 / (k + 1)."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe, self._ids = recipe, range(recipe.model.vocab_size)
+        self._bounds = list(accumulate(1 / (token + 1) for token in self._ids))
+
+    def batch(self, first: int) -> list[list[int]]:
+        """A micro batch, which begins with sequence `first`."""
+        numbers = range(first, first + self._recipe.micro_batch_size)
+        length = self._recipe.sequence_length
+        return [random.Random(n).choices(self._ids, cum_weights=self._bounds, k=length) for n in numbers]
+
+
+class Meeting:
+    """Where ranks wait for one another: files of the run's folder, which all nodes share."""
+
+    def __init__(self, context: RankContext) -> None:
+        self._folder, self._rank, self._ranks = context.folder / "meeting", context.rank, range(context.world_size)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._number = 0
+        # Kept open, and by that locked, for as long as this process lives; nobody sees it before it is.
+        life = self._life(self._rank)
+        self._sign = life.with_suffix(".new").open("w")
+        fcntl.flock(self._sign, fcntl.LOCK_EX)
+        life.with_suffix(".new").rename(life)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sign.close()
+
+    @property
+    def size(self) -> int:
+        """How many ranks have ever come."""
+        return len(list(self._folder.glob("rank-*[0-9]")))
+
+    def sum(self, counts: Mapping[int, int]) -> Counter[int]:
+        """Add up what all ranks bring.
+
+        Raises:
+            ConnectionError: one of them is no longer there.
+        """
+        self._number += 1
+        path = self._path(self._number, self._rank)
+        path.with_suffix(".new").write_text(json.dumps(list(counts.items())))
+        path.with_suffix(".new").rename(path)
+        total: Counter[int] = Counter()
+        for rank in self._ranks:
+            total.update(dict(json.loads(self._brought(rank))))
+        # Whoever is here has read what all brought to the meeting before.
+        self._path(self._number - 1, self._rank).unlink(missing_ok=True)
+        return total
+
+    def _brought(self, rank: int) -> str:
+        while True:
+            gone = self._gone(rank)
+            try:
+                return self._path(self._number, rank).read_text()
+            except FileNotFoundError:
+                if gone:
+                    raise ConnectionError(f"rank {rank} is gone") from None
+            time.sleep(_LOOK_S)
+
+    def _gone(self, rank: int) -> bool:
+        if rank == self._rank or not self._life(rank).exists():
+            return False
+        with self._life(rank).open() as sign:
+            try:
+                fcntl.flock(sign, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    def _life(self, rank: int) -> Path:
+        return self._folder / f"rank-{rank}"
+
+    def _path(self, number: int, rank: int) -> Path:
+        return self._folder / f"{number}-{rank}"
