@@ -208,6 +208,8 @@ class UserFolder:
             found = ready(session) if session is not None else None
             if found:
                 return found
+            if self.started and all(process.poll() is not None for process in self.started):
+                pytest.fail(f"pytest ended before {ready} came true:\n{self.started[-1].communicate()[0]}")
             time.sleep(0.05)
         pytest.fail(f"{ready} did not come true within {timeout_s:g} s")
 
