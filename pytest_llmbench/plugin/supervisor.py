@@ -30,7 +30,7 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, verdict_of_unfinished
 from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.session.keeper import Keeper
-from pytest_llmbench.session.planning import describe, preflight
+from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.replay.replayer import Replayer
 from pytest_llmbench.session.runner import Runner
 
@@ -218,9 +218,10 @@ class Supervisor:
 
     def _print_plan(self, session: pytest.Session) -> bool:
         bench = self._bench
-        for line in describe(bench.planned, bench.settings, bench.session):
+        lines, possible = describe(bench.planned, bench.settings, bench.session)
+        for line in lines:
             self._progress.print(line)
-        if any(preflight(run.recipe, bench.settings) for run in bench.planned.runs):
+        if not possible:
             session.testsfailed += 1
         return True
 

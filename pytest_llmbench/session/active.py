@@ -7,9 +7,9 @@ from typing import Literal
 
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease
-from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.slurm.queue import JobMarks
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.watch import Watch
 
 
@@ -43,7 +43,7 @@ class Active:
         suspended: whether its job was seen suspended.
     """
 
-    run: RunSpec
+    run: PreparedRun
     job: Job
     lease: Lease | None
     submitted: float
@@ -58,7 +58,7 @@ class Active:
 
 def view_of(active: Active) -> RunView:
     """How a run under way stands."""
-    key, recipe = active.run.key, active.run.recipe
+    key, recipe = active.run.key, active.run.spec.recipe
     if active.watch is None:
         return RunView(key=key, state="pending", detail=f"job {active.job.job_id} {active.pending_reason}".strip())
     seen = active.watch.progress

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 from pytest_llmbench.cluster.allocation import refusal
 from pytest_llmbench.cluster.executors import run_here, submit_local, submit_slurm
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
 from pytest_llmbench.cluster.lease import Lease
-from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -19,15 +18,11 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire.driver import SCRIPT_FILE, TASK_FILE, CommandTask
-from pytest_llmbench.engines.base import Script, get_engine
-from pytest_llmbench.session.script.preparing import opened, preparations, setup_of
-from pytest_llmbench.session.script.requests import is_command, place_of, run_request, run_script, step_command
+from pytest_llmbench.engines.base import Script
+from pytest_llmbench.session.script.prepared import PreparedRun
+from pytest_llmbench.session.script.preparing import opened, setup_of
 from pytest_llmbench.session.script.scripts import labels_of
-from pytest_llmbench.workloads.node.command import run_command
 from pytest_llmbench.workloads.rank.context import Task
-from pytest_llmbench.workloads.rank.main import run_rank
-
-Launch = Callable[[RunSpec, Lease | None], Job]
 
 
 class Launcher:
@@ -39,7 +34,7 @@ class Launcher:
         self._heartbeat = heartbeat
         self._slurm = slurm
 
-    def start(self, run: RunSpec, lease: Lease | None, allocation: str | None) -> Job:
+    def start(self, run: PreparedRun, lease: Lease | None, allocation: str | None) -> Job:
         """Start a run on a lease of Slurm job `allocation`, or as a job of its own where there is none.
 
         Raises:
@@ -54,30 +49,26 @@ class Launcher:
             return self._job(run)
         return self._step(run, lease, allocation)
 
-    def _write_task(self, run: RunSpec, lease: Lease | None) -> None:
-        topology = self._settings.topology(run.recipe)
-        place = place_of(run, self._settings, self._session)
-        work = get_engine(run.recipe.engine).work(run.recipe, topology, place)
+    def _write_task(self, run: PreparedRun, lease: Lease | None) -> None:
+        work, topology = run.work, run.topology
         if isinstance(work, Script):
-            self._write_script(run, lease, labels_of(work, place, topology))
-        else:
-            owner = owner_of(self._settings, self._heartbeat)
-            task = Task(
-                entry=work.entry,
-                config=work.config,
-                nodes=topology.nodes,
-                ranks_per_node=topology.ranks_per_node,
-                device=topology.device,
-                env={**work.env, **self._settings.system.env},
-                owner=owner,
-                token=self._session.run_token(run.key),
-            )
-            write_model(place.folder / "task.json", task)
+            self._write_script(run, lease, labels_of(work, run.place, topology))
+            return
+        task = Task(
+            entry=work.entry,
+            config=work.config,
+            nodes=topology.nodes,
+            ranks_per_node=topology.ranks_per_node,
+            device=topology.device,
+            env={**work.env, **self._settings.system.env},
+            owner=owner_of(self._settings, self._heartbeat),
+            token=self._session.run_token(run.key),
+        )
+        write_model(run.place.folder / "task.json", task)
 
-    def _write_script(self, run: RunSpec, lease: Lease | None, labels: int) -> None:
-        topology = self._settings.topology(run.recipe)
-        place = place_of(run, self._settings, self._session)
-        environment, container = place.environment, place.environment.container
+    def _write_script(self, run: PreparedRun, lease: Lease | None, labels: int) -> None:
+        topology, place, environment = run.topology, run.place, run.place.environment
+        container = environment.container
         env = {**self._settings.system.env, **environment.env}
         task = CommandTask(
             nodes=topology.nodes,
@@ -87,7 +78,7 @@ class Launcher:
             labels=labels,
             # Locally, the name of this host is what the driver finds for itself.
             hosts=lease.hosts if lease is not None and place.slurm else (),
-            prepare=preparations(run.recipe, place),
+            prepare=run.preparations,
             setup=setup_of(environment),
             python=environment.python,
             root=environment.root,
@@ -101,35 +92,29 @@ class Launcher:
             machine_lock=ranks_lock(self._settings),
         )
         write_model(place.folder / TASK_FILE, task)
-        write_text(place.folder / SCRIPT_FILE, run_script(run, self._settings, self._session) or "", mode=PRIVATE)
+        write_text(place.folder / SCRIPT_FILE, run.script or "", mode=PRIVATE)
 
-    def _local(self, run: RunSpec) -> Job:
-        function, folder = _function_of(run), str(self._session.run_folder(run.key))
-        submitted = submit_local(run_request(run, self._settings, self._session), function, folder)
-        command = f"submitit local: {function.__name__}({folder!r})"
-        return LocalJob(submitted, socket.gethostname(), command, driven=is_command(run))
+    def _local(self, run: PreparedRun) -> Job:
+        folder = str(run.place.folder)
+        submitted = submit_local(run.request, run.function, folder)
+        command = f"submitit local: {run.function.__name__}({folder!r})"
+        return LocalJob(submitted, socket.gethostname(), command, driven=run.script is not None)
 
-    def _here(self, run: RunSpec) -> Job:
-        function, folder = _function_of(run), str(self._session.run_folder(run.key))
-        error = run_here(run_request(run, self._settings, self._session), function, folder)
-        return FinishedJob(socket.gethostname(), f"in this process: {function.__name__}({folder!r})", error)
+    def _here(self, run: PreparedRun) -> Job:
+        folder = str(run.place.folder)
+        error = run_here(run.request, run.function, folder)
+        return FinishedJob(socket.gethostname(), f"in this process: {run.function.__name__}({folder!r})", error)
 
-    def _job(self, run: RunSpec) -> Job:
-        request = run_request(run, self._settings, self._session)
+    def _job(self, run: PreparedRun) -> Job:
         try:
-            submitted = submit_slurm(self._slurm, request, _function_of(run), str(self._session.run_folder(run.key)))
+            submitted = submit_slurm(self._slurm, run.request, run.function, str(run.place.folder))
         except ClusterError as error:
-            raise refusal(error, request, self._slurm) from error
+            raise refusal(error, run.request, self._slurm) from error
         return SlurmJob(submitted, self._slurm)
 
-    def _step(self, run: RunSpec, lease: Lease, job_id: str) -> Job:
-        request = run_request(run, self._settings, self._session)
-        command = step_command(run, self._settings, self._session, job_id=job_id, hosts=lease.hosts)
-        make_folder(request.folder)
+    def _step(self, run: PreparedRun, lease: Lease, job_id: str) -> Job:
+        command = run.step_command(job_id, lease.hosts)
+        make_folder(run.request.folder)
         env = clean_environment(self._settings.system.env)
-        log = request.folder / "srun.log"
+        log = run.request.folder / "srun.log"
         return StepJob(command, job_id=job_id, hosts=lease.hosts, slurm=self._slurm, env=env, log=log)
-
-
-def _function_of(run: RunSpec) -> Callable[[str], None]:
-    return run_command if is_command(run) else run_rank

@@ -7,79 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.executors import sbatch_script
-from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
+from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.system import gpus_here
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.engines.base import Place, Script, get_engine, statistics_of
+from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.feasibility import Demand, Peak, demand
 from pytest_llmbench.judging.references import Machine, why_not_applicable
-from pytest_llmbench.session.script.preparing import preparations
-from pytest_llmbench.session.script.requests import holder_request, run_request, run_script, step_command
-from pytest_llmbench.session.script.scripts import write_script
-
-
-def preflight(recipe: Recipe, settings: Settings) -> Problem | None:
-    """Say why a run cannot even be tried, or None; one that is over needs nothing."""
-    if settings.replay is not None:
-        return None
-    topology = settings.topology(recipe)
-    try:
-        engine = get_engine(recipe.engine)
-    except ConfigError as error:
-        return Problem(kind="unknown_engine", message=f"recipe {recipe.name}: {error}")
-    no_gpu = _no_gpu(settings, topology)
-    if no_gpu is not None:
-        return no_gpu
-    missing = engine.missing() if settings.system.python is None else None
-    if missing is not None:
-        return Problem(kind="engine_missing", message=missing)
-    problems = list(engine.problems(recipe, topology))
-    if problems:
-        return Problem(kind="impossible", message="; ".join(problems))
-    return _homeless(recipe, settings) if engine.kind == "command" else None
-
-
-def _no_gpu(settings: Settings, topology: Topology) -> Problem | None:
-    """Say that this machine lacks GPUs, where runs are its processes; what other nodes have, their ranks find out."""
-    here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
-    if here is None or here >= topology.gpus_per_node:
-        return None
-    message = (
-        f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: give "
-        f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
-    )
-    return Problem(kind="no_gpu", message=message)
-
-
-def _homeless(recipe: Recipe, settings: Settings) -> Problem | None:
-    """Say what a command lacks: an environment, or something in it that the recipe speaks of."""
-    system = settings.system
-    if recipe.engine not in system.environments:
-        message = (
-            f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} says "
-            f"nothing of one: add `environments: {{{recipe.engine}: {{root: ...}}}}` to its file"
-        )
-        return Problem(kind="environment_missing", message=message)
-    place = Place(
-        folder=settings.run_dir,
-        environment=system.environments[recipe.engine],
-        slurm=settings.cluster == "slurm",
-        time_limit_min=settings.time_limit_min(recipe),
-    )
-    topology = settings.topology(recipe)
-    try:
-        work = get_engine(recipe.engine).work(recipe, topology, place)
-        if isinstance(work, Script):
-            write_script(work, place, topology, system.env)
-        preparations(recipe, place)
-    except ConfigError as error:
-        return Problem(kind="environment_missing", message=str(error))
-    return None
+from pytest_llmbench.session.script.prepared import PreparedRun, prepare
+from pytest_llmbench.session.script.requests import holder_request
 
 
 def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
@@ -110,47 +47,53 @@ def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Deman
     return demand(reference, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
 
 
-def describe(plan: Plan, settings: Settings, session: Session) -> list[str]:
-    """Write the plan: one paragraph per job, its script, its node-hours, and the sum."""
+def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str], bool]:
+    """Write the plan: one paragraph per job, its script, its node-hours, and the sum.
+
+    Returns:
+        The lines, and whether all runs can be tried.
+    """
     runs = plan.runs
     steps = [_count(plan.checks, "check")] if plan.checks else []
     steps += [_count(runs, "run")] if runs or not plan.checks else []
     where = f"system {settings.system.name}, cluster {settings.cluster}"
     lines = [f"{where}, {', then '.join(steps)}, nothing is submitted", ""]
     lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
-    lines += [_describe_run(run, settings) for run in runs]
+    lines += [_describe_replayed(run, run.replayed) for run in runs if run.replayed is not None]
+    prepared = [(run, prepare(run, settings, session)) for run in runs if run.replayed is None]
+    lines += [_describe_run(run, found, settings) for run, found in prepared]
     if settings.left_over:
         lines.append(
             f"NOT TESTED: {settings.left_over} of {settings.nodes} nodes, too few for a group of "
             f"{settings.nodes_per_run}"
         )
-    feasible = [run for run in runs if preflight(run.recipe, settings) is None]
-    for run in feasible:
-        script = run_script(run, settings, session) if run.replayed is None else None
-        if script is not None:
-            lines += ["", f"# script of {run.key}, run on its first node", script.rstrip()]
-    if settings.cluster != "slurm" or not (feasible or plan.checks):
-        return lines
+    ready = [found for _, found in prepared if isinstance(found, PreparedRun)]
+    for run in ready:
+        if run.script is not None:
+            lines += ["", f"# script of {run.key}, run on its first node", run.script.rstrip()]
+    return [*lines, *_describe_jobs(plan, ready, settings, session)], len(ready) == len(prepared)
+
+
+def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings, session: Session) -> list[str]:
+    """The Slurm jobs of a session, and their node-hours."""
+    if settings.cluster != "slurm" or not (ready or plan.checks):
+        return []
     if existing_allocation() is not None:
-        return [
-            *lines,
-            "",
-            f"All runs are steps of Slurm job {existing_allocation()}, which this process is in.",
-        ]
+        return ["", f"All runs are steps of Slurm job {existing_allocation()}, which this process is in."]
     held = settings.allocation == "session"
-    requests = (
-        [holder_request(plan.model_copy(update={"runs": tuple(feasible)}), settings, session)]
-        if held
-        else [run_request(run, settings, session) for run in feasible]
-    )
-    if held and feasible:
+    lines = []
+    requests = [run.request for run in ready]
+    if held:
+        feasible = plan.model_copy(update={"runs": tuple(run.spec for run in ready)})
+        requests = [holder_request(feasible, settings, session)]
+    if held and ready:
         lines += ["", "# srun command of each run, once the nodes are there"]
-        lines += [_planned_step(run, settings, session) for run in feasible]
+        lines += [_planned_step(run) for run in ready]
     for request in requests:
         lines += ["", f"# sbatch script of {request.name}", sbatch_script(request).rstrip()]
     hours = sum(request.nodes * request.time_min / 60 for request in requests)
     several = f"{len(requests)} jobs, one per run" if len(requests) > 1 else "1 job for the one run"
-    kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", feasible)) if there)
+    kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", ready)) if there)
     what = f"1 job holds the nodes, each {kinds} is a step in it" if held else several
     return [*lines, "", f"{what}: at most {hours:g} node-hours"]
 
@@ -159,16 +102,17 @@ def _count(things: Sequence[object], word: str) -> str:
     return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
-def _describe_run(run: RunSpec, settings: Settings) -> str:
+def _describe_replayed(run: RunSpec, logs: Replayed) -> str:
+    return f"{run.key}: engine {run.recipe.engine}, {logs.topology}, replayed from {logs.logs}"
+
+
+def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Settings) -> str:
     recipe, topology = run.recipe, settings.topology(run.recipe)
-    if run.replayed is not None:
-        return f"{run.key}: engine {recipe.engine}, {run.replayed.topology}, replayed from {run.replayed.logs}"
     what = (
         f"{run.key}: engine {recipe.engine}, {topology}, {topology.world_size} ranks, {recipe.steps} steps of "
         f"{recipe.tokens_per_step} tokens, at most {settings.time_limit_min(recipe)} min"
     )
-    problem = preflight(recipe, settings)
-    refused = [f"CANNOT RUN: {problem.message}"] if problem else []
+    refused = [f"CANNOT RUN: {prepared.message}"] if isinstance(prepared, Problem) else []
     return "\n  ".join([what, *refused, *_feasibility(run, settings)])
 
 
@@ -183,7 +127,7 @@ def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
             yield f"{'CANNOT BE MET: ' if asked.impossible else 'WARNING: ' if asked.bold else ''}{asked}"
 
 
-def _planned_step(run: RunSpec, settings: Settings, session: Session) -> str:
+def _planned_step(run: PreparedRun) -> str:
     """The srun command of a run, with as many names as it will have nodes."""
-    hosts = [f"NODE{number}" for number in range(1, settings.topology(run.recipe).nodes + 1)]
-    return shlex.join(step_command(run, settings, session, job_id="JOB", hosts=hosts))
+    hosts = [f"NODE{number}" for number in range(1, run.topology.nodes + 1)]
+    return shlex.join(run.step_command("JOB", hosts))

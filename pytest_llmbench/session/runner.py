@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.checks.base import get_check
@@ -20,35 +20,31 @@ from pytest_llmbench.cluster.allocation import (
     Waiting,
 )
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import Job, SlurmJob, end_all
+from pytest_llmbench.cluster.jobs import Job, end_all
 from pytest_llmbench.cluster.lease import Lease, LeasePool
 from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, ignored_options
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, HOPELESS_REASONS, JobMarks, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, JobMarks, JobStatus, Slurm
 from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, Timings
-from pytest_llmbench.core.wire.driver import read_report
-from pytest_llmbench.core.wire.pauses import longest_pause
-from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.session.active import Active, RunView, view_of
-from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, began, done
+from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome
 from pytest_llmbench.session.ending.conclude import findings, identity_of
+from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.gate import gate
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.launches import Launches
-from pytest_llmbench.session.planning import preflight
 from pytest_llmbench.session.probes import ProbeLauncher
+from pytest_llmbench.session.script.prepared import PreparedRun, prepare
 from pytest_llmbench.session.script.requests import holder_request
 from pytest_llmbench.session.validation import Validator, health_record
-from pytest_llmbench.session.watch import Watch
 
 _TICK_S = 0.2
 # How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
@@ -75,7 +71,7 @@ class _Launched:
 class _Launching:
     """A run that is being launched; Slurm has not answered yet."""
 
-    run: RunSpec
+    run: PreparedRun
     lease: Lease | None
     work: Aside[_Launched]
 
@@ -85,7 +81,7 @@ class _State:
     """State of the thread; the views are replaced whole, so that readers need no lock."""
 
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
-    waiting: list[RunSpec] = field(default_factory=list)
+    waiting: list[PreparedRun] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
     launching: _Launching | None = None
     launches: Launches = field(default_factory=Launches)
@@ -107,6 +103,7 @@ class Runner(Keeper):
         self._slurm = Slurm(self.notes)
         self._heartbeat = Heartbeat(session.folder)
         self._launcher = Launcher(settings, session, self._heartbeat, self._slurm)
+        self._follower = Follower(settings, session, self._slurm, self.notes.append)
         self._pool: LeasePool | None = None
         self._allocation: Allocation = JobPerRun()
         self._thread: threading.Thread | None = None
@@ -118,11 +115,11 @@ class Runner(Keeper):
         self._heartbeat.start()
         self._state.plan = plan
         for run in plan.runs:
-            problem = preflight(run.recipe, self._settings)
-            if problem is None:
-                self._state.waiting.append(run)
+            prepared = prepare(run, self._settings, self._session)
+            if isinstance(prepared, Problem):
+                self._publish(run, problem=prepared)
             else:
-                self._publish(run, problem=problem)
+                self._state.waiting.append(prepared)
         if self._settings.cluster == "debug":
             self._work()
             return
@@ -207,7 +204,7 @@ class Runner(Keeper):
             return ExistingJob(self._settings, self._slurm)
         if self._settings.allocation == "run":
             return JobPerRun()
-        plan = self._state.plan.model_copy(update={"runs": tuple(self._state.waiting)})
+        plan = self._state.plan.model_copy(update={"runs": tuple(run.spec for run in self._state.waiting)})
         request = holder_request(plan, self._settings, self._session)
         return HeldJob(request, self._heartbeat, self._slurm)
 
@@ -225,7 +222,8 @@ class Runner(Keeper):
             self._launch_what_fits()
         for active in list(self._state.active):
             try:
-                self._look_after(active)
+                if (ended := self._follower.look_after(active)) is not None:
+                    self._take_end(active, ended)
             except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
                 self._break(active)
         self._state.views = self._look()
@@ -263,9 +261,9 @@ class Runner(Keeper):
         self.notes.extend(remove_bad(validator.bad, hosts, self._settings, self._session))
         if not plan.gate:
             return hosts
-        opened = gate(self._state.waiting, validator, hosts, self._settings)
+        opened = gate([run.spec for run in self._state.waiting], validator, hosts, self._settings)
         for run, why in opened.stopped:
-            self._state.waiting.remove(run)
+            self._state.waiting = [other for other in self._state.waiting if other.spec is not run]
             self._publish(run, problem=Problem(kind="gated", message=why))
         self.notes.extend([opened.note] if opened.note else [])
         return opened.fit
@@ -295,9 +293,9 @@ class Runner(Keeper):
                     lease = self._lease(run, self._pool)
                 except ClusterError as error:
                     self._state.waiting.remove(run)
-                    self._publish(run, problem=Problem(kind="allocation", message=str(error)))
+                    self._publish(run.spec, problem=Problem(kind="allocation", message=str(error)))
                     continue
-                if lease is None and run.group is None:
+                if lease is None and run.spec.group is None:
                     return  # in order: a later, smaller run must not starve this one
                 if lease is None:
                     continue  # another group's nodes may be free
@@ -311,11 +309,11 @@ class Runner(Keeper):
         alone = settings.first_run_alone and bool(active) and not self._state.first_run_over
         return alone or (settings.max_runs is not None and len(active) >= settings.max_runs)
 
-    def _lease(self, run: RunSpec, pool: LeasePool) -> Lease | None:
-        nodes = self._settings.topology(run.recipe).nodes
-        return pool.acquire(nodes) if run.group is None else pool.acquire_group(run.group, nodes)
+    def _lease(self, run: PreparedRun, pool: LeasePool) -> Lease | None:
+        nodes, group = run.topology.nodes, run.spec.group
+        return pool.acquire(nodes) if group is None else pool.acquire_group(group, nodes)
 
-    def _launch(self, run: RunSpec, lease: Lease | None) -> bool:
+    def _launch(self, run: PreparedRun, lease: Lease | None) -> bool:
         """Launch a run; return whether others may follow at once."""
         if self._settings.cluster != "slurm":
             return self._take(run, lease, lambda: self._start(run, lease))
@@ -326,7 +324,7 @@ class Runner(Keeper):
         self._state.launching = _Launching(run=run, lease=lease, work=work)
         return False
 
-    def _start(self, run: RunSpec, lease: Lease | None) -> _Launched:
+    def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
         taken = marks is not None and bool(marks.preempted)
         job = None if taken else self._launcher.start(run, lease, self._allocation.job_id)
@@ -340,7 +338,7 @@ class Runner(Keeper):
             self._state.launching = None
             self._take(launching.run, launching.lease, launching.work.result)
 
-    def _take(self, run: RunSpec, lease: Lease | None, result: Callable[[], _Launched]) -> bool:
+    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> bool:
         """Take on what a launch came to; return whether others may follow at once."""
         try:
             launched = result()
@@ -350,11 +348,11 @@ class Runner(Keeper):
             return False
         except (ClusterError, OSError) as error:
             self._free(lease)
-            self._publish(run, problem=Problem(kind="launch_failed", message=str(error)))
+            self._publish(run.spec, problem=Problem(kind="launch_failed", message=str(error)))
             return True
         except Exception:  # noqa: BLE001 - a run's border
             self._free(lease)
-            self._publish(run, problem=_broken())
+            self._publish(run.spec, problem=_broken())
             return True
         job = launched.job
         if job is None:
@@ -367,7 +365,7 @@ class Runner(Keeper):
             run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
         )
         self._state.active.append(active)
-        self.write(self._session.run_folder(run.key) / "job.json", self._traces(active))
+        self.write(run.place.folder / "job.json", self._traces(active))
         return True
 
     def _marks(self) -> JobMarks | None:
@@ -375,7 +373,7 @@ class Runner(Keeper):
         job_id = self._allocation.job_id
         return JobMarks() if job_id is None else self._slurm.marks(job_id)
 
-    def _launch_again(self, run: RunSpec, why: str) -> None:
+    def _launch_again(self, run: PreparedRun, why: str) -> None:
         """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
         launches = self._state.launches
         if not launches.failed(run.key, why):
@@ -383,14 +381,14 @@ class Runner(Keeper):
             self._state.waiting.insert(0, run)
             return
         times = len(launches.reasons[run.key])
-        logs = str(self._session.run_folder(run.key) / "logs")
+        logs = str(run.place.folder / "logs")
         message = f"{why} (launched {times} times)"
-        self._publish(run, problem=Problem(kind="launch_failed", message=message, log=logs))
+        self._publish(run.spec, problem=Problem(kind="launch_failed", message=message, log=logs))
         if launches.hopeless:
             message = f"not launched: {launches.in_a_row} runs in a row could not be, the last ({run.key}): {why}"
             self.notes.append(f"no more runs are launched: {launches.in_a_row} in a row could not be: {why}")
             while self._state.waiting:
-                self._publish(self._state.waiting.pop(0), problem=Problem(kind="launch_failed", message=message))
+                self._publish(self._state.waiting.pop(0).spec, problem=Problem(kind="launch_failed", message=message))
 
     def _traces(self, active: Active) -> JobTraces:
         """Data to find this run again from another process."""
@@ -401,146 +399,22 @@ class Runner(Keeper):
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
 
-    def _look_after(self, active: Active) -> None:
-        status = active.job.status()
-        if status.state is JobState.PENDING and self._slurm.silent and began(self._session.run_folder(active.run.key)):
-            status = replace(status, state=JobState.RUNNING)  # its ranks know better than what Slurm said last
-        if status.state is JobState.PENDING:
-            active.pending_reason = status.reason
-            if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
-                message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
-                self._cancel(active, Problem(kind="allocation", message=message))
-            return
-        if status.state is JobState.SUSPENDED:
-            active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
-            return
-        if active.watch is None:
-            active.started = time.time()
-            active.watch = Watch(
-                active.run.recipe,
-                self._session.run_folder(active.run.key),
-                self._settings.time_limit_min(active.run.recipe),
-            )
-        if not status.alive:
-            self._finish(active, status)
-        elif active.cancelled is None:
-            self._follow(active, active.watch)
-
-    def _follow(self, active: Active, watch: Watch) -> None:
-        """Look after a run whose ranks run: has it had its time, or come to its end?"""
-        if active.suspended:
-            self._cancel(active, Problem(kind="job_suspended", message="its job was suspended"))
-        elif watch.work_is_done(lambda: self._is_done(active)):
-            # Epilogs may take minutes, and the controller be away: no reason to doubt what is in the logs.
-            if active.lease is not None or not self._slurm.silent:
-                self._end(active)
-            self._finish(active, JobStatus(state=JobState.COMPLETED))
-        elif (problem := watch.look()) is not None:
-            # We may look late: what was done in time is done.
-            if self._is_done(active):
-                self._end(active)
-                self._finish(active, JobStatus(state=JobState.COMPLETED))
-            else:
-                self._cancel(active, problem)
-
-    def _is_done(self, active: Active) -> bool:
-        recipe, folder = active.run.recipe, self._session.run_folder(active.run.key)
-        series = get_engine(recipe.engine).read(folder, recipe)
-        return done(series, read_report(folder), self._settings.topology(recipe))
-
-    def _cancel(self, active: Active, problem: Problem) -> None:
-        active.cancelled = problem
-        self._end(active)
-
-    def _end(self, active: Active) -> None:
-        """End a run; where Slurm is to cancel its job, without waiting long for that."""
-
-        def end() -> None:
-            try:
-                active.job.cancel()
-            except ClusterError as error:
-                self.notes.append(f"run {active.run.key} could not be cancelled: {error}")
-
-        if isinstance(active.job, SlurmJob):
-            Aside(end, "scancel").done(GLANCE_S)
-        else:
-            end()
-
-    def _finish(self, active: Active, status: JobStatus) -> None:
-        recipe = active.run.recipe
-        folder = self._session.run_folder(active.run.key)
-        status = self._with_hindsight(active, status)
-        if self._never_began(active, status):
-            self._forget(active)
-            words = active.job.last_words().splitlines()[-1:]
-            launcher = "srun" if active.lease is not None else "its Slurm job"
-            silent = "" if words else " or a word (is something else than Slurm's srun on PATH?)"
-            fine = f"{launcher} ended without an error{silent}"
-            how = fine if status.state is JobState.COMPLETED else status.reason or status.word
-            why = f"{how}, and no rank had started"
-            self._launch_again(active.run, ": ".join((why, *words)))
+    def _take_end(self, active: Active, ended: Ended) -> None:
+        """Publish what a run came to, or launch it again where nothing of it started."""
+        self._forget(active)
+        if ended.outcome is None:
+            self._launch_again(active.run, ended.never_began)
             return
         self._state.launches.worked()
-        outcome = Outcome(
-            recipe=recipe,
-            topology=self._settings.topology(recipe),
-            folder=folder,
-            job=active.job,
-            status=status,
-            series=get_engine(recipe.engine).read(folder, recipe),
-            driver=read_report(folder),
-            ended_by_us=active.cancelled,
-            wall_s=time.monotonic() - active.launched,
-            origin=Origin(token=self._session.run_token(active.run.key), launched=active.submitted, ended=time.time()),
-        )
-        self._forget(active)
         self._state.first_run_over = True
-        self._publish(active.run, active=active, outcome=outcome)
-
-    def _never_began(self, active: Active, status: JobStatus) -> bool:
-        """Whether a launch on Slurm ended by itself before anything of the run started; srun's exit code may be 0."""
-        by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
-        on_slurm = self._settings.cluster == "slurm"
-        return on_slurm and by_itself and not began(self._session.run_folder(active.run.key))
-
-    def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
-        """Further events of the job during the run: a state may have come and gone between two looks."""
-        job_id, before = active.job.job_id, active.marks
-        if self._settings.cluster != "slurm" or job_id is None:
-            return status
-        now = self._slurm.marks(job_id)
-        if active.suspended or (now is not None and now.suspended != before.suspended):
-            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
-        if now is None and (why := self._pause_unseen(active, job_id)):
-            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=why)
-        if now is not None and now.preempted != before.preempted:
-            return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
-        return status
-
-    def _pause_unseen(self, active: Active, job_id: str) -> str:
-        """How it is known that a job stood still, where its controller does not say; empty where it did not."""
-        # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
-        seconds = None if active.marks.suspended else self._slurm.suspended_s(job_id)
-        if seconds:
-            return f"for {seconds:.0f} s, by sacct"
-        recipe, folder = active.run.recipe, self._session.run_folder(active.run.key)
-        ranks = get_engine(recipe.engine).read(folder, recipe).ranks
-        first_step = min((info.steps.began for info in ranks if info.steps is not None), default=0.0)
-        if pause := longest_pause(folder, first_step):
-            return f"Slurm does not say so, but {pause[0]} stood still for {pause[1]:.0f} s"
-        if seconds is None and active.watch is not None:
-            self.notes.append(
-                f"run {active.run.key}: Slurm does not say whether its job {job_id} was suspended; none of its "
-                "processes saw itself stand still"
-            )
-        return ""
+        self._publish(active.run.spec, active=active, outcome=ended.outcome)
 
     def _break(self, active: Active) -> None:
         """Give up a run over which we broke ourselves."""
         problem = _broken()
-        self._end(active)
+        self._follower.end(active)
         self._forget(active)
-        self._publish(active.run, active=active, problem=problem)
+        self._publish(active.run.spec, active=active, problem=problem)
 
     def _forget(self, active: Active) -> None:
         self._state.active.remove(active)
@@ -561,13 +435,17 @@ class Runner(Keeper):
         active = list(self._state.active)
         self._end_all(active)
         for each in active:
-            if ended is not None and each.watch is not None and (ended.state in JOB_ENDS or self._is_done(each)):
-                self._finish(each, ended)
+            if (
+                ended is not None
+                and each.watch is not None
+                and (ended.state in JOB_ENDS or self._follower.is_done(each))
+            ):
+                self._take_end(each, self._follower.finish(each, ended))
                 continue
             self._forget(each)
-            self._publish(each.run, active=each, problem=problem)
+            self._publish(each.run.spec, active=each, problem=problem)
         while self._state.waiting:
-            self._publish(self._state.waiting.pop(0), problem=problem)
+            self._publish(self._state.waiting.pop(0).spec, problem=problem)
         for name in self._unchecked:
             report = Report(problem=f"{problem.kind}: {problem.message}")
             check = get_check(name)

@@ -216,7 +216,7 @@ def test_the_time_limit_is_an_end_for_a_recipe_that_is_meant_to_be_cut_off(megat
 def test_a_system_without_the_environment_is_an_error_at_once(megatron: MegatronLM, plan: tuple[str, ...]) -> None:
     """Before anything starts, with what to write."""
     result = megatron.user.run("--cluster", "local", "-k", "tiny", *plan)
-    said = "engine megatron_lm is a command with an environment of its own, and system local says nothing of one"
+    said = "engine megatron_lm is a command with an environment of its own, and system local has no entry for it"
     assert said in result.text
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
     if plan:

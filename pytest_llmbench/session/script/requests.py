@@ -13,9 +13,7 @@ from pytest_llmbench.checks.base import CheckSettings, Probe, deadline_of, get_c
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings
-from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.engines.base import Place, Script, get_engine
-from pytest_llmbench.session.script.scripts import write_script
+from pytest_llmbench.core.recipe.topology import Topology
 
 _SLACK_MIN = 5
 
@@ -37,13 +35,16 @@ def holder_request(plan: Plan, settings: Settings, session: Session) -> JobReque
     )
 
 
-def run_request(run: RunSpec, settings: Settings, session: Session) -> JobRequest:
+def run_request(run: RunSpec, topology: Topology, settings: Settings, session: Session, *, driven: bool) -> JobRequest:
     """The job, or the local processes, of one run.
 
-    A framework that is a command has one process of ours, on the first node, that runs its script.
+    Args:
+        run: the run.
+        topology: its nodes and ranks.
+        settings: what the user asked for.
+        session: the session it belongs to.
+        driven: whether its framework is a command: one process of ours, on the first node, then runs its script.
     """
-    topology = settings.topology(run.recipe)
-    driven = is_command(run)
     return JobRequest(
         name=f"llmbench-{run.key}",
         folder=session.run_folder(run.key) / "logs",
@@ -54,36 +55,6 @@ def run_request(run: RunSpec, settings: Settings, session: Session) -> JobReques
         time_min=settings.time_limit_min(run.recipe),
         **_common(settings, session),
     )
-
-
-def is_command(run: RunSpec) -> bool:
-    """Whether the run's engine is a command, which a script starts."""
-    return get_engine(run.recipe.engine).kind == "command"
-
-
-def place_of(run: RunSpec, settings: Settings, session: Session) -> Place:
-    """Where a command of this run will find itself."""
-    return Place(
-        folder=session.run_folder(run.key),
-        environment=settings.system.environments.get(run.recipe.engine, Environment()),
-        slurm=settings.cluster == "slurm",
-        time_limit_min=settings.time_limit_min(run.recipe),
-    )
-
-
-def run_script(run: RunSpec, settings: Settings, session: Session) -> str | None:
-    """The script of a run whose engine is a command; None for one whose ranks are our own."""
-    topology, place = settings.topology(run.recipe), place_of(run, settings, session)
-    work = get_engine(run.recipe.engine).work(run.recipe, topology, place)
-    return write_script(work, place, topology, settings.system.env, run.key) if isinstance(work, Script) else None
-
-
-def step_command(run: RunSpec, settings: Settings, session: Session, *, job_id: str, hosts: Sequence[str]) -> list[str]:
-    """The srun command that starts a run as a step of a held job, from outside it."""
-    request, folder = run_request(run, settings, session), session.run_folder(run.key)
-    if request.use_srun:
-        return srun_command(request, "rank.main", folder, job_id=job_id, hosts=hosts)
-    return srun_command(request, "node.command", folder, job_id=job_id, hosts=hosts[:1])
 
 
 def probe_request(probe: Probe, folder: Path, nodes: int, settings: Settings, session: Session) -> JobRequest:

@@ -14,8 +14,8 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
-from pytest_llmbench.session.planning import preflight
-from pytest_llmbench.session.script.requests import run_script
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.session.script.prepared import prepare
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "scripts"
 # Each run's folder is /shared/run/runs/<recipe>.
@@ -58,10 +58,8 @@ def script(system: str, name: str, nodes: int) -> str:
         run_dir=SESSION.folder.parent,
     )
     recipe = recipes()[name].on(settings.topology(recipes()[name]))
-    problem = preflight(recipe, settings)
-    if problem is not None:
-        return f"CANNOT RUN: {problem.message}\n"
-    return run_script(RunSpec(key=name, recipe=recipe), settings, SESSION) or ""
+    prepared = prepare(RunSpec(key=name, recipe=recipe), settings, SESSION)
+    return f"CANNOT RUN: {prepared.message}\n" if isinstance(prepared, Problem) else prepared.script or ""
 
 
 @pytest.mark.parametrize("name", FILES)

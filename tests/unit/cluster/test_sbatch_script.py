@@ -21,6 +21,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.script.requests import holder_request, run_request
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
@@ -49,7 +50,10 @@ def request(recipe: str, *, hold: bool = False, system: System | None = None, **
         }
     )
     run = RunSpec(key=recipe, recipe=recipes(settings.scale)[recipe])
-    return holder_request(Plan(runs=(run,)), settings, SESSION) if hold else run_request(run, settings, SESSION)
+    if hold:
+        return holder_request(Plan(runs=(run,)), settings, SESSION)
+    driven = get_engine(run.recipe.engine).kind == "command"
+    return run_request(run, settings.topology(run.recipe), settings, SESSION, driven=driven)
 
 
 PREPARED = System(

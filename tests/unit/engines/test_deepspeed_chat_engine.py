@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.errors import ConfigError
@@ -23,7 +24,8 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script
 from pytest_llmbench.engines.deepspeed_chat.engine import ENGINE
-from pytest_llmbench.session.planning import peak_of, preflight
+from pytest_llmbench.session.planning import peak_of
+from pytest_llmbench.session.script.prepared import PreparedRun, prepare
 from pytest_llmbench.session.script.preparing import preparations
 
 NODE = Topology(nodes=1, gpus_per_node=8)
@@ -317,9 +319,10 @@ def test_the_shipped_systems_can_run_it(system: str, most: int) -> None:
             run_dir=Path("/shared"),
         )  # fmt: skip
         for recipe in RECIPES.values():
-            problem = preflight(recipe.on(settings.topology(recipe)), settings)
-            assert (problem is None) == (nodes <= most), problem
-            assert problem is None or "give --nodes-per-run 1" in problem.message
+            run = RunSpec(key=recipe.name, recipe=recipe.on(settings.topology(recipe)))
+            prepared = prepare(run, settings, Session(id="s", folder=Path("/shared/s")))
+            assert isinstance(prepared, PreparedRun) == (nodes <= most), prepared
+            assert isinstance(prepared, PreparedRun) or "give --nodes-per-run 1" in prepared.message
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -1,0 +1,176 @@
+"""Following a run under way: how Slurm and its log say it stands, and when and how it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.cluster.jobs import SlurmJob
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, HOPELESS_REASONS, JobState, JobStatus, Slurm
+from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.driver import read_report
+from pytest_llmbench.core.wire.pauses import longest_pause
+from pytest_llmbench.judging.sanity import Origin
+from pytest_llmbench.session.active import Active
+from pytest_llmbench.session.ending.causes import Outcome, began, done
+from pytest_llmbench.session.watch import Watch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """The end of a launch.
+
+    Attributes:
+        outcome: what its run came to; None where nothing of it ever started.
+        never_began: why nothing of it started; it may be launched again.
+    """
+
+    outcome: Outcome | None = None
+    never_began: str = ""
+
+
+class Follower:
+    """Follows the runs of one session, each to its end."""
+
+    def __init__(self, settings: Settings, session: Session, slurm: Slurm, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._session = session
+        self._slurm = slurm
+        self._say = say
+
+    def look_after(self, active: Active) -> Ended | None:
+        """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
+        status = active.job.status()
+        if status.state is JobState.PENDING and self._slurm.silent and began(active.run.place.folder):
+            status = replace(status, state=JobState.RUNNING)  # its ranks know better than what Slurm said last
+        if status.state is JobState.PENDING:
+            active.pending_reason = status.reason
+            if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
+                message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
+                self._cancel(active, Problem(kind="allocation", message=message))
+            return None
+        if status.state is JobState.SUSPENDED:
+            active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
+            return None
+        if active.watch is None:
+            active.started = time.time()
+            active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
+        if not status.alive:
+            return self.finish(active, status)
+        return self._follow(active, active.watch) if active.cancelled is None else None
+
+    def finish(self, active: Active, status: JobStatus) -> Ended:
+        """Gather what a run came to, whose job has ended."""
+        run, status = active.run, self._with_hindsight(active, status)
+        if self._never_began(active, status):
+            return Ended(never_began=_why_not_begun(active, status))
+        folder = run.place.folder
+        return Ended(
+            outcome=Outcome(
+                recipe=run.spec.recipe,
+                topology=run.topology,
+                folder=folder,
+                job=active.job,
+                status=status,
+                series=run.engine.read(folder, run.spec.recipe),
+                driver=read_report(folder),
+                ended_by_us=active.cancelled,
+                wall_s=time.monotonic() - active.launched,
+                origin=Origin(token=self._session.run_token(run.key), launched=active.submitted, ended=time.time()),
+            )
+        )
+
+    def is_done(self, active: Active) -> bool:
+        """Whether the logs prove that a run has done all its work."""
+        folder = active.run.place.folder
+        series = active.run.engine.read(folder, active.run.spec.recipe)
+        return done(series, read_report(folder), active.run.topology)
+
+    def end(self, active: Active) -> None:
+        """End a run; where Slurm is to cancel its job, without waiting long for that."""
+
+        def end() -> None:
+            try:
+                active.job.cancel()
+            except ClusterError as error:
+                self._say(f"run {active.run.key} could not be cancelled: {error}")
+
+        if isinstance(active.job, SlurmJob):
+            Aside(end, "scancel").done(GLANCE_S)
+        else:
+            end()
+
+    def _follow(self, active: Active, watch: Watch) -> Ended | None:
+        """Look after a run whose ranks run: has it had its time, or come to its end?"""
+        if active.suspended:
+            self._cancel(active, Problem(kind="job_suspended", message="its job was suspended"))
+            return None
+        if watch.work_is_done(lambda: self.is_done(active)):
+            # Epilogs may take minutes, and the controller be away: no reason to doubt what is in the logs.
+            if active.lease is not None or not self._slurm.silent:
+                self.end(active)
+            return self.finish(active, JobStatus(state=JobState.COMPLETED))
+        if (problem := watch.look()) is None:
+            return None
+        if not self.is_done(active):
+            self._cancel(active, problem)
+            return None
+        self.end(active)  # we may look late: work that was done in time counts
+        return self.finish(active, JobStatus(state=JobState.COMPLETED))
+
+    def _cancel(self, active: Active, problem: Problem) -> None:
+        """End a run for a problem; its end is known at a later look."""
+        active.cancelled = problem
+        self.end(active)
+
+    def _never_began(self, active: Active, status: JobStatus) -> bool:
+        """Whether a launch on Slurm ended by itself before anything of the run started; srun's exit code may be 0."""
+        by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
+        on_slurm = self._settings.cluster == "slurm"
+        return on_slurm and by_itself and not began(active.run.place.folder)
+
+    def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
+        """Further events of the job during the run: a state may have come and gone between two looks."""
+        job_id, before = active.job.job_id, active.marks
+        if self._settings.cluster != "slurm" or job_id is None:
+            return status
+        now = self._slurm.marks(job_id)
+        if active.suspended or (now is not None and now.suspended != before.suspended):
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
+        if now is None and (why := self._pause_unseen(active, job_id)):
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=why)
+        if now is not None and now.preempted != before.preempted:
+            return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
+        return status
+
+    def _pause_unseen(self, active: Active, job_id: str) -> str:
+        """How it is known that a job stood still, where its controller does not say; empty where it did not."""
+        # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
+        seconds = None if active.marks.suspended else self._slurm.suspended_s(job_id)
+        if seconds:
+            return f"for {seconds:.0f} s, by sacct"
+        recipe, folder = active.run.spec.recipe, active.run.place.folder
+        ranks = active.run.engine.read(folder, recipe).ranks
+        first_step = min((info.steps.began for info in ranks if info.steps is not None), default=0.0)
+        if pause := longest_pause(folder, first_step):
+            return f"Slurm does not say so, but {pause[0]} stood still for {pause[1]:.0f} s"
+        if seconds is None and active.watch is not None:
+            self._say(
+                f"run {active.run.key}: Slurm does not say whether its job {job_id} was suspended; none of its "
+                "processes saw itself stand still"
+            )
+        return ""
+
+
+def _why_not_begun(active: Active, status: JobStatus) -> str:
+    words = active.job.last_words().splitlines()[-1:]
+    launcher = "srun" if active.lease is not None else "its Slurm job"
+    silent = "" if words else " or a word (is something else than Slurm's srun on PATH?)"
+    fine = f"{launcher} ended without an error{silent}"
+    how = fine if status.state is JobState.COMPLETED else status.reason or status.word
+    return ": ".join((f"{how}, and no rank had started", *words))

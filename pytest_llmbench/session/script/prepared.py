@@ -1,0 +1,120 @@
+"""A run, prepared once: its plan, its launch, its watch and its end all read the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.cluster.executors import JobRequest
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import gpus_here
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Preparation
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
+from pytest_llmbench.session.script.preparing import preparations
+from pytest_llmbench.session.script.requests import run_request, srun_command
+from pytest_llmbench.session.script.scripts import write_script
+from pytest_llmbench.workloads.node.command import run_command
+from pytest_llmbench.workloads.rank.main import run_rank
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedRun:
+    """A run that can be launched.
+
+    Attributes:
+        spec: the run as the plan has it.
+        place: where a command will run; its folder is the run's, whatever the engine.
+        work: a task for every rank, or the script of a command.
+        script: the bash script of a command; None where the ranks are our own.
+        preparations: what a command needs before its first start.
+        request: the job, or the local processes, of the run.
+    """
+
+    spec: RunSpec
+    engine: Engine
+    topology: Topology
+    place: Place
+    work: RankTask | Script
+    script: str | None
+    preparations: tuple[Preparation, ...]
+    request: JobRequest
+
+    @property
+    def key(self) -> str:
+        """The run's name in the session."""
+        return self.spec.key
+
+    @property
+    def function(self) -> Callable[[str], None]:
+        """Entry of each process that we start, called with the run's folder."""
+        return run_rank if self.script is None else run_command
+
+    def step_command(self, job_id: str, hosts: Sequence[str]) -> list[str]:
+        """The srun command that starts the run as a step of a held job, from outside it."""
+        if self.script is None:
+            return srun_command(self.request, "rank.main", self.place.folder, job_id=job_id, hosts=hosts)
+        return srun_command(self.request, "node.command", self.place.folder, job_id=job_id, hosts=hosts[:1])
+
+
+def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun | Problem:
+    """Prepare a run, or say why it cannot even be tried."""
+    recipe, topology = run.recipe, settings.topology(run.recipe)
+    try:
+        engine = get_engine(recipe.engine)
+    except ConfigError as error:
+        return Problem(kind="unknown_engine", message=f"recipe {recipe.name}: {error}")
+    if (refusal := _refusal(engine, run, topology, settings)) is not None:
+        return refusal
+    driven = engine.kind == "command"
+    place = Place(
+        folder=session.run_folder(run.key),
+        environment=settings.system.environments.get(recipe.engine, Environment()),
+        slurm=settings.cluster == "slurm",
+        time_limit_min=settings.time_limit_min(recipe),
+    )
+    try:
+        work = engine.work(recipe, topology, place)
+        script = None
+        if isinstance(work, Script):
+            script = write_script(work, place, topology, settings.system.env, run.key)
+        wanted = preparations(recipe, place) if driven else ()
+    except ConfigError as error:
+        return Problem(kind="environment_missing" if driven else "impossible", message=str(error))
+    return PreparedRun(
+        spec=run,
+        engine=engine,
+        topology=topology,
+        place=place,
+        work=work,
+        script=script,
+        preparations=wanted,
+        request=run_request(run, topology, settings, session, driven=driven),
+    )
+
+
+def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Settings) -> Problem | None:
+    """Why the run cannot be tried here, whatever its script will be."""
+    recipe, system = run.recipe, settings.system
+    here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
+    if here is not None and here < topology.gpus_per_node:  # the ranks of other nodes find out for themselves
+        message = (
+            f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: give "
+            f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
+        )
+        return Problem(kind="no_gpu", message=message)
+    if (missing := engine.missing() if system.python is None else None) is not None:
+        return Problem(kind="engine_missing", message=missing)
+    if problems := list(engine.problems(recipe, topology)):
+        return Problem(kind="impossible", message="; ".join(problems))
+    if engine.kind == "command" and recipe.engine not in system.environments:
+        message = (
+            f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} has no "
+            f"entry for it: add `environments: {{{recipe.engine}: {{root: ...}}}}` to its file"
+        )
+        return Problem(kind="environment_missing", message=message)
+    return None
