@@ -6,14 +6,14 @@ from tests.conftest import UserFolder
 
 # The runner breaks whenever it looks into one run's folder; in a way that nobody has foreseen.
 BREAKS = """
-from pytest_llmbench.session import runner
+from pytest_llmbench.session import following
 
-def read_report(folder, read=runner.read_report):
+def read_report(folder, read=following.read_report):
     if folder.name == "bad":
         raise UnicodeDecodeError("utf-8", b"\\xff", 0, 1, "odd bytes")
     return read(folder)
 
-runner.read_report = read_report
+following.read_report = read_report
 """
 
 
