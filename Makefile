@@ -43,7 +43,8 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
-	$(VENV)/bin/python tools/prose.py README.md CONTRIBUTING.md docs
+	$(VENV)/bin/python tools/reference.py --check
+	$(VENV)/bin/python tools/prose.py README.md CONTRIBUTING.md docs pytest_llmbench
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet

@@ -25,6 +25,6 @@ def pytest_llmbench_checks() -> Iterable[Check]:  # type: ignore[empty-body]  # 
 def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> Iterable[str] | None:
     """Report a session after its last verdict, in files of your own or in lines for the terminal, which you return.
 
-    Called where runs or checks were made, in the process that owns them. An exception is told, costs no verdict, and
+    Called where runs or checks were made, in the process that owns them. An exception is shown, changes no verdict, and
     makes the exit code that of an internal error.
     """

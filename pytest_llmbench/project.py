@@ -144,7 +144,7 @@ def _in(unit: str) -> Callable[[str], float]:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of something; give at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number >= 1")
     return int(text)
 
 
@@ -165,11 +165,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--network", type=_in("Gb/s"), help="line rate of the network for each GPU, such as '400 Gb/s'")
     add("--node-bandwidth", type=_in("GB/s"), help="busbw between the GPUs of a node, where no curve has it")
     add("--memory-bandwidth", type=_in("GB/s"), help="of one GPU; by default its data sheet's")
-    add("--pipeline", **several, type=_count, metavar="P", help="stages to try in place of the recipe's")
+    add("--pipeline", **several, type=_count, metavar="P", help="stages to try instead of the recipe's")
     add("--chunks", **several, type=_count, metavar="V", help="chunks of layers of a stage to try")
     add("--global-batch", type=_count, metavar="B", help="sequences per step on any number of nodes")
     add("--at-most", type=_in("s"), help="bound on the time for 20 million tokens; by default the recipe's")
-    add("--recipes", **several, type=Path, metavar="DIR", help="folders of recipes besides the installed ones")
+    add("--recipes", **several, type=Path, metavar="DIR", help="folders of recipes in addition to the installed ones")
     add("--json", type=Path, metavar="FILE", help="write everything, every term included, as JSON")
     return parser
 

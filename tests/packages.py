@@ -12,14 +12,12 @@ import math
 import random
 import time
 
-from pytest_llmbench.engines.in_process import InProcess
+from pytest_llmbench.api import InProcess
 
 
 class Counting(InProcess):
     name = "counting"
     entry = f"{__name__}:train"
-    packages = {}
-    extra = ""
 
     def problems(self, recipe, topology):
         yield from ()
@@ -55,18 +53,16 @@ CORES = '''
 
 import os
 
-from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.host.base import HostCheck
-from pytest_llmbench.checks.base import Probe, deadline_of
-from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.api import HostCheck, Probe, Report, deadline_of, one_per_host
 
 
 class Cores(HostCheck):
     name = "cores"
     summary = "CPUs that a rank may use"
+    entry = f"{__name__}:cores"
 
     def run(self, fleet, settings):
-        (answers,) = fleet.run([Probe(name="cores", entry=f"{__name__}:cores", deadline_s=deadline_of(self, settings))])
+        (answers,) = fleet.run([Probe(name="cores", entry=self.entry, deadline_s=deadline_of(self, settings))])
         facts, unjudged = one_per_host(answers)
         return Report(unjudged=unjudged, evidence={"cores": facts})
 

@@ -56,7 +56,7 @@ SHAPE = merge(
     },
 )
 JUDGED = 5
-# Set after the measurement; each of the mistakes of `test_same_loss` is beyond that of fp32 (docs/measurements.md).
+# Set after the measurement; each of the mistakes of `test_same_loss` is beyond that of fp32 (docs/measurements).
 BOUNDS = {"fp32": Difference(loss=5e-5, norm=5e-4), "bf16": Difference(loss=1e-3, norm=5e-3)}
 NEEDS = {"torch": "torch", "megatron_core": "megatron", "deepspeed": "deepspeed"}
 # No library multiplies in TF32, whatever a framework lets it do.

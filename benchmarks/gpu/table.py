@@ -1,4 +1,4 @@
-"""Prints records of `engines.py` as Markdown, as docs/measurements.md shows them.
+"""Prints records of `engines.py` as Markdown, as docs/measurements shows them.
 
 python benchmarks/gpu/table.py RECORD.json...
 """

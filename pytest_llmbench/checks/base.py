@@ -142,10 +142,10 @@ class CheckSettings(Strict):
     """The settings of one check in a system's file.
 
     Attributes:
-        skip: why it is not to run on this system.
-        options: settings that the check's own model allows.
-        references: bounds on what it measures.
-        deadline_s: deadline of each of its steps, instead of its own deadline.
+        skip: why the check is not to run here: it is a SKIP with this reason.
+        options: settings of this check: its own keys.
+        references: bounds on the check's statistics.
+        deadline_s: longest duration of each step of the check, seconds; absent, its own deadline.
     """
 
     skip: str | None = None
@@ -165,6 +165,9 @@ class Check(Protocol):
         options: the model of what a system's file may set.
         statistics: units of what it measures, by name.
         deadline_s: how long each of its steps may take.
+
+    A check of another package may have an `entry`, its function that nodes run: a session tries at its start whether
+    the nodes can import it.
     """
 
     name: str

@@ -192,8 +192,7 @@ def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
         JobState.NODE_FAIL: f"a node of {status.nodelist or 'the job'} failed: `sinfo -R` and `scontrol show node` "
         "say why",
         JobState.PREEMPTED: "a job of higher priority took its nodes: use a --partition or --qos that is not preempted",
-        JobState.SUSPENDED: "it was suspended for a while, and what is measured across a pause is no speed of the "
-        "hardware: have it run again",
+        JobState.SUSPENDED: "it was suspended for a while; a rate across a pause is not the hardware's: run it again",
         JobState.OUT_OF_MEMORY: "a task used more memory than it was given",
         JobState.LOST: "it is not used any more, and was not cancelled",
     }.get(status.state, f"see {log}" if log else "see its log")

@@ -256,8 +256,8 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str
         raise ClusterError(said, command="sbatch")
     slurm.strays.append(request.identity)
     raise NoAnswerError(
-        f"nobody knows whether Slurm took it: sbatch said {said!r}, and no job {request.name} with the comment "
-        f"{request.identity.token} is to be found",
+        f"it is unknown whether Slurm accepted it: sbatch printed {said!r}, and no job {request.name} with the comment "
+        f"{request.identity.token} was found",
         command="sbatch",
     )
 

@@ -37,7 +37,7 @@ class Gpu(Strict):
     Attributes:
         model: as the driver names it, without the vendor.
         memory_gib: memory of one GPU, GiB.
-        peak_tflops: published dense peak of one GPU by precision, TFLOP/s.
+        peak_tflops: published dense peak of one GPU, for `mfu`.
         source: where the peaks are published.
     """
 
@@ -51,17 +51,24 @@ class System(Strict):
     """One cluster.
 
     Attributes:
-        cluster: how jobs get there: `slurm`, or `local` for this machine.
-        gpus_per_node: GPUs of one node; 0 for none, absent to take what each recipe was published for.
+        name: the name for `--system` and `applies_to.system`.
+        description: for people.
+        source: where the hardware is described.
+        cluster: how jobs get there.
+        gpus_per_node: GPUs of one node; absent, each recipe's own number.
         cpu_ranks_per_node: ranks per node when a run uses no GPUs.
         gpu: the GPU model, absent when it is not known or there is none.
-        partition, account, qos, reservation, constraint: Slurm defaults; the options override them.
-        env: environment variables of every rank.
-        setup: shell lines run on the first node before the ranks of a Slurm job start.
+        partition: default of `--partition`.
+        account: default of `--account`.
+        qos: default of `--qos`.
+        reservation: default of `--reservation`.
+        constraint: default of `--constraint`.
+        env: environment variables of every rank, also of a command's.
+        setup: run before the ranks start: in a job's script on its first node, in a held allocation by each rank.
         srun_args: further arguments of srun.
-        python: the Python that runs the ranks; by default the one that runs pytest.
+        python: the Python of our own processes on the nodes; absent, the one that runs pytest.
         environments: where the frameworks live that are commands of their own, by engine.
-        references: this site's own thresholds, by recipe.
+        references: this site's own thresholds; one with the name of a shipped reference replaces it.
         validation: settings of checks here, and the bounds of their measurements, by check.
     """
 

@@ -25,7 +25,7 @@ def parse_minutes(text: str) -> int:
     match = _SLURM.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{text!r} is no time limit; write minutes, minutes:seconds, hours:minutes:seconds or days-hours"
+            f"{text!r} is not a time limit; write minutes, minutes:seconds, hours:minutes:seconds or days-hours"
         )
     part = {name: int(value or 0) for name, value in match.groupdict().items()}
     seconds = (

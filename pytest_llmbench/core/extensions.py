@@ -93,6 +93,10 @@ class Extensions(Generic[T]):
         """Why extensions of others cannot be used, by name; all of theirs are imported to know it."""
         return {name: str(why) for name in self.names() if (why := self._failure(name)) is not None}
 
+    def is_ours(self, name: str) -> bool:
+        """Whether this package alone brings it."""
+        return all(claim.ours for claim in self._claims(name))
+
     def lend(self, given: T | type[T]) -> None:
         """Have a thing, or a class that makes it, found by its name until all is taken back.
 
@@ -130,7 +134,7 @@ class Extensions(Generic[T]):
         return found
 
     def _failure(self, name: str) -> ExtensionError | None:
-        if all(claim.ours for claim in self._claims(name)):
+        if self.is_ours(name):
             return None
         try:
             self.load(name)

@@ -24,5 +24,5 @@ def folder_of(thing: object) -> Path:
         ConfigError: it is not a package.
     """
     if not isinstance(thing, ModuleType) or not hasattr(thing, "__path__"):
-        raise ConfigError("it is no package; give the dotted name of a folder with YAML files")
+        raise ConfigError("it is not a package; give the dotted name of a folder with YAML files")
     return Path(next(iter(thing.__path__))).resolve()

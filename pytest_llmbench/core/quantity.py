@@ -84,7 +84,7 @@ class Quantity:
         if unit not in UNITS:
             raise UnitError(unknown("unit", unit, UNITS))
         if not math.isfinite(number * UNITS[unit][1]):
-            raise UnitError(f"{number!r} {unit} is no finite number; a missing measurement is an error, not a value")
+            raise UnitError(f"{number!r} {unit} is not a finite number; a missing measurement is an error, not a value")
         object.__setattr__(self, "value", number)
         object.__setattr__(self, "unit", unit)
 
@@ -198,7 +198,7 @@ def _with_unit(number: str, unit: str) -> str:
 def _split(text: str) -> tuple[float, str]:
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise UnitError(f"{text!r} is no quantity; write a number and a unit, such as '200K words/s'")
+        raise UnitError(f"{text!r} is not a quantity; write a number and a unit, such as '200K words/s'")
     digits, prefix, unit = match.groups()
     if prefix and prefix + unit in UNITS:  # "16 GB" is gigabytes, not giga-B
         prefix, unit = "", prefix + unit

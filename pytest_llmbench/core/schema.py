@@ -39,7 +39,7 @@ def _as_quantity(value: object) -> Quantity:
 def _as_minutes(value: object) -> int:
     if isinstance(value, int | str) and not isinstance(value, bool):
         return parse_minutes(str(value))
-    raise ConfigError(f'{value!r} is no time limit; write it in quotes, such as "00:30:00"')
+    raise ConfigError(f'{value!r} is not a time limit; write it in quotes, such as "00:30:00"')
 
 
 def _guard(convert: Any) -> BeforeValidator:

@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.judging.statistics import STATISTICS, Statistic
+from pytest_llmbench.judging.statistics import SHARED, Statistic
 
 EngineOptions = TypeVar("EngineOptions", bound=Strict)
 
@@ -187,7 +187,7 @@ def get_engine(name: str) -> Engine:
 
 def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
     """Every rule that a run of this engine can be judged by."""
-    return {**STATISTICS, **engine.statistics}
+    return {**SHARED.usable(), **engine.statistics}
 
 
 def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict
 from pytest_llmbench.engines.base import Evaluate, Place, Script
 from pytest_llmbench.judging.statistics import Statistic
-from pytest_llmbench.readers.items import EVERY_LINE, Item, Needles, Parse, Said, Skipped
+from pytest_llmbench.readers.base import READERS, LogReader
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
@@ -24,10 +24,10 @@ OUTPUT = "logs/output.log"
 
 
 class External(ABC):
-    """See `base.Engine`. An engine adds its name, its options, its script and its dialect.
+    """See `base.Engine`. An engine adds its name, its options, its script and its reader.
 
     Attributes:
-        needles: the words of the dialect and the claims: other lines may be left out. Without any, every line is read.
+        reader: of its log, or the name of one that is announced.
         logs: patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
     """
 
@@ -38,28 +38,16 @@ class External(ABC):
     statistics: Mapping[str, Statistic] = {}
     log_per_run = False
     evaluate: Evaluate | None = None
-    needles: Needles = EVERY_LINE
+    reader: LogReader | str
     logs: tuple[str, ...] = (OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
     @abstractmethod
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         """Build the commands of a run."""
 
-    @abstractmethod
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line of the framework's log, without what launchers put before it.
-
-        Raises:
-            Unreadable: it looks like a step and cannot be parsed.
-        """
-
-    def dialect(self) -> Parse:
-        """Return what reads the lines of one log, given in order. Without memory of the lines before, it is `parse`."""
-        return self.parse
-
-    def claims(self, text: str) -> Iterable[Said | Skipped]:  # noqa: ARG002 - an engine whose framework prints some reads them
-        """Read what one line says of the training itself; nothing."""
-        return ()
+    def log_reader(self) -> LogReader:
+        """Find what reads the log."""
+        return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
 
     def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
         """Say that every recipe trains the whole decoder on every token."""
@@ -90,7 +78,8 @@ class External(ABC):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far, and fill in what the recipe knows and no line says."""
         files = [folder] if folder.is_file() else log_files(folder, self.logs)
-        series = read_log(files, self.dialect(), self.claims, self.needles)
+        reader = self.log_reader()
+        series = read_log(files, reader.dialect(), reader.claims, reader.needles)
         steps = tuple(step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
         interval = series.log_interval or _log_interval(recipe)
         return series.model_copy(update={"steps": steps, "log_interval": interval})
@@ -111,7 +100,7 @@ class External(ABC):
 
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of the output."""
-        return last_step(folder / OUTPUT, self.dialect())
+        return last_step(folder / OUTPUT, self.log_reader().dialect())
 
     def laggards(self, folder: Path) -> str:
         """Quote the last line of the output: nothing else is known of the ranks."""

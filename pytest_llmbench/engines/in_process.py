@@ -26,13 +26,13 @@ class InProcess:
     Attributes:
         entry: function of every rank, `package.module:function`.
         packages: required packages: distribution by import name.
-        extra: the extra of this package that brings them.
+        extra: the extra of pytest-llmbench that brings them, for an engine of ours.
     """
 
     name: str
     entry: str
-    packages: Mapping[str, str]
-    extra: str
+    packages: Mapping[str, str] = {}
+    extra: str | None = None
     kind: Literal["ranks", "command"] = "ranks"
     options: type[Strict] = NoOptions
     statistics: Mapping[str, Statistic] = {}
@@ -57,7 +57,8 @@ class InProcess:
         absent = [package for module, package in self.packages.items() if not _installed(module)]
         if not absent:
             return None
-        return f"engine {self.name} needs {', '.join(absent)}: pip install 'pytest-llmbench[{self.extra}]'"
+        wanted = " ".join(absent) if self.extra is None else f"pytest-llmbench[{self.extra}]"
+        return f"engine {self.name} needs {', '.join(absent)}: pip install '{wanted}'"
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask:  # noqa: ARG002 - each rank knows
         """Build what each rank runs: the recipe says everything else."""

@@ -33,7 +33,7 @@ def precision_problem(
 ) -> Iterator[str]:
     """Yield why this engine does not have the precision on these devices."""
     if recipe.precision not in supported:
-        yield f"recipe {recipe.name}: precision {recipe.precision} is none of {', '.join(supported)}"
+        yield f"recipe {recipe.name}: precision {recipe.precision} is not one of {', '.join(supported)}"
     elif recipe.precision != "fp32" and topology.device == "cpu":
         yield (
             f"recipe {recipe.name} is {recipe.precision} on GPUs; this run has none: pass --scale smoke for the tiny "

@@ -190,8 +190,9 @@ def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
     found = pace(series)
     if found is not None and found > (_FASTER if topology.gpus else _FASTER_ON_CPUS):
         yield (
-            f"by the times of its lines or event files the steps take {found:.3g} times what is said of them, in the "
-            "median: what was timed is not the training, or most of the time goes by outside of it"
+            f"by the times of its lines or event files the steps take {found:.3g} times "
+            "their logged duration, in the median: the timing does not cover the training, or most of the time goes by "
+            "outside of it"
         )
 
 
@@ -243,8 +244,8 @@ def lasted(steps: Sequence[Step], topology: Topology, seconds: float) -> Iterato
     passed, slack = ended - began, _SHARE * seconds + (_LATE_S if topology.gpus else _LATE_ON_CPUS_S)
     if passed > seconds + slack and not abs(passed - seconds - _CLOCK_CHANGE_S) <= slack:
         yield (
-            f"from step {first} to step {last} {passed:.6g} s passed by the lines' times, and {seconds:g} s are said "
-            "to be all that the timed steps took"
+            f"from step {first} to step {last} {passed:.6g} s passed by the lines' times, and {seconds:g} s are "
+            f"logged for all of the timed steps"
         )
 
 

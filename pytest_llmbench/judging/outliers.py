@@ -68,7 +68,7 @@ def outliers(
     """
     for name, value in values.items():
         if not math.isfinite(value):
-            raise RunError("not_finite", f"{name}: {value} is no finite number")
+            raise RunError("not_finite", f"{name}: {value} is not a finite number")
         if value < 0:
             raise RunError("negative", f"{name}: {value:g} is negative: no rate, bandwidth or time")
     middle = median(values.values()) if len(values) >= _FEWEST else 0.0

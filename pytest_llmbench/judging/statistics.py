@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Metric
@@ -266,6 +268,16 @@ STATISTICS: Mapping[str, Statistic] = {
         name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute)) for name, rule in RULES.items()
     },
 }
+
+
+def _accept(_: str, thing: object) -> Statistic:
+    if not isinstance(thing, Statistic):
+        raise ConfigError("it is not a Statistic")
+    return thing
+
+
+# The rules that runs of every engine can be judged by: these, and those that other packages bring.
+SHARED: Extensions[Statistic] = Extensions("statistic", "statistics", _accept)
 
 
 def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) -> dict[str, Metric]:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
-from pytest_llmbench.checks.base import get_check
+from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster import settings as cluster_settings
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session
@@ -22,11 +22,12 @@ from pytest_llmbench.core.recipe.recipes import RECIPES, Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
+from pytest_llmbench.engines.base import ENGINES, get_engine, options_of, statistics_of
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.replay.files import find_replays
+from pytest_llmbench.session.script.importable import refuse_unimportable
 from pytest_llmbench.session.validation import health_record
 
 KEY = pytest.StashKey["Bench"]()
@@ -227,13 +228,19 @@ class Bench:
         """Set what the collected tests need, each run and check once.
 
         Raises:
-            ConfigError: an engine or check that is needed cannot be used.
+            ConfigError: an engine or check that is needed cannot be used, here or on the nodes.
         """
         runs = tuple(self.choices[key] for key in dict.fromkeys(test.run for test in tests) if key is not None)
-        for run in runs:
-            get_engine(run.recipe.engine)
-        for name in checks:
-            get_check(name)
+        needed: tuple[tuple[Extensions[Any], Iterable[str]], ...] = (
+            (ENGINES, dict.fromkeys(run.recipe.engine for run in runs)),
+            (CHECKS, checks),
+        )
+        entries = {
+            f"{known.kind} {name}": getattr(known.load(name), "entry", None)
+            for known, names in needed for name in names if not known.is_ours(name)
+        }  # fmt: skip
+        if self.settings.replay is None and self.settings.cluster != "debug":
+            refuse_unimportable({who: entry for who, entry in entries.items() if entry is not None}, self.settings)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 

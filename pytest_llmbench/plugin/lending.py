@@ -11,6 +11,8 @@ from pytest_llmbench.cluster.system import SYSTEMS
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.engines.base import ENGINES
+from pytest_llmbench.judging.statistics import SHARED
+from pytest_llmbench.readers.base import READERS
 from pytest_llmbench.reporting.base import REPORTS
 
 
@@ -33,5 +35,5 @@ def lend(config: pytest.Config) -> None:
 
 def unusable() -> list[str]:
     """Why what other packages bring cannot be used: one line each."""
-    known: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, RECIPES, SYSTEMS, REPORTS)
+    known: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, READERS, SHARED, RECIPES, SYSTEMS, REPORTS)
     return [reason for each in known for reason in each.broken().values()]

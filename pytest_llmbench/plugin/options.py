@@ -24,7 +24,7 @@ class Section(StrEnum):
 
     WHAT = "LLM training benchmarks: runs and reports"
     WHERE = "LLM training benchmarks: nodes"
-    SLURM = "LLM training benchmarks: what Slurm is told"
+    SLURM = "LLM training benchmarks: Slurm"
     UNFIT = "LLM training benchmarks: nodes that fail a check"
 
 
@@ -84,14 +84,14 @@ class Option(Flag):
 def positive(text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"{text!r} is no whole number of at least 1")
+        raise ConfigError(f"{text!r} must be a whole number >= 1")
     return int(text)
 
 
 def non_negative(text: str) -> int:
     """Read a whole number of at least 0."""
     if not text.strip().isdecimal():
-        raise ConfigError(f"{text!r} is no whole number of at least 0")
+        raise ConfigError(f"{text!r} must be a whole number >= 0")
     return int(text)
 
 
@@ -196,7 +196,7 @@ OPTIONS = (
         group=Section.UNFIT,
         parse=one_of("gate", "auto", "on", "off"),
         metavar="auto|on|off",
-        help="Whether nodes that fail a check are kept from what comes later: links are not measured beside them, "
+        help="Keep nodes that fail a check out of later work: links are not measured with them, "
         "runs go to others or are skipped (default: auto, on when checks and runs are selected)",
     ),
     Option(
@@ -204,7 +204,7 @@ OPTIONS = (
         group=Section.UNFIT,
         parse=Path,
         metavar="FILE",
-        help="A list of unfit nodes: not used, and added to",
+        help="File of unfit nodes to exclude; newly found unfit nodes are appended",
     ),
     Option(
         name="drain",
@@ -219,7 +219,7 @@ OPTIONS = (
         group=Section.WHAT,
         parse=Path,
         metavar="FILE",
-        help="What has to be judged: clauses of a contract and their tests",
+        help="File of required verdicts: clauses of a contract and their tests",
     ),
     Option(
         name="require-verdict",
@@ -234,7 +234,7 @@ OPTIONS = (
         group=Section.WHAT,
         parse=Path,
         metavar="DIR",
-        help="Judge the logs in DIR in place of running anything",
+        help="Judge the logs in DIR instead of running anything",
     ),
 )
 FLAGS = (
@@ -246,7 +246,7 @@ FLAGS = (
     Flag(
         name="first-run-alone",
         group=Section.WHAT,
-        help="Run nothing beside the first run, which fills the caches (compiled kernels) that all would fill at once",
+        help="Run the first run alone, to warm shared caches of compiled kernels",
     ),
     Flag(
         name="nccl",
@@ -263,7 +263,7 @@ def add_ini_keys(parser: pytest.Parser) -> None:
     for kind in ("recipes", "systems"):
         parser.addini(
             f"{_INI_PREFIX}{kind}",
-            f"Folders with {kind} of your own, besides the installed ones",
+            f"Folders with {kind} of your own, in addition to the installed ones",
             type="paths",
             default=[],
         )
@@ -348,7 +348,7 @@ def folders(config: pytest.Config, kind: str) -> list[Path]:
     own = [Path(path) for path in config.getini(f"{_INI_PREFIX}{kind}")]
     for path in own:
         if not path.is_dir():
-            raise ConfigError(f"ini option {_INI_PREFIX}{kind}: {path} is no folder")
+            raise ConfigError(f"ini option {_INI_PREFIX}{kind}: {path} is not a folder")
     return [path.resolve() for path in own]
 
 

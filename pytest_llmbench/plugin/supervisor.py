@@ -42,6 +42,7 @@ class Supervisor:
         self, config: pytest.Config, bench: Bench, progress: LiveLine, reports: Reports, requirements: Requirements
     ) -> None:
         self.runner: Runner | Replayer | None = None
+        self._never_began: Runner | Replayer | None = None
         self._config = config
         self._bench = bench
         self._progress = progress
@@ -75,8 +76,8 @@ class Supervisor:
             with self._interruption.bearing(0 if self._bench.settings.cluster == "debug" else 1):
                 runner.start(self._bench.planned)
         except Exception as error:
-            self.runner = None  # it never began: there is no record to add to
-            runner.stop()
+            # There is no record to add to. It is stopped with the session: whoever waits is told why before.
+            self.runner, self._never_began = None, runner
             if isinstance(error, OSError):
                 raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
             raise
@@ -227,13 +228,14 @@ class Supervisor:
 
     def _stop(self) -> None:
         """End all runs. A second signal means that the user does not want to wait: the processes end by themselves."""
-        if self.runner is None:
+        runner = self.runner or self._never_began
+        if runner is None:
             return
         try:
             with self._interruption.bearing(1):
-                self.runner.stop(self._progress.note)
+                runner.stop(self._progress.note)
         except KeyboardInterrupt:
-            self._progress.note("not waited for what still ends: it is told to, and does within a minute")
+            self._progress.note("not waiting for the processes that still end; they end within a minute")
             tell_the_end(self._bench.session.folder, "the session ended")
 
     def take_signals(self, session: pytest.Session) -> None:

@@ -139,10 +139,10 @@ class Controller:
     def _give_up(self, why: str) -> None:
         """End the session, and the waiting of its workers: no record will ever come."""
         self._progress.note(why)
-        tell_the_end(self._bench.session.folder, why)
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
-            session.shouldstop = why
+            session.shouldstop = why  # first: a test that is told the end is over at once, and is followed by no other
+        tell_the_end(self._bench.session.folder, why)
 
     def _follow(self) -> None:
         while (plan := self._plan) is None:

@@ -85,7 +85,7 @@ def rests_on(
     yield f"measured curves of collectives: {len(links.curves)}"
     for what, band in (
         ("busbw between the GPUs of a node where no curve has it", links.node_gb_s),
-        ("what NCCL gets of the network for each GPU where no curve has it", links.network_gb_s),
+        ("rate of NCCL on each GPU's share of the network, if no curve has it", links.network_gb_s),
     ):
         yield f"{what}: {'not given' if band is None else f'{band} GB/s'}"
     yield f"share of the gradients' reduction that is hidden: {links.hidden}"

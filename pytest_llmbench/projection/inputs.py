@@ -23,7 +23,7 @@ from pytest_llmbench.projection.model import Band
 from pytest_llmbench.projection.recipes import layout_of
 from pytest_llmbench.projection.slices import Hardware, LayerCost, one_slice, two_slices
 
-# Of one run nothing says how another would differ; two runs on one machine agreed within this (docs/measurements.md).
+# Of one run nothing says how another would differ; two runs on one machine agreed within this (docs/measurements).
 SPREAD = 0.014
 _Finite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -119,7 +119,7 @@ def read_slice(document: Mapping[str, Any], where: str) -> MeasuredSlice:
 def _of_record(record: RunRecord, where: str) -> MeasuredSlice:
     name = record.recipe.name
     if record.problem is not None:
-        raise ConfigError(f"{where}: run {name} could not be judged ({record.problem.kind}): its times are no measure")
+        raise ConfigError(f"{where}: run {name} could not be judged ({record.problem.kind}): its times are not usable")
     if not record.gpus or record.device is None:
         raise ConfigError(f"{where}: run {name} used no GPU: a slice is measured on those that the training would use")
     seconds = [step.seconds for step in judged_steps(record.recipe, record.steps)]
@@ -165,7 +165,7 @@ def read_curves(document: Mapping[str, Any], where: str) -> tuple[Curve, ...]:
     curves = tuple(validate(Curve, plain, where) for plain in _plain_curves(document, where))
     for curve in curves:
         if not curve.complete or curve.wrong:
-            raise ConfigError(f"{where}: {curve.collective}: incomplete, or with wrong values: it is no measure")
+            raise ConfigError(f"{where}: {curve.collective}: incomplete, or with wrong values: not usable")
     return curves
 
 

@@ -153,7 +153,7 @@ def _refuse_uneven(layout: Layout) -> None:
     }  # fmt: skip
     for name, count in counts.items():
         if count < 1:
-            raise ConfigError(f"{name}: {count} is no number of something; give at least 1")
+            raise ConfigError(f"{name}: {count} must be at least 1")
     stages = layout.pipeline * layout.chunks
     if layout.model.layers % stages:
         raise ConfigError(f"{layout.model.layers} layers do not divide into {stages} chunks of equal size")

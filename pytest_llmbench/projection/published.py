@@ -14,7 +14,7 @@ MEMORY_GB_S: Mapping[str, float] = {
     "H100 80GB HBM3": 3350.0,
     "H200": 4800.0,
 }
-# What a kernel that only moves data gets of it: 4395 of 4800 GB/s measured on one H200 (docs/measurements.md). The best
+# What a kernel that only moves data gets of it: 4395 of 4800 GB/s measured on one H200 (docs/measurements). The best
 # end is the data sheet's, the worst an assumption.
 _MEMORY = Band(best=1.0, likely=0.916, worst=0.75)
 

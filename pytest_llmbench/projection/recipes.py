@@ -26,7 +26,7 @@ def layout_of(recipe: Recipe, topology: Topology, chunks: int | None = None, pip
     copies, left = divmod(topology.gpus, way.tensor * stages)
     if left or not copies:
         raise ConfigError(
-            f"{topology.gpus} GPUs are no whole number of copies of the model: one takes {way.tensor * stages}"
+            f"{topology.gpus} GPUs do not divide into copies of the model: one takes {way.tensor * stages}"
             f" (tensor {way.tensor} × pipeline {stages})"
         )
     micro_batches = recipe.gradient_accumulation_steps

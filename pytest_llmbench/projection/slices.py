@@ -194,7 +194,7 @@ def _solve(layout: Layout, step_s: Band, hardware: Hardware, end: End) -> float:
     a_second = terms(layout, Costs(layer_s=1.0, head_s=head, jitter=1.0, **others))["step"]
     if step_s.at(end) <= without:
         raise ConfigError(
-            f"a step of {step_s.at(end):.6g} s is no longer than what it takes besides its layers, {without:.6g} s:"
+            f"a step of {step_s.at(end):.6g} s is not longer than its work outside the layers, {without:.6g} s:"
             " the step time or the links are wrong"
         )
     return (step_s.at(end) - without) / (a_second - without)

@@ -128,7 +128,11 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The framework says that it failed; this explains a run without `Completed`, and no other."""
+    """The framework says that it failed; this explains a run without `Completed`, and no other.
+
+    Whether a line with one of `words.FAILURES` is a failure may not depend on the lines before it: a second pass reads
+    it after all others.
+    """
 
     words: str
 
@@ -141,7 +145,7 @@ class Needles:
     """Words of which a meaningful line contains at least one: a line with none of them need not be read.
 
     Attributes:
-        always: in the whole log. Without any, every line is read.
+        always: in the whole log, in addition to the words of failures. Without any, every line is read.
         first: further words until the first step: those of the training that is about to begin.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ from pytest_llmbench.readers.items import (
 )
 from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.numbers import unix_time
-from pytest_llmbench.readers.words import cut_off, remoteness
+from pytest_llmbench.readers.words import FAILURES, cut_off, remoteness
 
 _MOST_REPORTED = 20
 # `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `
@@ -61,29 +61,36 @@ def read_log(
 ) -> StepSeries:
     """Read log files, in the order given, as one log.
 
+    The reason of a failure matters only in a log without proof of completion. So the words of failures are searched
+    for in a second pass, and only in such a log.
+
     Args:
         paths: the files.
         parse: the dialect.
         claims: reader of the log's claims about the training.
-        needles: words of both: other lines may be left out.
+        needles: words of both, without those of failures: other lines may be left out.
     """
-    collected = _Collected()
+    collected, files = _Collected(), tuple(paths)
     wanted = tuple((*each, NEEDLE) if each else () for each in (needles.all, needles.always))
-    for path in paths:
-        for read in read_lines(path, lambda: wanted[collected.begun]):
-            line = collected.label(read)
-            if words := cut_off(line.text):
-                collected.cut_off = collected.cut_off or words
-            for said in claims(line.text):
-                collected.claim(said, line)
-                if not collected.begun:  # later, settings are not looked for
-                    collected.stamp(line)
-            try:
-                for item in parse(line.text):
-                    collected.take(item, line)
-                    collected.stamp(line)
-            except Unreadable as why:
-                collected.refuse(line, str(why))
+    for line in collected.lines(files, lambda: wanted[collected.begun]):
+        collected.take_cut_off(line)
+        for said in claims(line.text):
+            collected.claim(said, line)
+            if not collected.begun:  # later, settings are not looked for
+                collected.stamp(line)
+        try:
+            for item in parse(line.text):
+                collected.take(item, line)
+                collected.stamp(line, failed=isinstance(item, Failed))
+        except Unreadable as why:
+            collected.refuse(line, str(why))
+    if needles.always and collected.completed is None:
+        for line in collected.lines(files, lambda: FAILURES):
+            collected.take_cut_off(line)
+            with suppress(Unreadable):
+                for failed in (item for item in parse(line.text) if isinstance(item, Failed)):
+                    collected.take(failed, line)
+                    collected.stamp(line, failed=True)
     return collected.series()
 
 
@@ -108,17 +115,18 @@ class _Collected:
     """The items read so far. The steps are kept by source: ranks that share a file may all log them.
 
     Attributes:
-        cut_off: the line with which Slurm says that it ended the run at its time limit.
+        completed: the line with which the framework says that it did all its work.
     """
 
-    cut_off: str | None = None
+    completed: str | None = None
     _steps: dict[str, dict[int, StepLine]] = field(default_factory=dict)
     _totals: dict[str, float] = field(default_factory=dict)
     _counts: dict[str, Counter[str]] = field(default_factory=dict)
     _world_size: int | None = None
     _sized: set[tuple[str, str]] = field(default_factory=set)
-    _completed: str | None = None
-    _failure: str | None = None
+    _cut_off: tuple[tuple[int, int], str] | None = None
+    _failure: tuple[tuple[int, int, int], str] | None = None
+    _file: int = 0
     _restarted: str | None = None
     _log_interval: int | None = None
     _begin: str | None = None
@@ -128,7 +136,7 @@ class _Collected:
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[Said, Claim] = field(default_factory=dict)
-    _stamped: tuple[float, float] | None = None
+    _stamped: dict[bool, tuple[float, float]] = field(default_factory=dict)
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
     _nodes: dict[Node, None] = field(default_factory=dict)
@@ -139,7 +147,12 @@ class _Collected:
         """Whether there was a step."""
         return bool(self._steps)
 
-    def label(self, line: Line) -> Line:
+    def lines(self, files: Sequence[Path], needles: Callable[[], Sequence[bytes]]) -> Iterator[Line]:
+        """Yield the lines of the files without their labels, see `read_lines`."""
+        for self._file, path in enumerate(files):
+            yield from map(self._label, read_lines(path, needles))
+
+    def _label(self, line: Line) -> Line:
         """Keep the labels of a line, each once, and return the line without them."""
         if "#llmbench" not in line.text:
             return line
@@ -166,26 +179,31 @@ class _Collected:
                 self._totals.setdefault(name, value)
             case Count(name=name) if line.whole:
                 self._counts.setdefault(line.source, Counter())[name] += 1
+            case Failed(words=words):
+                self._take_failure(words, line)
             case _:
                 self._take_words(item)
 
     def _take_words(self, item: Item) -> None:
         match item:
             case Completed(words=words):
-                self._completed = self._completed or words.strip()
-            case Failed(words=words):
-                if self._failure is None or remoteness(words) < remoteness(self._failure):
-                    self._failure = words.strip()
+                self.completed = self.completed or words.strip()
             case Pause():
                 self._pausing = True
             case BadEnd(words=words):
                 self._bad_ends[words] = None
 
-    def stamp(self, line: Line) -> None:
-        """Keep the first and the last time of the lines that say something."""
+    def take_cut_off(self, line: Line) -> None:
+        """Keep the first line with which Slurm says that it ended the run at its time limit."""
+        if words := cut_off(line.text):
+            found = ((self._file, line.place), words)
+            self._cut_off = min(self._cut_off or found, found)
+
+    def stamp(self, line: Line, *, failed: bool = False) -> None:
+        """Keep the first and the last time of the lines that say something, or that say why the run failed."""
         if line.whole and (match := _STAMP.search(line.text)) and (at := unix_time(match[1])) is not None:
-            first, last = self._stamped or (at, at)
-            self._stamped = (min(first, at), max(last, at))
+            first, last = self._stamped.get(failed, (at, at))
+            self._stamped[failed] = (min(first, at), max(last, at))
 
     def claim(self, said: Said | Skipped, line: Line) -> None:
         """Keep where a setting was printed first; a line that was cut off may have lost digits."""
@@ -203,12 +221,13 @@ class _Collected:
             self._unreadable.append(f"{line.file}:{line.number}: {why}")
 
     def series(self) -> StepSeries:
-        """Return what the log says."""
+        """Return the series of the log, with the reason of a failure only if the run was not completed."""
         # Ranks that share a log say the same; the one that got furthest says it whole.
         furthest = max(self._steps.values(), key=len, default={})
         counts: Counter[str] = Counter()
         for counted in self._counts.values():
             counts |= counted
+        times = [span for failed, span in self._stamped.items() if not (failed and self.completed)]
         return StepSeries(
             steps=tuple(_with_intervals(list(furthest.values()), self._paused)),
             unreadable=tuple(self._unreadable),
@@ -218,17 +237,22 @@ class _Collected:
             first_apart=any(step.first_apart for step in furthest.values()),
             totals={**counts, **self._totals},
             world_size=self._world_size,
-            completed=self._completed,
-            failure=self._failure,
-            cut_off=self.cut_off,
+            completed=self.completed,
+            failure=self._failure[1] if self._failure and not self.completed else None,
+            cut_off=self._cut_off[1] if self._cut_off and not self.completed else None,
             restarted=self._restarted,
             bad_ends=tuple(self._bad_ends)[:_MOST_REPORTED],
             claims=tuple(self._claims.values()),
-            stamped=self._stamped,
+            stamped=(min(first for first, _ in times), max(last for _, last in times)) if times else None,
             skipped=tuple(sorted(self._skipped.items())),
             labels=tuple(self._labels.values()),
             nodes=tuple((node.host, node.ranks) for node in self._nodes),
         )
+
+    def _take_failure(self, words: str, line: Line) -> None:
+        """Keep the first of those that are nearest to the cause; the lines of the second pass come out of order."""
+        found = ((remoteness(words), self._file, line.place), words.strip())
+        self._failure = min(self._failure or found, found, key=lambda each: each[0])
 
     def _take_step(self, step: StepLine, line: Line) -> None:
         steps = self._steps.setdefault(line.source, {})
@@ -250,7 +274,7 @@ class _Collected:
     def _take_world_size(self, size: WorldSize, line: Line) -> None:
         source = (line.file, line.source)
         if self._steps and source in self._sized:
-            self._restart(line, "the number of ranks is said again after the first step")
+            self._restart(line, "the number of ranks is printed again after the first step")
         self._sized.add(source)
         self._world_size = self._world_size or size.ranks
 

@@ -32,7 +32,7 @@ def number(name: str, value: object) -> float:
     """
     result = as_number(value)
     if result is None:
-        raise Unreadable(f"{name} is {_short(value)}, which is no number")
+        raise Unreadable(f"{name} is {_short(value)}, not a number")
     return result
 
 
@@ -44,7 +44,7 @@ def count(name: str, value: object) -> int:
     """
     text = str(value) if type(value) is int and 0 < value < 10**15 else value
     if not isinstance(text, str) or not _COUNT.fullmatch(text.strip()) or int(text) < 1:
-        raise Unreadable(f"{name} is {_short(value)}, which is no whole number from 1 on")
+        raise Unreadable(f"{name} is {_short(value)}, not a whole number >= 1")
     return int(text)
 
 

@@ -32,7 +32,7 @@ _CUT_OFF = re.compile(
 
 
 # A line that holds none of these says neither why a program failed nor that it was cut off.
-NEEDLES = (
+FAILURES = (
     b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
     b"Segmentation fault",
 )  # fmt: skip

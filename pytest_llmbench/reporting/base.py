@@ -1,4 +1,4 @@
-"""What reports are made of, and how they are found by name."""
+"""The report protocol: a finished session, and the look-up of reports by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FinishedSession:
     Attributes:
         id: its name.
         folder: where its records and logs are, and where a report may write.
-        planned: what its tests waited for.
+        planned: the tasks that its tests waited for.
         runs: the records of its runs by key, each with the verdicts of its tests.
         checks: the records of its checks by name.
     """
@@ -39,7 +39,7 @@ ReportWriter = Callable[[FinishedSession], Iterable[str] | None]
 
 def _accept(_: str, thing: object) -> ReportWriter:
     if not callable(thing):
-        raise ConfigError("it is no function of a `FinishedSession`")
+        raise ConfigError("it is not a function of a `FinishedSession`")
     return cast("ReportWriter", thing)
 
 

@@ -193,7 +193,7 @@ class _CpuEvent:
 class _Properties:
     """Properties that a dummy device has."""
 
-    name: str = "CPU in the place of CUDA"
+    name: str = "CPU instead of CUDA"
     major: int = 0
     minor: int = 0
     total_memory: float = math.nan

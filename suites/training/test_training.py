@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.recipe.reference import Reference
-    from pytest_llmbench.plugin.verdict.measured import Run
+    from pytest_llmbench.api import Reference, Run
 
 
 @pytest.mark.recipe("*")

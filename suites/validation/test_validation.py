@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_llmbench.plugin.health import Health
+    from pytest_llmbench.api import Health
 
 
 def test_fit(health: Health) -> None:

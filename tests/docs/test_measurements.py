@@ -1,4 +1,4 @@
-"""The numbers of docs/measurements.md agree with one another and with the formula."""
+"""The numbers of docs/measurements agree with one another and with the formula."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.judging.flops import flops_per_token
 from tests.docs.documents import CHECKOUT
 
-TEXT = (CHECKOUT / "docs" / "measurements.md").read_text(encoding="utf-8")
+TEXT = "\n".join(path.read_text("utf-8") for path in sorted((CHECKOUT / "docs" / "measurements").glob("*.md")))
 ROWS = re.findall(r"^\| `([\w.]+)`.*\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) % \|$", TEXT, re.MULTILINE)
 GPUS = 2
 PEAK_TFLOPS = 989.4

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tests.docs.documents import CHECKOUT
+from tests.docs.tools import load
 
-
-def _load() -> ModuleType:
-    """Import tools/prose.py, which is a program of its own."""
-    spec = importlib.util.spec_from_file_location("prose", CHECKOUT / "tools" / "prose.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["prose"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-prose = _load()
+prose = load("prose")
 
 
 def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, str]]:

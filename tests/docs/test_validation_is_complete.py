@@ -6,9 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-import pytest
-from pydantic import BaseModel
-
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.checks.dcgm import findings as dcgm_findings
 from pytest_llmbench.checks.dcgm.report_items import DiagnosticOutcome
@@ -18,11 +15,11 @@ from pytest_llmbench.checks.host import disk as host_disk
 from pytest_llmbench.checks.network import tournament_findings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.record.health import SCHEMA_VERSION, Finding, HealthRecord, Reading, Report, Severity
+from pytest_llmbench.core.record.health import SCHEMA_VERSION, Severity
 from pytest_llmbench.core.schema import read_yaml
 from pytest_llmbench.plugin.options import OPTIONS
 from tests.docs.documents import CHECKOUT
-from tests.docs.test_reference_is_complete import PACKAGE, Table, leaves, titled_tables
+from tests.docs.test_reference_is_complete import PACKAGE, Table, titled_tables
 
 TEXT = (CHECKOUT / "docs" / "validation.md").read_text(encoding="utf-8")
 CHECKS = all_checks()
@@ -50,25 +47,10 @@ def written(heading: str) -> Iterator[tuple[str, str, list[str]]]:
             yield check.name, what, row
 
 
-def test_every_check_is_there() -> None:
-    """With family, scope, deadline, and its summary in the very words of the plan; in the order they run."""
-    told = {name: (row[1], row[2], row[3], row[4]) for name, row in table("Checks").items()}
-    assert list(told) == list(CHECKS)
-    assert told == {
-        name: (check.family, check.scope, f"{check.deadline_s:g} s", check.summary) for name, check in CHECKS.items()
-    }
+def test_every_family_has_checks_and_the_readme_counts_them() -> None:
+    """The table of checks itself is made from them."""
     assert {check.family for check in CHECKS.values()} == set(FAMILIES)
     assert f"{len(CHECKS)} checks" in (CHECKOUT / "README.md").read_text(encoding="utf-8")
-
-
-def test_every_option_is_there() -> None:
-    """With its default; each with a value and a meaning."""
-    told = [(check, option, row[2]) for check, option, row in written("Options")]
-    assert len(set(told)) == len(told), "an option is there twice"
-    assert set(told) == {
-        (name, option, default) for name, check in CHECKS.items() for option, default in leaves(check.options)
-    }
-    assert all(row[1] and row[3] for _, _, row in written("Options"))
 
 
 def test_every_statistic_is_there() -> None:
@@ -99,13 +81,8 @@ def test_every_way_of_the_gate_is_there() -> None:
     assert list(table("The gate")) == option.metavar.split("|")
 
 
-@pytest.mark.parametrize(
-    ("title", "model"),
-    [("Key", HealthRecord), ("Key of `report`", Report), ("Key of a finding", Finding), ("Key of a reading", Reading)],
-)
-def test_every_key_of_a_record_is_there(title: str, model: type[BaseModel]) -> None:
-    """In the order of the model, with the schema version that it is about."""
-    assert list(titled_tables("Health record", TEXT)[title]) == list(model.model_fields)
+def test_the_schema_version_of_a_health_record_is_there() -> None:
+    """It changes when a reader of the old one would misread the new one."""
     assert f"JSON, schema version {SCHEMA_VERSION}," in TEXT
 
 

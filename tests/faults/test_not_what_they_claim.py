@@ -190,7 +190,7 @@ def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
     record = logs.judge(trained / "recipes")
     assert record.problem is None
     assert record.outside_steps["around_s"] > 20
-    assert "was no step" in record.findings[0]
+    assert "was outside of steps" in record.findings[0]
 
 
 def forget_task(logs: Logs) -> None:

@@ -140,8 +140,8 @@ def test_what_a_log_says_decides(megatron: MegatronLM, subtests: pytest.Subtests
             assert said in message
             assert record["metrics"] == {}
             throughput = record["unjudged"]["throughput"]["value"]
-            assert f"its log gives throughput {for_people(throughput)} words/s, which is no verdict" in message
-    assert result.text.count("which is no verdict") == len(WRONG)
+            assert f"its log gives throughput {for_people(throughput)} words/s, which is not a verdict" in message
+    assert result.text.count("which is not a verdict") == len(WRONG)
     assert result.record("no_end")["provenance"]["exit_code"] == "0"
     with subtests.test("a failure after the end costs nothing: all the work was done and proved"):
         assert cases["fails_late"].properties["verdict"] == "PASS"
@@ -207,7 +207,7 @@ def test_the_time_limit_is_an_end_for_a_recipe_that_is_meant_to_be_cut_off(megat
     assert 5 < len(record["steps"]) < 30
     assert late.case.outcome == "error"
     assert "(time_limit): not finished within its time limit of 00:01:00" in late.case.message
-    assert "which is no verdict" in late.case.message
+    assert "which is not a verdict" in late.case.message
     assert late.record("late")["cut_off"] is None
     assert alive(meant_one.session) == alive(late.session) == []
 

@@ -33,7 +33,18 @@ def pytest_sessionstart(session):
     while told["workerid"] == "gw1" and told_end(Path(told["llmbench"]["folder"])) is None:
         time.sleep(0.1)
 """
+# They are told the reason, however late it is known.
 WAITING_TESTS = """
+from pytest_llmbench.plugin.xdist import Controller
+
+give_up = Controller._give_up
+
+def give_up_late(self, why):
+    time.sleep(1)
+    give_up(self, why)
+
+Controller._give_up = give_up_late
+
 def pytest_runtest_setup():
     Path("waiting").touch()
 """

@@ -148,6 +148,25 @@ def test_a_session_that_needs_what_cannot_be_used_is_refused(
     assert "INTERNALERROR" not in result.text
 
 
+@pytest.mark.parametrize(("wanted", "who"), [("cores", "check cores"), ("words", "engine counting")])
+@pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
+def test_functions_that_only_this_folder_has_are_refused_before_anything_is_submitted(
+    user: UserFolder, site: Path, wanted: str, who: str, more: tuple[str, ...]
+) -> None:
+    """Pytest imports what lies beside its conftest files; ranks on nodes do not."""
+    for name, source in (("acme_counting.py", COUNTING), ("acme_cores.py", CORES), ("conftest.py", CONFTEST)):
+        user.test(source, name)
+    result = user.run("--cluster", "local", "-k", wanted, *more)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    assert f"{who}: the nodes could not import its function 'acme_{who.split()[1]}:" in result.text
+    assert "ModuleNotFoundError: No module named 'acme_" in result.text
+    assert "install its package on the nodes, or put it into a folder that they share" in result.text
+    assert "Traceback" not in result.text
+    user.env["PYTHONPATH"] = f"{site}:{user.path}"
+    if not more:
+        assert user.run("--cluster", "local", "-k", wanted).returncode == 0
+
+
 def test_a_session_that_does_not_need_it_says_so_and_goes_on(user: UserFolder, site: Path) -> None:
     """The header names what is left out, and why."""
     broken = "import acme_lost\n"

@@ -292,7 +292,7 @@ def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"))
     assert set(verdicts(result).values()) == {"ERROR"}
     assert "(no_evidence_of_completion)" in result.text
-    assert "its log gives time_for_20m_tokens_all_lines 587.1 s, which is no verdict" in result.text
+    assert "its log gives time_for_20m_tokens_all_lines 587.1 s, which is not a verdict" in result.text
     record = result.record("nlp175b")
     assert record["metrics"] == {}
     assert record["unjudged"]["time_for_20m_tokens_all_lines"]["value"] == pytest.approx(587.14, abs=0.005)

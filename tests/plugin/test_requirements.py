@@ -72,8 +72,8 @@ def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
         ("{}", "requires nothing"),
         ("4.10: test_it\n", "put it in quotes"),
         ('"1": test_it\n"1": test_last\n', "1"),
-        ('"1": 7\n', "is no test"),
-        ('"1": []\n', "is no test"),
+        ('"1": 7\n', "is not a test"),
+        ('"1": []\n', "is not a test"),
     ],
 )
 def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> None:

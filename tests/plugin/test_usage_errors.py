@@ -13,17 +13,17 @@ LEARNS: Mapping[str, Any] = TINY["references"][0]
 
 # The options, and what the message must hold: the option, the legal values.
 BAD_OPTIONS = {
-    "--nodes 0": ("argument --nodes", "'0' is no whole number of at least 1"),
-    "--nodes x": ("argument --nodes", "'x' is no whole number of at least 1"),
-    "--nodes 1.5": ("argument --nodes", "'1.5' is no whole number of at least 1"),
-    "--nodes-per-run 0": ("argument --nodes-per-run", "at least 1"),
-    "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' is no whole number of at least 0"),
-    "--max-runs 0": ("argument --max-runs", "'0' is no whole number of at least 1"),
+    "--nodes 0": ("argument --nodes", "'0' must be a whole number >= 1"),
+    "--nodes x": ("argument --nodes", "'x' must be a whole number >= 1"),
+    "--nodes 1.5": ("argument --nodes", "'1.5' must be a whole number >= 1"),
+    "--nodes-per-run 0": ("argument --nodes-per-run", "whole number >= 1"),
+    "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' must be a whole number >= 0"),
+    "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
     "--scale big": ("argument --scale", "unknown scale 'big'", "legal: full, smoke"),
     "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
     "--cluster k8s": ("argument --cluster", "unknown cluster 'k8s'", "legal: auto, debug, local, slurm"),
     "--allocation never": ("argument --allocation", "unknown allocation 'never'", "legal: run, session"),
-    "--time abc": ("argument --time", "'abc' is no time limit", "hours:minutes:seconds"),
+    "--time abc": ("argument --time", "'abc' is not a time limit", "hours:minutes:seconds"),
     "--system nowhere": ("unknown system 'nowhere'", "legal: ", "H200", "local", "slurm", "or give a YAML file"),
     "--system nowhere.yaml": ("nowhere.yaml", "No such file"),
     "--nodes 2 --cluster local": ("--nodes 2 with --cluster local", "use --cluster slurm"),
@@ -74,8 +74,8 @@ BAD_FILES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str], tuple[s
     "ini_scale": (
         "llmbench_scale = big", {}, {}, ("ini option llmbench_scale: unknown scale 'big'", "legal: full, smoke"),
     ),
-    "ini_nodes": ("llmbench_nodes = 0", {}, {}, ("ini option llmbench_nodes: '0' is no whole number",)),
-    "ini_folder": ("llmbench_systems = gone", {}, {}, ("ini option llmbench_systems: ", "gone is no folder")),
+    "ini_nodes": ("llmbench_nodes = 0", {}, {}, ("ini option llmbench_nodes: '0' must be a whole number",)),
+    "ini_folder": ("llmbench_systems = gone", {}, {}, ("ini option llmbench_systems: ", "gone is not a folder")),
     "recipe_key": (
         "", {"stepz": 3}, {},
         ("tiny.yaml: recipe tiny: stepz: unknown key 'stepz' (did you mean 'steps'?); legal: ", "warm_up"),

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
-import venv
 import zipfile
 from configparser import ConfigParser
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[2]
+from tests.wheels import CHECKOUT, Installed, build_ours, install
 
 # A user's whole benchmark.
 MINE = '''\
@@ -34,72 +28,19 @@ def test_learns(run):
 '''
 
 
+LOCAL = ("--scale", "smoke", "--cluster", "local", "--gpus-per-node", "0")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the checkout without network."""
-    pytest.importorskip("build")
-    pytest.importorskip("hatchling")
-    source = tmp_path_factory.mktemp("wheel") / "source"
-    left_out = shutil.ignore_patterns(".*", "reports", "__pycache__", "tests", "dist", "build")
-    shutil.copytree(CHECKOUT, source, ignore=left_out)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(source.parent), str(source)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    (built,) = source.parent.glob("*.whl")
-    return built
-
-
-@dataclass(frozen=True)
-class Installed:
-    """The wheel in an environment of its own.
-
-    Attributes:
-        environment: where it is installed.
-        folder: an empty one, to work in.
-    """
-
-    environment: Path
-    folder: Path
-
-    def python(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run its Python in the empty folder."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHON"))}
-        return subprocess.run(
-            [str(self.environment / "bin" / "python"), *args],
-            cwd=self.folder, env={**clean, "TMPDIR": str(self.folder.parent)}, check=False, timeout=200,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-
-    def pytest(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run pytest at scale smoke on this machine, without a file that says anything else."""
-        local = ("--scale", "smoke", "--cluster", "local", "--gpus-per-node", "0")
-        return self.python("-m", "pytest", "-p", "no:cacheprovider", *local, *args)
+    """The wheel of this package."""
+    return build_ours(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Installed:
-    """The wheel installed. Everything else comes from where the tests run, but for this package as it is there."""
-    environment = tmp_path / "venv"
-    venv.create(environment, symlinks=True)
-    site = next((environment / "lib").glob("python*/site-packages"))
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    borrowed = tmp_path / "borrowed"
-    borrowed.mkdir()
-    for path in packages_here():
-        (borrowed / path.name).symlink_to(path)
-    (site / "borrowed.pth").write_text(f"{borrowed}\n")
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    return Installed(environment=environment, folder=folder)
-
-
-def packages_here() -> list[Path]:
-    """What is installed where the tests run, without this package and what only points elsewhere."""
-    folders = [Path(folder) for folder in sys.path if Path(folder).name == "site-packages"]
-    found = {path.name: path for folder in reversed(folders) for path in folder.iterdir()}
-    return [path for name, path in found.items() if "llmbench" not in name and path.suffix != ".pth"]
+    """It alone, installed."""
+    return install(tmp_path, wheel)
 
 
 def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
@@ -129,7 +70,7 @@ def test_the_wheel_announces_all_that_pyproject_does(wheel: Path) -> None:
 def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
     """In an empty folder, with one test file and no ini file."""
     (installed.folder / "test_mine.py").write_text(MINE)
-    done = installed.pytest()
+    done = installed.pytest(*LOCAL)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
     assert "PASS" in done.stdout
@@ -140,7 +81,7 @@ def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
 def test_an_installed_wheel_runs_its_suites(installed: Installed) -> None:
     """By their names, in an empty folder: validation, then training."""
     suites = ("pytest_llmbench.suites.validation", "pytest_llmbench.suites.training")
-    done = installed.pytest("--pyargs", *suites, "-k", "shared_folder or software or opt125m")
+    done = installed.pytest(*LOCAL, "--pyargs", *suites, "-k", "shared_folder or software or opt125m")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^software +PASS", done.stdout, re.MULTILINE)
     assert re.search(r"^opt125m .* PASS", done.stdout, re.MULTILINE)

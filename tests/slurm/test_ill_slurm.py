@@ -80,7 +80,7 @@ def test_an_unknown_outcome_is_no_refusal(tiny: UserFolder, queue: type[Queue], 
     wrap(tiny, "sbatch", TEST_ONLY, "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
     result = tiny.run(*SLURM, *MODES[mode], timeout_s=120)
     assert result.case.outcome == "error", result.text
-    assert "nobody knows whether Slurm took it" in result.case.message
+    assert "it is unknown whether Slurm accepted it" in result.case.message
     assert "Socket timed out" in result.case.message
     assert "refuses" not in result.case.message
     assert queue.jobs_of(result.session) == []

@@ -82,7 +82,7 @@ def test_one_line_answers(tmp_path: Path) -> None:
     command = [*COMMAND, *OURS, "--nodes", "8", "12", "24", "--json", str(told)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "12 nodes: refused: 96 GPUs are no whole number of copies of the model: one takes 64" in done.stdout
+    assert "12 nodes: refused: 96 GPUs do not divide into copies of the model: one takes 64" in done.stdout
     assert "Fewest of these nodes for at most 560 s:\n  24 by the middle" in done.stdout
     assert "Rests on:\n- slice 4 layers of 175B" in done.stdout
     assert json.loads(told.read_text())["fewest_nodes"] == {"likely": 24, "worst": 24, "calibrated": 24}

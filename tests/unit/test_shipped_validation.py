@@ -142,7 +142,7 @@ def test_the_bounds_are_those_published() -> None:
 def test_a_bound_says_where_it_is_from(system: System, check: str, reference: Reference) -> None:
     """A file of a repository at a commit, or our own measurements; and what the number means."""
     assert re.search(r"^\S+/\S+ \S+( line \d+)? @ [0-9a-f]{8}$", reference.source) or reference.source.endswith(
-        "see docs/measurements.md"
+        "see docs/measurements"
     )
     assert reference.date.year >= 2022
     assert len(reference.why.split()) > 15

@@ -34,14 +34,16 @@ class CollectivesOptions(Strict):
     """How collectives are measured. Checks with the same options share one measurement.
 
     Attributes:
-        backend: `torch`, our own measurement by torch.distributed; or `nccl_tests`, NVIDIA's programs.
-        path: the folder of NVIDIA's programs, instead of the root of the system's environment `nccl_tests`.
-        launcher: starts NVIDIA's programs, built with MPI, on several nodes (`workloads.checks.nccl_tests.Command`).
-        min_bytes, max_bytes: smallest and largest message; by default 8 B, and 8 GiB on GPUs or 16 MiB on CPUs.
+        backend: our own measurement by torch.distributed, or NVIDIA's programs.
+        path: the folder of NVIDIA's programs; absent, the root of the system's environment `nccl_tests`.
+        launcher: command that starts NVIDIA's programs, built with MPI, on several nodes; `{nodes}`, `{ranks}`,
+            `{gpus}` (of a node) and `{hosts}` are filled in.
+        min_bytes: smallest message.
+        max_bytes: largest message; absent, 8 GiB on GPUs and 16 MiB on CPUs; at scale `smoke` 1 MiB at most.
         factor: from one size to the next.
-        iterations: operations that are timed together; by default 20 on GPUs, 5 on CPUs.
-        warm_up: operations before them; by default 5 on GPUs, 1 on CPUs.
-        checked: further operations whose results are checked; by default 4 on GPUs, 2 on CPUs.
+        iterations: operations that are timed together; absent, 20 on GPUs, 5 on CPUs.
+        warm_up: operations before them; absent, 5 on GPUs, 1 on CPUs.
+        checked: further operations whose results are checked; absent, 4 on GPUs, 2 on CPUs.
         dtype: type of an element.
     """
 

@@ -102,7 +102,7 @@ class _Table:
         if isinstance(said, str):
             self.doubt = self.doubt or said
         elif self.average is not None:
-            self.doubt = self.doubt or f"its average bus bandwidth is said twice, {self.average.value:g} and {text}"
+            self.doubt = self.doubt or f"its average bus bandwidth is printed twice, {self.average.value:g} and {text}"
         else:
             self.average = said
 
@@ -111,7 +111,7 @@ class _Table:
         if (count > 0) != (word == "FAILED"):
             self.doubt = self.doubt or f"it says {count} values out of bounds, and calls that {word}"
         if self.out_of_bounds not in {None, count}:
-            self.doubt = self.doubt or f"its values out of bounds are said twice, {self.out_of_bounds} and {count}"
+            self.doubt = self.doubt or f"its counts of values out of bounds differ, {self.out_of_bounds} and {count}"
         self.out_of_bounds = count
 
 

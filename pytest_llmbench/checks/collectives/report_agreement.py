@@ -94,7 +94,7 @@ def average(text: str) -> Printed | str:
     """Read the mean that nccl-tests print; a text says why there is none."""
     value = as_number(text)
     if value is None or not 0.0 <= value < float("inf"):
-        return f"its average bus bandwidth is {text[:40]!r}, which is no bandwidth"
+        return f"its average bus bandwidth is {text[:40]!r}, not a bandwidth"
     return printed("average", text)
 
 

@@ -38,7 +38,7 @@ class GemmOptions(RateOptions):
     """Options of the check.
 
     Attributes:
-        min_fraction: the least share of the published dense peak, at scale full and where the system's file has one.
+        min_fraction: smallest share of the published dense peak, at scale `full` and if the system's file has a peak.
     """
 
     min_fraction: Fraction = 0.5

@@ -25,8 +25,8 @@ class RateOptions(Strict):
     """Options of a check that compares the rates of GPUs.
 
     Attributes:
-        tolerance: a device that is further below the median of all is an outlier, as a fraction of the median; by
-            default 0.05 of GPUs, and none is named of CPUs and at scale smoke.
+        tolerance: allowed shortfall from the median (fraction). Default 0.05 on GPUs; not applied on CPUs and at
+            scale `smoke`.
     """
 
     tolerance: Fraction | None = None

@@ -42,10 +42,10 @@ class SustainedOptions(Strict):
     """Options of the check.
 
     Attributes:
-        minutes: how long the load lasts; by default 2 on GPUs, and a few seconds on CPUs and at scale smoke.
-        drop: allowed drop of the rate from the first third to the last, as a fraction; by default 0.05 on GPUs, and not
-            judged on CPUs and at scale smoke.
-        temperature_degc: a device that gets hotter is to be watched.
+        minutes: duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`.
+        drop: allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs
+            and at scale `smoke`.
+        temperature_degc: above it there is a hint.
     """
 
     minutes: PositiveFloat | None = None
@@ -177,7 +177,7 @@ class _Judged:
         for gap in telemetry.gaps(self.samples, rates[-1][0] if rates else 0.0):
             yield f"{self.whose}: {gap}"
         if self.strange:
-            yield f"{self.whose}: {len(self.strange)} lines of telemetry are none, first {self.strange[0]!r}"
+            yield f"{self.whose}: {len(self.strange)} lines of telemetry could not be parsed, first {self.strange[0]!r}"
         if self.data["trouble"]:
             yield f"{self.whose}: {self.data['trouble']}"
         missing = [name for name in ("clock_min", "temperature_max", "power_mean") if name not in self.numbers]

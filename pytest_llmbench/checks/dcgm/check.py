@@ -26,10 +26,10 @@ class DcgmOptions(Strict):
     """How the diagnostic is run.
 
     Attributes:
-        level: 1 to 4, as `dcgmi diag -r` has it; by default 3, at scale smoke 1.
-        parameters: `test.variable=value`, for `-p`.
-        allowed_skips: tests that need not run here, by DCGM's names, such as `eud`.
-        hostengine: where nv-hostengine listens, for `--host`; by default on the node itself.
+        level: as `dcgmi diag -r` has it; absent, 3, at scale `smoke` 1.
+        parameters: for `dcgmi diag -p`.
+        allowed_skips: tests that need not run, by DCGM's names, such as `eud`.
+        hostengine: where nv-hostengine listens; absent, on the node itself.
     """
 
     level: Literal[1, 2, 3, 4] | None = None

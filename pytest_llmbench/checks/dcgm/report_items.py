@@ -145,7 +145,7 @@ def status_of(word: object) -> Status:
     """
     known = _STATUSES.get(word.casefold()) if isinstance(word, str) else None
     if known is None:
-        raise UnreadableReport(f"{word!r} is no status of DCGM")
+        raise UnreadableReport(f"{word!r} is not a status of DCGM")
     return Status[known]
 
 

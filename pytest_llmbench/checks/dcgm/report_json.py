@@ -143,7 +143,7 @@ def _entities(result: Mapping[str, Any]) -> tuple[str, ...]:
     if ids is None or (isinstance(ids, int) and ids < 0):  # of no GPU alone
         return ()
     if not _IDS.fullmatch(str(ids)):
-        raise UnreadableReport(f"{ids!r} are no GPUs")
+        raise UnreadableReport(f"{ids!r} are not GPUs")
     return tuple(f"GPU {int(number)}" for number in str(ids).split(","))
 
 
@@ -166,7 +166,7 @@ def _said(name: str, document: Mapping[str, Any], root: Mapping[str, Any]) -> st
 def _number(told: Mapping[str, Any], name: str) -> int | None:
     value = told.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise UnreadableReport(f"{name} {value!r} is no number")
+        raise UnreadableReport(f"{name} {value!r} is not a number")
     return value
 
 
@@ -177,13 +177,13 @@ def _items(mapping: Mapping[str, Any], name: str) -> list[Any]:
 
 def _sequence(value: object, what: str) -> Sequence[Any]:
     if not isinstance(value, list):
-        raise UnreadableReport(f"{what} is no list")
+        raise UnreadableReport(f"{what} is not a list")
     return value
 
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise UnreadableReport(f"{what} is no object")
+        raise UnreadableReport(f"{what} is not an object")
     if isinstance(value, _Twice):
         raise UnreadableReport(f"{what} has a key twice")
     return value

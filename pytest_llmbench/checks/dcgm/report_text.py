@@ -131,7 +131,7 @@ def _take(rows: list[_ReportRow], category: str, name: str, cell: str) -> None:
     result = _result(value)
     if name:
         if result is None:
-            raise UnreadableReport(f"{name} says {value!r}, which is no result")
+            raise UnreadableReport(f"{name} says {value!r}, not a result")
         rows.append(_ReportRow(category, name, [result]))
     elif rows and result is not None:
         if {entity for each in rows[-1].results for entity in each.entities} & set(result.entities):

@@ -94,7 +94,7 @@ def _without_results(diagnosis: Diagnosis, errors: str) -> list[str]:
     if diagnosis.unreadable is None:
         return []
     said = " ".join(errors.split())[:_LONGEST]
-    return [f"what dcgmi printed cannot be read: {diagnosis.unreadable}{f'; it says: {said}' if said else ''}"]
+    return [f"the output of dcgmi cannot be read: {diagnosis.unreadable}{f'; its output: {said}' if said else ''}"]
 
 
 def _contradicted(code: int | None, diagnosis: Diagnosis, findings: list[Finding]) -> list[str]:
@@ -107,14 +107,14 @@ def _contradicted(code: int | None, diagnosis: Diagnosis, findings: list[Finding
     if code == 0 and any(result.status is Status.FAIL for result in diagnosis.results):
         return ["dcgmi ended with status 0 although a test failed"]
     if diagnosis.overall not in {None, Status.PASS} and not failed:
-        return ["the overall result is no pass, and no test failed"]
+        return ["the overall result is not a pass, and no test failed"]
     return []
 
 
 def _error_beside(diagnosis: Diagnosis, printed: str) -> list[str]:
     """Where dcgmi says that something went wrong, and has results all the same."""
     error = error_in(printed) if diagnosis.tests else None
-    return [f"dcgmi printed results, and beside them {error!r}"] if error else []
+    return [f"dcgmi printed results, and also {error!r}"] if error else []
 
 
 def _incomplete(diagnosis: Diagnosis, expected: ExpectedTests) -> list[str]:

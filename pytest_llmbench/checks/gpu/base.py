@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-NO_GPUS = Report(skip="this system promises no GPUs")
+NO_GPUS = Report(skip="this system has no GPUs")
 _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 

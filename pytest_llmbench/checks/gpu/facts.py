@@ -20,9 +20,9 @@ class PcieOptions(Strict):
     """Requirements for the PCIe link of every GPU.
 
     Attributes:
-        width: lanes; as many as GPU and slot can have, where it is not given.
+        width: lanes; absent, as many as GPU and slot can have.
         gen: generation that GPU and slot must be able to have.
-        judge_idle_gen: whether the generation counts of a GPU that saves power, too.
+        judge_idle_gen: also judge the link generation of idle GPUs.
         replays: packets sent again since the driver was loaded, above which there is a hint.
     """
 
@@ -113,7 +113,7 @@ _SLOWDOWNS = {
     "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply asks for it", "check power supplies and cables"),
     "sw_thermal_slowdown": (Severity.ISOLATE, "the GPU or its memory is near its highest temperature", _COOLING),
     "sw_power_cap": (Severity.MONITOR, "the power limit is reached", "see whether something runs on the GPU"),
-    "applications_clocks_setting": (Severity.MONITOR, "somebody set clocks", "nvidia-smi -rac; nvidia-smi -rgc"),
+    "applications_clocks_setting": (Severity.MONITOR, "clocks were set by hand", "nvidia-smi -rac; nvidia-smi -rgc"),
 }
 
 
@@ -121,8 +121,8 @@ class ProcessesOptions(Strict):
     """Processes and memory that may be on a GPU before a run.
 
     Attributes:
-        allowed: ends of program names that may have the GPU open, such as `nvidia-cuda-mps-server`.
-        memory_mib: memory in use that no visible process explains, MiB. The driver itself takes less.
+        allowed: ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`.
+        memory_mib: MiB in use that no visible process explains.
     """
 
     allowed: tuple[str, ...] = ()
@@ -152,6 +152,6 @@ class Processes(PerGpu):
                 )
         used = gpu.memory_used_mib
         if used is not None and used > options.memory_mib and not gpu.processes:
-            message = f"{used:g} MiB of its memory are in use, and no process is to be seen"
+            message = f"{used:g} MiB in use, but no process is visible"
             action = "look for a process of another container; if there is none, reset the GPU"
             yield fault(gpu, "memory_in_use", Severity.RESET, message, action)

@@ -25,8 +25,8 @@ class InventoryOptions(Strict):
     """Requirements for the GPUs of a node.
 
     Attributes:
-        persistence: whether the driver has to stay loaded while no process uses a GPU.
-        memory_tolerance: allowed shortfall of a GPU's memory from the system file, which counts in marketing GiB.
+        persistence: require that the driver stays loaded while no process uses a GPU.
+        memory_tolerance: allowed shortfall of a GPU's memory from the system file (fraction).
     """
 
     persistence: bool = True
@@ -60,7 +60,7 @@ class Inventory:
                 **{host: why for host, why in nodes.unjudged.items() if host not in broken},
                 **_unknown(nodes, fleet.site, options),
             },
-            notes=tuple(f"the system's file promises no GPU {what}" for what, of in promised.items() if of is None),
+            notes=tuple(f"the system's file has no GPU {what}" for what, of in promised.items() if of is None),
             evidence={"gpus": gpus, "nvidia_smi": {host: answer["smi"] for host, answer in nodes.told.items()}},
         )
 
@@ -130,13 +130,13 @@ def _answers(gpu: SmiGpu) -> Iterator[Finding]:
 
 def _promised(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Finding]:
     if gpu.name is not None and site.gpu_model is not None and not same_gpu(site.gpu_model, gpu.name):
-        message = f"is a {gpu.name}; the system's file promises {site.gpu_model}"
+        message = f"is a {gpu.name}; the system's file has {site.gpu_model}"
         action = "name the right model in the system's file, or take the node out"
         yield fault(gpu, "gpu_model", Severity.CONFIGURE, message, action)
     if gpu.memory_total_mib is not None and site.gpu_memory_gib is not None:
         has = gpu.memory_total_mib / 1024
         if has < site.gpu_memory_gib * (1 - options.memory_tolerance):
-            message = f"has {has:.1f} GiB of memory; the system's file promises {site.gpu_memory_gib:g} GiB"
+            message = f"has {has:.1f} GiB of memory; the system's file has {site.gpu_memory_gib:g} GiB"
             yield fault(gpu, "gpu_memory", Severity.ISOLATE, message, "reset the GPU; if it stays, replace it")
 
 

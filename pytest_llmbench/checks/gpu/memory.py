@@ -17,8 +17,7 @@ class EccOptions(Strict):
 
     Attributes:
         correctable: corrected errors since the driver was loaded, above which there is a hint.
-        total_uncorrectable: uncorrected ones in the GPU's life, above which there is a hint. The rows they were in have
-            been replaced.
+        total_uncorrectable: uncorrected ones in the GPU's life, above which there is a hint.
     """
 
     correctable: NonNegativeInt = 1000

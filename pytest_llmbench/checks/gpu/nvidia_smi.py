@@ -127,7 +127,7 @@ def read_smi(printed: str) -> Smi:
     try:
         root = ET.fromstring(start + body + end)  # noqa: S314 - the driver's own, and without its DOCTYPE no entities
     except ET.ParseError as error:
-        raise RunError("unreadable", f"nvidia-smi -q -x printed what is no XML: {error}") from error
+        raise RunError("unreadable", f"the output of nvidia-smi -q -x is not XML: {error}") from error
     for gpu in root.findall("gpu"):
         twice = _ONCE & {child.tag for place, child in enumerate(gpu) if gpu.find(child.tag) is not gpu[place]}
         if twice:

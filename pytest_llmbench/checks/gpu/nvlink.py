@@ -24,9 +24,9 @@ class NvlinkOptions(Strict):
     """Requirements for the links.
 
     Attributes:
-        links: active links of each GPU; 0 where there are none. Not given, none may be inactive, and all GPUs must
-            have as many as most.
-        speed_gb_s: speed of each link, GB/s in each direction as nvidia-smi says it; not given, that of most.
+        links: active links of each GPU, 0 where there are none; absent, none may be inactive, and all GPUs have as
+            many as most.
+        speed_gb_s: speed of each link, GB/s in each direction; absent, that of most.
     """
 
     links: NonNegativeInt | None = None

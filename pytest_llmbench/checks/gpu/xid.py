@@ -15,7 +15,7 @@ from pytest_llmbench.core.schema import Strict
 _ACTIONS = {
     Severity.ISOLATE: "take the node out and have the GPU looked at",
     Severity.REBOOT: "reboot the node (a cold start, where it can be); if it comes again, replace the GPU",
-    Severity.RESET: "drain the node, reset the GPU, and boot the node so that its log begins anew; replace it if the "
+    Severity.RESET: "drain the node, reset the GPU, and boot the node so that its log begins again; replace it if the "
     "error comes again",
     Severity.CONFIGURE: "install a driver that fits",
     Severity.MONITOR: "look at the job that ran then",
@@ -26,9 +26,9 @@ class XidOptions(Strict):
     """Which codes this site does not mind.
 
     Attributes:
-        tolerated: Xids that are only reported.
-        tolerated_sxids: the same for SXids of NVSwitches.
-        whole_log: whether a log that no longer reaches back to the boot leaves a node unjudged.
+        tolerated: xids that are only hints here.
+        tolerated_sxids: SXids that are only hints here.
+        whole_log: make a node an ERROR if its log no longer reaches back to the boot.
     """
 
     tolerated: tuple[int, ...] = ()
@@ -89,7 +89,7 @@ def _why_unjudged(told: Mapping[str, Any], log: DriverLog, options: XidOptions) 
     refused = "; ".join(told["refused"]) or "no source"
     if told["source"] is None:
         return (
-            f"nobody knows of Xids: the kernel log cannot be read ({refused}); let the user read it "
+            f"the kernel log, which lists Xids, cannot be read ({refused}); let the user read it "
             "(kernel.dmesg_restrict=0, or the group systemd-journal)"
         )
     if log.unreadable:

@@ -29,6 +29,7 @@ class HostCheck:
     options: type[Strict] = NoOptions
     statistics: Mapping[str, str] = {}
     deadline_s = 60.0
+    entry: str | None = None
 
 
 def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[HostFacts, dict[str, str]]:

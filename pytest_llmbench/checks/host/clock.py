@@ -27,7 +27,7 @@ class ClockOptions(Strict):
     """Allowed distance between clocks.
 
     Attributes:
-        skew_s: seconds between a node's clock and that of most.
+        skew_s: seconds that a clock may be away from that of most nodes.
     """
 
     skew_s: PositiveFloat = 1.0
@@ -99,7 +99,9 @@ def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
     if kernel is not None and kernel["synchronised"] and kernel["max_error_s"] < limit_s:
         return None
     why = _why_unmeasured(told, limit_s) or "there is no other node's to compare it with"
-    return f"its clock cannot be judged: {why}; and the kernel does not vouch for {limit_s:g} s"
+    return (
+        f"its clock cannot be judged: {why}; and the kernel does not report it as synchronised to within {limit_s:g} s"
+    )
 
 
 def _why_unmeasured(told: Mapping[str, Any], limit_s: float) -> str | None:

@@ -21,8 +21,8 @@ class DiskOptions(Strict):
 
     Attributes:
         scratch: the node's own folder for large files, where it has one.
-        free_gib: GiB that this user may still write.
-        free_inodes_percent: share of the inodes, %: each file takes one.
+        free_gib: GiB that must be free for this user in each folder.
+        free_inodes_percent: share of the inodes that must be free, %.
     """
 
     scratch: str | None = None

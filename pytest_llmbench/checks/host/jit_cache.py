@@ -57,7 +57,7 @@ def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[
             seen = marks.get(host, {}).get(name, [])
             others = [other for other in seen if other in facts and facts[other]["boot"] != told["boot"]]
             if others or is_network(cache["mount"]):
-                whom = few(others) if others else "whoever else mounts that"
+                whom = few(others) if others else "other nodes that mount it"
                 said.append(f"{name} ({cache['folder']}, {kind_of(cache['mount'])}) with {whom}")
         if said:
             yield Finding(

@@ -28,10 +28,9 @@ class LimitsOptions(Strict):
     """Smallest soft limits of a rank, instead of those that follow from the nodes.
 
     Attributes:
-        nofile: open files; by default 4 per rank of the session's nodes, and 1024 at least.
-        memlock: bytes of locked memory; by default it must be unlimited where GPUs are used, and is not looked at
-            elsewhere.
-        nproc: processes and threads; by default ranks per node × (CPUs + 64).
+        nofile: open files; absent, 4 for each rank of the session's nodes, and 1024 at least.
+        memlock: bytes of locked memory; absent, unlimited where GPUs are used, and not looked at elsewhere.
+        nproc: processes and threads; absent, ranks per node × (CPUs + 64).
     """
 
     nofile: PositiveInt | None = None

@@ -24,8 +24,8 @@ class MemoryOptions(Strict):
     """How much memory must be available before a job starts.
 
     Attributes:
-        available_percent: share of all memory, %.
-        available_gib: GiB; where it is set, the share does not count.
+        available_percent: share of the memory that must be available, %.
+        available_gib: the same in GiB, instead.
     """
 
     available_percent: Annotated[float, Field(ge=0, le=100)] = 50

@@ -27,7 +27,7 @@ class TournamentOptions(NetworkOptions):
     """Further options of the checks with pairs of nodes.
 
     Attributes:
-        rounds: how many each node plays; `all` is every pair. By default all up to 16 nodes, and 8 beyond.
+        rounds: rounds for each node; absent, `all` up to 16 nodes, and 8 beyond.
         repeats: re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears it.
     """
 
@@ -36,7 +36,11 @@ class TournamentOptions(NetworkOptions):
 
 
 class RailOptions(TournamentOptions):
-    """As `TournamentOptions`; two rounds for each rail by default."""
+    """As `TournamentOptions`; two rounds for each rail by default.
+
+    Attributes:
+        rounds: rounds of each rail; `all` is every pair.
+    """
 
     rounds: PositiveInt | Literal["all"] | None = 2
 
@@ -45,7 +49,7 @@ class PairsOptions(TournamentOptions):
     """Further options of the tournament.
 
     Attributes:
-        bisect: whether all nodes are measured together afterwards, and halved where that is bad.
+        bisect: measure all nodes together afterwards, and bisect them if that is slow.
     """
 
     bisect: bool = True
@@ -148,7 +152,7 @@ def _report(
 ) -> Report:
     notes = list(bounds.notes(statistic))
     if found.verdict.floor is None:
-        notes.append("two nodes and no reference: whether their pair is slow cannot be said, only that it works")
+        notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
     uneven = () if found.referenced else _uneven(found, statistic, tolerance)
     return Report(
         findings=(*findings_of(found), *bounds.missed(readings, found.device), *uneven),

@@ -69,7 +69,7 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
                 )
             )  # fmt: skip
             for host in group:
-                whole.unjudged[host] = f"bad only together with others ({names}): nobody can be named"
+                whole.unjudged[host] = f"fails only as part of a group ({names}); no single node identified"
         whole.evidence["halvings"] = math.ceil(math.log2(len(hosts)))
         whole.evidence["bisection"] = [
             {"group": list(result.group.hosts), "busbw_gb_s": result.busbw, "why": result.why} for result in runs

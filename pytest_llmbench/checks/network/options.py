@@ -23,11 +23,13 @@ class NetworkOptions(Strict):
     """Options of all network checks. The default depends on the device.
 
     Attributes:
-        bytes: size of the all_reduce: 1 GiB between GPUs, 1 MiB between CPUs.
-        iterations, warm_up: measured calls, and calls before them.
-        timeout_s: longest wait in a group, seconds: 60 with GPUs, 5 without.
-        patience_s: longest wait for all ranks at the start, seconds.
-        tolerance: allowed shortfall from the others, as a fraction: 0.1 with GPUs, 0.5 without.
+        bytes: size of the all_reduce; absent, 1 GiB between GPUs and 1 MiB between CPUs; at scale `smoke` always 1
+            MiB.
+        iterations: calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`.
+        warm_up: calls before them; absent, 5 with GPUs, 2 without and at scale `smoke`.
+        timeout_s: longest wait in a group; absent, 60 with GPUs, 5 without and at scale `smoke`.
+        patience_s: longest wait for all ranks at the start; absent, 120 with GPUs, 30 without and at scale `smoke`.
+        tolerance: allowed shortfall from the other nodes (fraction); absent, 0.1 with GPUs, 0.5 without.
     """
 
     bytes: Annotated[int, Constrained(ge=4, multiple_of=4)] | None = None

@@ -18,7 +18,7 @@ KINDS: Mapping[Fault | None, tuple[str, Severity, str]] = {
     None: ("slow_node", Severity.ISOLATE, _REPLACE),
     "error": ("failing_node", Severity.ISOLATE, _REPLACE),
     "wrong_values": ("wrong_values", Severity.ISOLATE, "take the node out: it computes or transmits wrong numbers"),
-    "no_answer": ("dead_node", Severity.REBOOT, "look at its console and system log, and start it anew"),
+    "no_answer": ("dead_node", Severity.REBOOT, "look at its console and system log, and reboot it"),
 }
 
 

@@ -28,12 +28,12 @@ class StorageOptions(Strict):
     """Options of the check.
 
     Attributes:
-        folder: on the file system that is meant, shared by all nodes; by default where the records are written.
-        size: bytes that each node writes and reads; by default 1 GiB, and 32 MiB on CPUs and at scale smoke.
+        folder: a folder on the file system that is meant; absent, where the records are written.
+        size: bytes that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`.
         streams: threads of each node, each with a file of its own.
-        files: small files of each node; by default 1000, and 100 on CPUs and at scale smoke.
-        tolerance: a node that is further below the median of all is an outlier, as a fraction of the median; by default
-            0.3, and none is named on CPUs and at scale smoke.
+        files: small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`.
+        tolerance: allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at
+            scale `smoke`.
     """
 
     folder: Path | None = None

@@ -20,9 +20,9 @@ class StagedPath(Strict):
     """A path that has to be there.
 
     Attributes:
-        path: a file, a folder, or a pattern.
-        count: how many files or folders the pattern must find at least.
-        min_bytes: the least size of each.
+        path: a list of paths that must exist, in addition to those of the environments of the system's file.
+        count: smallest number of files or folders that the pattern must find.
+        min_bytes: smallest size of each.
     """
 
     path: str
@@ -35,7 +35,7 @@ class DataStagingOptions(Strict):
 
     Attributes:
         paths: paths that must exist, in addition to those of the environments of the system's file.
-        most: how many files of each path are compared between nodes.
+        most: files of each path that are compared between nodes.
     """
 
     paths: tuple[StagedPath, ...] = ()
@@ -96,7 +96,7 @@ def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
             continue
         found += [StagedPath(path=path) for path in paths if path.startswith("/")]
         # Such as the name of a model on a hub, or what a shell on the node would fill in.
-        notes += [f"{name}: {path} is no absolute path, and was not looked at" for path in paths if path[:1] != "/"]
+        notes += [f"{name}: {path} is not an absolute path, and was skipped" for path in paths if path[:1] != "/"]
     return found, tuple(notes)
 
 

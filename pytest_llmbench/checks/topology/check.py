@@ -28,10 +28,10 @@ class TopologyOptions(Strict):
     """How the file is written.
 
     Attributes:
-        link_speed: of the PCIe links in it, as sysfs writes it: `16 GT/s` is generation 4, `32 GT/s` is 5. Virtual
-            machines do not tell it. Not given, the file says `16 GT/s`, and speeds in installed files are not judged.
+        link_speed: speed of the PCIe links in the file that fits, as sysfs writes it; absent, `16 GT/s` is written,
+            and speeds in installed files are not judged.
         link_width: lanes of these links.
-        sysfs: where sysfs is mounted on the nodes; environment variables of the node are replaced in it.
+        sysfs: where sysfs is mounted on the nodes.
     """
 
     link_speed: str | None = None
@@ -161,7 +161,7 @@ def _installed(
         try:
             differs = list(read_topology(installed["text"]).differences(read_topology(file), ignoring=ignoring))
         except RunError as error:
-            why = f"is no topology file: {error}"
+            why = f"is not a topology file: {error}"
         else:
             if not differs:
                 return

@@ -65,7 +65,7 @@ def read_topology(text: str) -> GpuTopology:
     try:
         system = ET.fromstring(text)  # noqa: S314 - a file of the node's own administrators
     except ET.ParseError as error:
-        raise RunError("unreadable", f"it is no XML: {error}") from error
+        raise RunError("unreadable", f"it is not XML: {error}") from error
     if system.tag != "system":
         raise RunError("unreadable", f"its root is <{system.tag}>, not <system>")
     found = GpuTopology()

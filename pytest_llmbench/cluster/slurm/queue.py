@@ -403,7 +403,7 @@ class Slurm:
     def _say_if_rewritten(self, job: _Watched, row: _JobRow) -> None:
         if job.comment is None and row.was_rewritten(job.identity):
             self.notes.append(
-                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} in place of {job.identity.token!r} "
+                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} instead of {job.identity.token!r} "
                 "(does a job_submit plugin rewrite it?); it is known by its script"
             )
 
@@ -478,7 +478,7 @@ class Slurm:
         if ours:
             self.run(["scancel", *ours])
         elif error and "Invalid job id" not in error:
-            raise ClusterError(f"nobody can say whether it is still ours ({error})")
+            raise ClusterError(f"it is unknown whether it is still ours ({error})")
 
     def cancel_strays(self) -> list[str]:
         """Cancel the strays that have shown themselves since; return their ids.

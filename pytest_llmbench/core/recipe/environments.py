@@ -15,10 +15,10 @@ class Container(Strict):
     """The image that a framework runs in.
 
     Attributes:
-        runtime: runtime that starts it: `pyxis` (an option of srun), `enroot` or `docker`.
-        image: a registry's name, with a digest where one is known, or a file such as `/apps/image.sqsh`.
-        mounts: `from:to` or `from:to:flags`; the run's folder is always mounted at its own path.
-        workdir: the folder commands start in; by default the run's.
+        runtime: how the image starts: an option of srun, or a command on each node.
+        image: a registry's name, with a digest where one is known, or a file.
+        mounts: folders of the node to see inside; the run's folder always is, at its own path.
+        workdir: the folder commands start in; absent, the run's.
         mount_home: whether the user's home is there, too.
         args: further arguments of the runtime.
     """
@@ -35,18 +35,17 @@ class Environment(Strict):
     """One framework's place on one system. Every path is on the nodes, inside the container where there is one.
 
     Attributes:
-        root: the framework's checkout or installation.
-        data: the folder of its data sets.
-        paths: further folders or files by name; a recipe speaks of `{data}`, `{root}` and these.
+        root: the framework's checkout or installation, `{root}`.
+        data: the folder of its data sets, `{data}`.
+        paths: further places by name, `{name}`.
         python: its interpreter.
-        setup: shell lines that make it usable (`module load`, `conda activate`), outside any container.
-        env: environment variables of its ranks.
-        env_file: a file of `export` lines, read by the shell before `env` is set.
-        secrets: environment variables by the file that holds the value; files are read on the node, values are
-            never written or printed.
+        setup: make it usable (`module load`, `conda activate`), outside of any container.
+        env: environment variables of its ranks, over `env`.
+        env_file: a file of `export` lines, read by the shell before `environments.*.env` is set.
+        secrets: environment variables whose value is in a file on the node; the value is never written down.
         container: the image it runs in; without one it runs bare.
         rendezvous_suffix: appended to a node's name to get that of its fast network, such as JUWELS' `i`.
-        launcher_args: further arguments of whatever starts its ranks.
+        launcher_args: further arguments of what starts its ranks: torchrun or deepspeed.
     """
 
     root: str | None = None

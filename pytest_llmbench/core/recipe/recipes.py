@@ -26,7 +26,12 @@ class ModelShape(Strict):
     The feed-forward width is 4 × `hidden_size`, as in every published OPT and GPT-3 size.
 
     Attributes:
+        layers: transformer blocks.
+        hidden_size: width; the feed-forward layer has 4 times it.
+        attention_heads: must divide `hidden_size`.
+        vocab_size: token ids.
         positions: learned position embeddings, or rotary ones, which have no parameters.
+        dropout: dropout rate.
     """
 
     layers: PositiveInt
@@ -46,7 +51,17 @@ class ModelShape(Strict):
 
 
 class Optimizer(Strict):
-    """AdamW with linear warm-up and decay to a tenth of the peak, linear as in the OPT baselines or along a cosine."""
+    """AdamW with linear warm-up and decay to a tenth of the peak, linear as in the OPT baselines or along a cosine.
+
+    Attributes:
+        learning_rate: peak rate of AdamW.
+        warmup_steps: steps of linear increase.
+        decay: how it decreases after that, to a tenth at the last step.
+        betas: AdamW's two decay rates of its moments.
+        eps: AdamW's addend to the denominator.
+        weight_decay: AdamW's weight decay.
+        clip_grad_norm: longest gradient, L2.
+    """
 
     learning_rate: PositiveFloat
     warmup_steps: Annotated[int, Field(ge=0)] = 50
@@ -62,6 +77,10 @@ class SyntheticTokens(Strict):
 
     They depend on the seed and on the sequence's number in the whole run alone: the same on every machine
     and at any world size.
+
+    Attributes:
+        kind: Zipf-distributed random tokens, or a file; for engines whose ranks are our own.
+        seed: seed for synthetic tokens.
     """
 
     kind: Literal["synthetic"] = "synthetic"
@@ -69,7 +88,13 @@ class SyntheticTokens(Strict):
 
 
 class TokenFile(Strict):
-    """A flat file of token ids, read through a memory map; `path` is on the nodes."""
+    """A flat file of token ids, read through a memory map; `path` is on the nodes.
+
+    Attributes:
+        kind: Zipf-distributed random tokens, or a file; for engines whose ranks are our own.
+        path: the token file: flat binary token ids, on the nodes.
+        dtype: type of a token id in the file.
+    """
 
     kind: Literal["token_file"]
     path: Path
@@ -80,13 +105,13 @@ class Parallelism(Strict):
     """How the model is spread over the ranks.
 
     Attributes:
-        sharding: state that the data-parallel ranks split instead of each keeping a copy: nothing, the optimizer's
-            state (ZeRO-1), also the gradients (ZeRO-2), also the parameters (ZeRO-3, FSDP).
+        sharding: split between the copies of the model: nothing (DDP, ZeRO 0), the optimizer's state (ZeRO 1), also
+            the gradients (ZeRO 2), also the parameters (ZeRO 3, FSDP).
         tensor: ranks that share each layer's matrices.
         pipeline: stages that the layers are cut into.
         virtual_pipeline: chunks of layers of one stage, for the interleaved schedule.
-        sequence: whether tensor-parallel ranks also split the sequence where a layer has no matrices.
-        activation_checkpointing: values that the backward pass recomputes instead of keeping them.
+        sequence: tensor-parallel ranks also split the sequence where a layer has no matrices.
+        activation_checkpointing: recomputed in the backward pass: nothing, the attention, or each block.
     """
 
     sharding: Literal["none", "optimizer", "gradients", "full"] = "none"
@@ -106,12 +131,12 @@ class Preparation(Strict):
     """Something that has to be there before the run, made by hand once: it is checked, never made, by a run.
 
     Attributes:
-        name: its name, for people.
-        path: a file, folder or glob pattern on the first node; `{data}`, `{root}` and the like are the environment's.
-        count: how many files the pattern must find.
-        min_bytes: smallest size of each of them.
-        check: a shell command that succeeds where all is well, run on the first node in the engine's environment.
-        make: the command that makes it, for people to run.
+        name: name of this item in the list of what a run needs.
+        path: must be found on the first node; `**` stands for any folders.
+        count: smallest number of files that the pattern must find; absent, one.
+        min_bytes: smallest size of each of them; for a folder, of its files together.
+        check: must succeed in the engine's environment; give a path, a check, or both.
+        make: the command that makes it, for people; it is never run.
         why: reason why the run needs it.
     """
 
@@ -133,7 +158,12 @@ class Preparation(Strict):
 
 
 class WarmUp(Strict):
-    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them."""
+    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them.
+
+    Attributes:
+        rule: which steps are judged: all but the first `warm_up.steps`.
+        steps: must be less than `steps`.
+    """
 
     rule: Literal["skip_first"] = "skip_first"
     steps: Annotated[int, Field(ge=1)] = 5
@@ -143,8 +173,7 @@ class Deadlines(Strict):
     """When a run that makes no progress is ended and named.
 
     Attributes:
-        startup_s: longest time from launch to the first step of every rank (compilation is in it); null where a
-            framework may log no step at all, so that only the time limit ends a run without one.
+        startup_s: seconds from launch to the first step of a run; null for a framework that may log no step.
         hang_factor: no step for this many times the median step time is a hang ...
         hang_floor_s: ... but never before this many seconds.
     """
@@ -163,20 +192,28 @@ class Recipe(Strict):
     """One training benchmark, complete.
 
     Attributes:
-        name: how `-k` and reports call it.
-        engine: the name of an engine, ours or one that another package brings.
-        options: settings of this engine alone; its own model defines them.
-        nodes, gpus_per_node: the shape it was published for; `--nodes` and `--gpus-per-node` override.
-        global_batch_size: sequences per optimizer step over all ranks. Absent where the batch grows with the
-            ranks; then `gradient_accumulation_steps` says how, and `on` fills it in.
-        gradient_accumulation_steps: micro batches per optimizer step of one copy of the model.
-        micro_batch_size: sequences per forward pass of one copy of the model.
+        name: the recipe's key in `recipes`; set by the loader, not written.
+        description: for people.
+        source: where the configuration is published.
+        engine: one of the engines, or one that another package or a `conftest.py` brings.
+        options: settings of this engine: its own keys.
+        nodes: nodes it was published for.
+        gpus_per_node: GPUs per node it was published for.
         sequence_length: tokens per sequence.
-        precision: `bf16` and `fp16` need a GPU, `fp32` runs anywhere.
-        end: `steps`, or `time_limit` for a run that is meant to be cut off before its last step.
-        time_limit: wall clock of one run in Slurm's notation.
-        statistic_of_record: the number that the source reports, by its own rule.
+        global_batch_size: sequences per optimizer step over all ranks.
+        gradient_accumulation_steps: instead: micro batches per optimizer step of one copy of the model, so that the
+            batch grows with the ranks; give one of the two.
+        micro_batch_size: sequences per forward pass of one copy of the model; the rest is gradient accumulation.
+        precision: `bf16` and `fp16` need GPUs.
+        compile: engines `torch`, `deepspeed` (not `ppo`, not sharding `full`) and `megatron_core` (its option
+            `fusion`): `torch.compile` each block, or its parts; on GPUs only.
+        steps: optimizer steps.
+        end: `time_limit` for a run that is meant to be cut off before its last step: then that is its normal end.
+        time_limit: wall-clock limit of one run.
+        statistic_of_record: the number that the source reports, by its own rule; batches are evaluated by it.
         prepare: things that must exist before the run.
+        scale: set by `--scale`; not written.
+        references: references; names are unique within a recipe.
     """
 
     name: Name

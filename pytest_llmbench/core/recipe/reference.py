@@ -17,10 +17,10 @@ class AppliesTo(Strict):
     """The machine a number was set for. Every key given must match what the ranks report.
 
     Attributes:
-        gpu: GPU model as the driver names it, without the vendor, such as `A100-SXM4-80GB`.
-        gpus: how many GPUs the run uses in all.
-        nodes: how many nodes the run uses.
-        system: name of the system file.
+        gpu: as the driver names it, without the vendor: `A100-SXM4-80GB`.
+        gpus: GPUs of the run in all.
+        nodes: nodes of the run.
+        system: name of the system.
     """
 
     gpu: Annotated[str, Field(min_length=1)] | None = None
@@ -49,17 +49,17 @@ class Reference(Strict):
     """A bound on one statistic of a run.
 
     Attributes:
-        name: names the test case, such as `azure_200k`.
-        statistic: one of `judging.statistics.STATISTICS`.
+        name: names the test case.
+        statistic: the statistic to bound: one for every engine, or of the recipe's.
         at_least: lower bound, inclusive.
-        at_most: upper bound, inclusive.
-        per_node: whether the bounds, and `applies_to.gpus`, are for each node of a run; `on` multiplies them.
-        floor: whether what misses it is broken, and what meets it need not be fast: no verdict on speed.
+        at_most: upper bound, inclusive; give one of the two, or both.
+        per_node: the bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number.
+        floor: a run below the bound is broken, but one above it need not be fast: not a verdict on speed.
         why: reason for the number.
         source: where it is written down.
         date: when it was set.
-        applies_to: the hardware it is for; without it the reference is portable, which only a
-            fraction or a loss can be. It is always for the full scale, never for the smoke variant.
+        applies_to: the hardware it is for; without it the reference is portable, which only a fraction or a loss can
+            be. It is always for the full scale, never for the smoke variant.
     """
 
     name: Name
@@ -135,7 +135,7 @@ class Reference(Strict):
     def __contains__(self, measured: object) -> bool:
         """Whether a measured quantity meets every bound: `assert measured in reference`."""
         if not isinstance(measured, Quantity):
-            raise TypeError(f"{measured!r} is no Quantity")
+            raise TypeError(f"{measured!r} is not a Quantity")
         return self.missed_by(measured) is None
 
 

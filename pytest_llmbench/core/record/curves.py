@@ -28,7 +28,7 @@ def busbw_factor(collective: str, ranks: int) -> float:
         return (ranks - 1) / ranks
     if collective in COLLECTIVES:
         return 1.0
-    raise ValueError(f"{collective!r} is none of {', '.join(COLLECTIVES)}")
+    raise ValueError(f"{collective!r} is not one of {', '.join(COLLECTIVES)}")
 
 
 def size_name(size: int) -> str:

@@ -40,13 +40,16 @@ class Finding(Strict):
     """One thing that is wrong, or worth watching.
 
     Attributes:
-        host: the node it is about; None where it is about none alone.
-        subject: part of it, such as `GPU 3`, `nofile` or `n1 - n2`.
-        kind: a stable word, such as `xid` or `below_reference`.
-        severity: required action on the node.
+        host: the node; null where it is about none alone.
+        subject: part of the node, such as `GPU 3` or `n1 - n2`.
+        kind: kind.
+        severity: severity.
         message: found and expected state.
-        action: recommended action, for people.
-        statistic, measured, threshold, reference: the number behind it, where there is one.
+        action: recommended action.
+        statistic: the measured statistic, if the finding has a number.
+        measured: that number, with unit.
+        threshold: its bound, with unit.
+        reference: name of the reference.
     """
 
     host: str | None = None
@@ -70,11 +73,13 @@ class Reading(Strict):
     """One measured number.
 
     Attributes:
-        host: the node it is of; None for one of several nodes together.
-        subject: part of it, such as `GPU 3` or `8 GiB`; empty for the whole.
-        statistic: its name, such as `gemm_bf16` or `busbw`.
-        value, unit: as a `Quantity` writes it.
-        nodes, gpus: how many took part.
+        host: the node; null for several nodes together.
+        subject: part of the node, such as `GPU 3`; empty for the whole.
+        statistic: statistic.
+        value: the number.
+        unit: its unit.
+        nodes: nodes that took part.
+        gpus: GPUs that took part.
     """
 
     host: str | None = None
@@ -95,16 +100,15 @@ class Report(Strict):
     """The result of a check. A host that is in none of the three mappings was checked.
 
     Attributes:
-        findings: faults and hints; empty if there are none.
+        findings: faults and hints.
         readings: measured values.
-        unjudged: nodes that gave no answer or none that can be read, and why: an ERROR of theirs.
-        skipped: nodes that were not checked, and why: a SKIP of theirs.
-        problem: why the whole check cannot be judged, by kind and message: an ERROR for every node.
-        skip: why the check has no meaning here: a SKIP for every node.
-        unbounded: true if no bound applied to any measured value, such as a rate without a reference of this machine,
-            or a version on the only node.
+        unjudged: nodes that gave no answer, or none that can be read, and why.
+        skipped: nodes that were not checked, and why.
+        problem: why the whole check cannot be judged; null where it can.
+        skip: why the check has no meaning here; null where it has.
+        unbounded: true if no bound applied to any measured value.
         notes: further remarks for people.
-        evidence: plain data that belongs in the record, such as curves and facts.
+        evidence: plain data behind the findings: outputs of tools, curves, facts.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -122,13 +126,22 @@ class HealthRecord(Strict):
     """One check on the nodes of one session, whole.
 
     Attributes:
-        check: the check's name.
-        family: family, such as `gpu`.
-        scope: `node`, when every node has a verdict of its own, or `cluster`.
+        schema_version: 1.
+        session: session id.
+        token: text in the comment of its Slurm job.
+        check: name of the check.
+        family: its family.
+        scope: `node` or `cluster`.
+        system: system.
+        cluster: `slurm`, `local`, `debug` or `replay`.
+        job_id: Slurm job that holds the nodes.
         hosts: the nodes by slot.
-        options: its options.
-        report: its result.
-        judgements: the verdicts of its tests.
+        gpus_per_node: GPUs of each, as asked for.
+        folder: the check's folder.
+        options: the check's `options` in the system's file.
+        timings: Unix times `started`, `ended`.
+        report: the result of the check.
+        judgements: each test's verdict and reason.
     """
 
     schema_version: Literal[1] = 1

@@ -111,28 +111,46 @@ class RunRecord(Strict):
     """One execution of one recipe, whole.
 
     Attributes:
-        session: id of the pytest session that made it.
+        schema_version: 2.
+        session: session id.
         key: name of the run within the session.
-        token: written into the Slurm comment of its job, to find it again.
-        run_token: written by each rank of our own into its step log, and by the driver of a command into its log, to
-            tell it from other runs' logs; None where its log has none.
-        job_id: Slurm's id; locally the process id of the launcher. In a held job, the run is the step
-            named `llmbench-<key>`.
-        hosts: the nodes it ran on.
+        token: text in the comment of its Slurm job.
+        run_token: random text that each rank of our own writes into its step log, and the driver of a command into
+            its log, to tell them from logs of other runs; null if the log has none.
+        recipe: the whole recipe, defaults and references included.
+        system: system.
+        cluster: `slurm`, `local`, `debug` or `replay`.
+        allocation: `session` or `run`.
+        nodes: nodes.
+        ranks: ranks in all.
+        gpus: GPUs in all.
+        folder: the run's folder.
+        job_id: Slurm job; locally the process id of the launcher.
+        hosts: host names.
         device: device of the ranks: `cpu`, or the GPU model as the driver names it.
-        command: commands or tasks on each of them.
-        provenance: provenance: versions, commits, digests, environment.
-        totals: values that the framework logged for the whole run, by name.
-        telemetry: values of each rank's GPU in the judged steps, and the reason for each missing one.
-        unreadable: `file:line: why` of lines that look like steps and could not be read, and were left out.
+        command: started commands or tasks.
+        versions: software versions of rank 0.
+        provenance: facts of what ran.
+        timings: Unix times `submitted`, `started`, `ended`.
         failed_launches: why each launch before the last came to nothing, with no rank started.
+        rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
+            what, and what its steps come to.
+        steps: each step, or the mean of several (`interval`): seconds, tokens, samples, loss, gradient norm, peak
+            memory, ranks, and further values of the framework (`reported`).
+        totals: values that the framework logged for the whole run, by name.
+        telemetry: for each rank that watched its GPU: its values in the judged steps, and the reason for each missing
+            one.
+        unreadable: `file:line: why` of lines that look like steps, could not be read and were left out; of very many,
+            the first.
         cut_off: how a run that is meant to be cut off at its time limit was.
         replayed: where the logs are, of a run that was made elsewhere.
-        metrics: every statistic that has a meaning for this run, by name.
-        unjudged: the same of a run that cannot be judged, as far as its log goes: evidence, and no verdict.
-        outside_steps: where its time went, seconds: in steps, before the first, and otherwise.
-        findings: findings for its owner, a sentence each; they change no verdict.
-        problem: why it cannot be judged; None for a sane run.
+        metrics: each statistic: value, unit, rule.
+        outside_steps: where the run's time went, in seconds: in steps (`steps_s`), before the first one (`before_s`)
+            and otherwise (`around_s`).
+        findings: findings about the run, a sentence each.
+        unjudged: the same of a command's run that cannot be judged, as far as its log goes: evidence, and no verdict.
+        problem: why it cannot be judged: kind, message, log; null for a sane run.
+        judgements: each test's verdict: statistic, measured, threshold, reference, reason.
     """
 
     schema_version: Literal[1, 2] = 2

@@ -148,9 +148,9 @@ class StepSeries(Strict):
         totals: values that the framework logged for the whole run, by name.
         world_size: how many ranks the framework says it has.
         completed: the line with which the framework says that it did all its work.
-        failure: the line with which it says that it failed: the first of those that are nearest to the cause. For ranks
-            of our own: how the first failed that had not introduced itself.
-        cut_off: the line with which Slurm says that it ended the run at its time limit.
+        failure: the line with which it says that it failed: the first of those that are nearest to the cause; None for
+            a completed run. For ranks of our own: how the first failed that had not introduced itself.
+        cut_off: the line with which Slurm says that it ended the run at its time limit; None for a completed run.
         bad_ends: texts of launchers about processes that ended with an error.
         short: why fewer steps were made than there were to be, as the framework says itself.
         restarted: `file:line: why` of the first sign of a second run in the same log.

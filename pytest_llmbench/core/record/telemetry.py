@@ -41,23 +41,24 @@ class GpuTelemetry(Strict):
     """Telemetry of one rank's GPU from the start of its first judged step to the end of its last.
 
     Attributes:
-        rank: whose GPU it is.
-        gpu: its UUID as the driver has it; None where the rank did not watch any.
-        seconds: from start to end by the rank's own clock; None where it did not get that far.
-        samples: how many lie within.
-        unwatched_s: how much of it lies between samples that are too far apart, seconds.
-        energy_j: by the GPU's own counter, J; at start and end, between two samples, as if power were constant there.
-        energy_error_j: the most that energy can be wrong by for that, J.
-        power_w: mean of the samples, W.
+        rank: the rank.
+        gpu: UUID of its GPU; null where it watched none.
+        seconds: from the start of its first judged step to the end of its last, by its own clock.
+        samples: number of samples within.
+        unwatched_s: time between samples that are more than 3 periods apart, seconds.
+        energy_j: by the GPU's own counter of energy, interpolated between two samples at either end, J.
+        energy_error_j: the most that it can be wrong by for that, J; above 10 % of the energy there is none.
+        power_w: mean of the samples, W. A sample is itself the mean of a second, from Ampere on but for GA100.
         sm_clock_mhz: mean of the samples, MHz.
         sm_clock_min_mhz: lowest of the samples, MHz.
         memory_clock_mhz: mean of the samples, MHz.
         temperature_max_degc: highest of the samples, °C.
-        memory_used_max_bytes: highest of the samples, of everything on the GPU, the driver's own included.
-        throttled: how many samples name a reason of `SLOWDOWNS`.
-        power_capped: how many name the power limit.
-        reasons: how many name each reason.
-        gaps: reason why a value is None.
+        memory_used_max_bytes: highest of the samples: all on the GPU, what the driver keeps for itself included.
+        throttled: samples that name a hardware slowdown, a hardware or software thermal slowdown, or a hardware power
+            brake.
+        power_capped: samples that name the power limit, which a healthy GPU reaches under full load.
+        reasons: samples by each reason for lower clocks.
+        gaps: why something is null.
     """
 
     rank: int

@@ -19,8 +19,8 @@ class PpoOptions(Strict):
         clip: largest change of the ratio of new to old probabilities from 1, and of a value from its old one.
         kl_coefficient: cost of one nat of divergence from the reference.
         discount: weight of the next token's value.
-        gae_lambda: weight of later rewards, in generalised advantage estimation (arXiv:1506.02438).
-        critic_learning_rate: peak of the critic's; by default the actor's.
+        gae_lambda: weight of later rewards in an advantage.
+        critic_learning_rate: peak of the critic's; absent, the actor's.
     """
 
     clip: PositiveFloat = 0.2
@@ -34,18 +34,16 @@ class DeepSpeedOptions(Strict):
     """Options of engine deepspeed.
 
     Attributes:
-        step: one of the three steps of training from human feedback: `sft` trains on the next token, `reward`
-            a scorer of answers on pairs of them, `ppo` an actor on the scores of what it generates.
-        lora_dim: rank of the updates that are trained instead of the weights (of the actor, in `ppo`); 0 for none.
+        step: train on the next token; a scorer of answers on pairs of them; an actor on the scores of what it
+            generates.
+        lora_dim: rank of the updates that are trained instead of the weights (for `ppo`, of the actor); 0 for none.
         lora_modules: the linear layers with this in their name get them.
-        answer_length: tokens at the end of a sequence that answer those before them; by default half of it. Not
-            for `sft`.
+        answer_length: tokens at the end of a sequence that answer those before them; absent, half of it. Not for
+            `sft`.
         critic: for `ppo`, the model of critic and scorer; by default the actor's.
         ppo: for `ppo`, the algorithm.
-        gather_to_generate: for `ppo` with sharding full, hold the actor whole on every rank while it generates. That
-            takes two bytes per parameter in bf16; without it every token fetches every layer again.
-        loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
-            It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
+        gather_to_generate: for `ppo` with sharding `full`: hold the whole actor on every rank while it generates.
+        loss_scale: with precision `fp16`; it is fixed, so a step that overflows is an error.
     """
 
     step: Literal["sft", "reward", "ppo"]

@@ -7,7 +7,7 @@ log's statement about the whole run is compared with its steps and the recipe.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +19,7 @@ from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import claims as deepspeed_claims
 from pytest_llmbench.engines.deepspeed_chat import eval_batch
-from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, parse, reader
+from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
 from pytest_llmbench.engines.deepspeed_chat.stages import (
     MAIN,
     TRAINING,
@@ -36,7 +36,8 @@ from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic
-from pytest_llmbench.readers.items import Item, Needles, Parse, Said, Skipped
+from pytest_llmbench.readers.base import LogReader
+from pytest_llmbench.readers.items import Needles
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
@@ -64,7 +65,7 @@ class DeepSpeedChat(External):
     name = "deepspeed_chat"
     proof = "the line `Throughput:`, printed once after the last step"
     options = DeepSpeedChatOptions
-    needles = Needles((*NEEDLES, *deepspeed_claims.SKIPPED), deepspeed_claims.NEEDLES)
+    reader = "deepspeed_chat"
     log_per_run = True
 
     def __init__(self) -> None:
@@ -123,18 +124,6 @@ class DeepSpeedChat(External):
             )
         )
         return Script(commands=tuple(commands), notes=options.notes)
-
-    def claims(self, text: str) -> Iterable[Said | Skipped]:
-        """Read what one line of its log says of the training."""
-        return deepspeed_claims.said(text)
-
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line by itself."""
-        return parse(text)
-
-    def dialect(self) -> Parse:
-        """Return a reader that numbers steps over all epochs."""
-        return reader()
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far; that its epochs ended before its steps, it says itself."""
@@ -208,4 +197,10 @@ _STATISTICS: Mapping[str, Statistic] = {
     ),
 }
 
+READER = LogReader(
+    name="deepspeed_chat",
+    dialect=reader,
+    claims=deepspeed_claims.said,
+    needles=Needles((*NEEDLES, *deepspeed_claims.SKIPPED), deepspeed_claims.NEEDLES),
+)
 ENGINE = DeepSpeedChat()

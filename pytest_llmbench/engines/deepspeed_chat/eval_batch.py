@@ -71,7 +71,7 @@ def _judge(path: Path, threshold: float) -> LogRow:
     hosts: list[str] = []
     # Bytes that are no UTF-8 end nothing.
     with path.open("rb") as log:
-        for raw, _, _ in pieces(log, lambda: _NEEDLES):
+        for raw, *_ in pieces(log, lambda: _NEEDLES):
             line = raw.decode("utf-8", errors="replace")
             if "slots=" in line:
                 hosts.append(line.split()[0])

@@ -55,10 +55,10 @@ _QUANTITY = re.compile(
 )
 
 
-# A line that holds none of these says nothing.
+# A line that holds none of these says nothing but why the run failed.
 NEEDLES = (
     b"poch", b"Latency: ", b"reward score: ", b"ppl: ", b"chosen_last_scores", b"dist_world_size=", b":print]",
-    b"Execution time: ", b"Throughput: ", b"launch.py:", *words.NEEDLES,
+    b"Execution time: ", b"Throughput: ", b"launch.py:",
 )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _of_speed(step: int, said: dict[str, float]) -> StepLine:
     """A line of upstream's throughput: the batch it divides is one rank's in steps 1 and 2, so it says no samples."""
     latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
     if latency is None or rate is None or batch is None:
-        raise Unreadable("its Latency, Samples/sec or Batch Size is no number")
+        raise Unreadable("its Latency, Samples/sec or Batch Size is not a number")
     # Both have two decimals and come from the same time: the bigger one has more digits.
     seconds = batch / rate if rate > max(latency, 0.0) else latency
     return StepLine(step=step, seconds=seconds, reported=said)

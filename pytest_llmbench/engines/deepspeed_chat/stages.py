@@ -56,13 +56,12 @@ class DeepSpeedChatOptions(Strict):
     """Options of this engine.
 
     Attributes:
-        step: 1 fine-tunes on the next token, 2 trains a reward model on pairs of answers, 3 an actor and a critic.
-        arguments: further arguments of `main.py`, over those the recipe's own fields give: `true` is a bare flag,
-            `false` takes one away, a list is several words. Text may speak of `{root}`, `{data}`, `{run}`.
-        through: a script to start instead of `main.py`, which it finds in the variable `MAIN`: for a machine without a
-            GPU.
+        step: fine-tune on the next token; a reward model on pairs of answers; an actor and a critic.
+        arguments: further arguments of `main.py`; a list is several words.
+        through: a script to start instead of `main.py`, whose path it finds in the variable `MAIN`: for a machine
+            without a GPU.
         launcher_args: passed to `deepspeed`.
-        notes: where this does otherwise than its source, and why.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     step: Literal[1, 2, 3]

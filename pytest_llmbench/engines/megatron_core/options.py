@@ -23,24 +23,23 @@ class MegatronCoreOptions(Strict):
     None of them changes what is trained: losses agree to the rounding of the precision, whatever they say.
 
     Attributes:
-        attention: as in engine torch's options; `unfused` is Megatron-Core's own, which keeps the scores unless
-            checkpointing is `selective`.
-        fusion: form of a layer. `none` is Megatron-Core's own; `pointwise` has what lies between its matrix
-            products in few passes: bias, ReLU and the sum over micro batches by the product itself, dropout, residual
-            and norm in one kernel; `layer` is one compiled function with matrix products inside, for `tensor` 1.
-        cross_entropy: `unfused` is Megatron-Core's, over an fp32 copy of all logits. `fused` keeps them in the recipe's
-            precision only, and turns them into their gradient where they are. (Megatron-Core's `native` fusion rounds
-            gradients to bf16 whatever the precision.)
-        pad_vocabulary: the embedding has rows up to a multiple of 128 × tensor, so that its products are aligned.
-            Those beyond the vocabulary have probability 0 and stay 0. Tokens and FLOPs are counted without them.
-        fused_optimizer: AdamW is one kernel that clips too, and the norm is not waited for.
+        attention: as with engine torch; `unfused` is Megatron-Core's own, which keeps scores unless checkpointing is
+            `selective`, with fusion `none`.
+        fusion: Megatron-Core's own layer; its parts with few passes between matrix products, where bias, ReLU and the
+            sum over micro batches are the product's own and dropout, residual and norm one kernel; or a layer as one
+            compiled function, for `tensor` 1 and learned positions. `compile: false` compiles none of them.
+        cross_entropy: Megatron-Core's, over an fp32 copy of all logits; or with logits in the recipe's precision
+            only, turned into their gradient in place.
+        pad_vocabulary: the embedding gets rows of probability 0, up to a multiple of 128 × `tensor`, so that its
+            products are aligned. Tokens, parameters and FLOPs are counted without them.
+        fused_optimizer: PyTorch's fused AdamW, which clips too, and a norm that is not waited for; or Megatron-Core's
+            step.
         overlap: gradients are reduced while the backward pass goes on, and with sharding `optimizer` parameters
-            are gathered while the next forward pass does, but with fusion `layer`.
-        collectives: how to send parts of the sequence between tensor-parallel ranks: NCCL, or where these are the GPUs
-            of one node their copy engines, behind the products, with `parallelism.sequence` and fusion `pointwise`. CPU
-            ranks have gloo.
-        loss_scale: with precision fp16, gradients are this many times too large on their way to the optimizer.
-            It is fixed, so a step that overflows is an error of the recipe and no part of a search for the scale.
+            gathered while the next forward pass does, but with fusion `layer`.
+        collectives: how to send parts of the sequence between tensor-parallel ranks: NCCL, or, with
+            `parallelism.sequence: true`, `fusion: pointwise` and all ranks of a tensor-parallel group on one node,
+            their copy engines, behind the products. Ranks on CPUs have gloo.
+        loss_scale: with precision `fp16`; it is fixed, so a step that overflows is an error.
     """
 
     attention: Attention | Literal["unfused"] = "fastest"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics as stats
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
 from pytest_llmbench.readers import megatron_claims
+from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
-from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+from pytest_llmbench.readers.items import Needles
 
 _RATES = {
     "throughput_per_gpu": "TFLOP/s per GPU",
@@ -45,11 +46,10 @@ class MegatronLmOptions(Strict):
     """Options of this engine.
 
     Attributes:
-        script: under the environment's `{root}`, or `module:` and a module that runs it.
-        arguments: further arguments of `pretrain_gpt.py`, over those the recipe's own fields give: `true` is a bare
-            flag, `false` takes one away. Text may speak of `{root}`, `{data}`, `{run}`.
-        launcher_args: passed to torchrun.
-        notes: where this does otherwise than its source, and why.
+        script: program of every rank.
+        arguments: further arguments of the script.
+        launcher_args: arguments of torchrun.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     script: str = "pretrain_gpt.py"
@@ -64,7 +64,7 @@ class MegatronLM(External):
     name = "megatron_lm"
     proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
     options = MegatronLmOptions
-    needles = Needles(NEEDLES, megatron_claims.NEEDLES)
+    reader = "megatron_lm"
 
     def __init__(self) -> None:
         self.statistics = _STATISTICS
@@ -104,14 +104,6 @@ class MegatronLM(External):
             folder=place.environment.root,
         )
         return Script(commands=(command,), notes=options.notes)
-
-    def claims(self, text: str) -> Iterable[Said | Skipped]:
-        """Read what one line of its log says of the training."""
-        return megatron_claims.said(text)
-
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line of its log."""
-        return parse(text)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the log, and hold it against the event files; where it has no step, theirs are the steps.
@@ -258,4 +250,10 @@ _STATISTICS: Mapping[str, Statistic] = {
     ),
 }
 
+READER = LogReader(
+    name="megatron_lm",
+    dialect=lambda: parse,
+    claims=megatron_claims.said,
+    needles=Needles(NEEDLES, megatron_claims.NEEDLES),
+)
 ENGINE = MegatronLM()

@@ -67,10 +67,10 @@ _BEGIN = re.compile(r"\[before the start of training step\] datetime: [\d: .-]{1
 _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine:Unexpected result ")
 
 
-# A line that holds none of these says nothing.
+# A line that holds none of these says nothing but why the run failed.
 NEEDLES = (
     b"iteration", b"using world size", b"log_interval", b"[before the start", b"[after training", b"save-checkpoint",
-    b"[exiting program", b"rerun_state_machine:", *words.NEEDLES,
+    b"[exiting program", b"rerun_state_machine:",
 )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _fields(text: str) -> Mapping[str, str]:
             raise Unreadable(f"{key} twice")
         behind = behind or not key
         if behind and not _whole(fields):
-            raise Unreadable(f"{part.strip()[:40]!r} is no field")
+            raise Unreadable(f"{part.strip()[:40]!r} is not a field")
         if not behind:
             fields[key] = value
     if not _whole(fields) and (rest.strip() or _CONSUMED in fields):

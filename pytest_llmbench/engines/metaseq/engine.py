@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics as stats
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from pytest_llmbench.engines.problems import precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
-from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+from pytest_llmbench.readers.base import LogReader
+from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import last_step, last_words, log_files
 
 _LAUNCHER = "opt-baselines"
@@ -37,11 +38,9 @@ class MetaseqOptions(Strict):
 
     Attributes:
         model_size: passed to the launcher, which knows the shape, the batch and the model parallel size for it.
-        program: the launcher `opt-baselines`; or `module:` and a module that is metaseq's training program, which
-            torchrun then starts on every rank with what the recipe's own fields say.
-        arguments: further arguments of the program, over those: `true` is a bare flag, `false` takes one away. Text
-            may speak of `{root}`, `{run}` and the environment's other names.
-        notes: where this does otherwise than its source, and why.
+        program: the launcher; or metaseq's training program, which gets what the recipe's own keys say.
+        arguments: further arguments of the program.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     model_size: str
@@ -56,7 +55,7 @@ class Metaseq(External):
     name = "metaseq"
     proof = "the line `done training in ... seconds`"
     options = MetaseqOptions
-    needles = Needles(NEEDLES, metaseq_claims.NEEDLES)
+    reader = "metaseq"
     logs = (_TRAIN_LOG, _TRAIN_STDERR, *External.logs)
 
     def __init__(self) -> None:
@@ -117,17 +116,12 @@ class Metaseq(External):
             command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
 
-    def claims(self, text: str) -> Iterable[Said | Skipped]:
-        """Read what one line of its log says of the training."""
-        return metaseq_claims.said(text)
-
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line of its log."""
-        return parse(text)
-
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of the log that has steps."""
-        return next((found for path in log_files(folder, self.logs) if (found := last_step(path, self.parse))), None)
+        return next(
+            (found for path in log_files(folder, self.logs) if (found := last_step(path, self.log_reader().dialect()))),
+            None,
+        )
 
     def laggards(self, folder: Path) -> str:
         """Quote the last line of what the ranks printed."""
@@ -139,7 +133,7 @@ class Metaseq(External):
         """Yield what its other lines say against it."""
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
-            yield f"it was told to stop after {due:g} updates; the recipe says {recipe.steps}"
+            yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
         yield from agreement.steady(series.steps, topology)
         slack = _slack(topology)
         yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)
@@ -239,4 +233,7 @@ _STATISTICS: Mapping[str, Statistic] = {
     ),
 }
 
+READER = LogReader(
+    name="metaseq", dialect=lambda: parse, claims=metaseq_claims.said, needles=Needles(NEEDLES, metaseq_claims.NEEDLES)
+)
 ENGINE = Metaseq()

@@ -27,8 +27,9 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
 from pytest_llmbench.readers import witness
+from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
-from pytest_llmbench.readers.items import Item, Needles, Said, Skipped
+from pytest_llmbench.readers.items import Item, Needles
 from pytest_llmbench.readers.log import last_step, log_files
 from pytest_llmbench.readers.witness import Digits
 
@@ -60,7 +61,7 @@ class Nemo(External):
     """See `base.Engine`. An engine adds its name, its options and its script."""
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
-    needles = Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo_claims.NEEDLES)
+    reader = "nemo"
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
     logs = ("**/*.log", "**/*.out", "**/*.err", "**/*.error", "**/*.txt")
 
@@ -91,14 +92,6 @@ class Nemo(External):
             "vocab_size": vocabulary(recipe.model),
         }
 
-    def claims(self, text: str) -> Iterable[Said | Skipped]:
-        """Read what one line of its log says of the training."""
-        return nemo_claims.said(text)
-
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line of its log, or of what is printed around it."""
-        return itertools.chain(nemo.parse(text), gnu_time.parse(text))
-
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the steps from the event files, which have every digit; from the log where they have no step.
 
@@ -124,7 +117,7 @@ class Nemo(External):
 
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of every log, and take the one that got furthest."""
-        found = [last_step(path, self.parse) for path in log_files(folder, self.logs)]
+        found = [last_step(path, self.log_reader().dialect()) for path in log_files(folder, self.logs)]
         return max((each for each in found if each is not None), key=lambda each: each.step, default=None)
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
@@ -253,3 +246,16 @@ _STATISTICS: Mapping[str, Statistic] = {
         compute=lambda m: m.totals.get("elapsed_s"),
     ),
 }
+
+
+def _parse(text: str) -> Iterable[Item]:
+    """Read one line of its log, or of what is printed around it."""
+    return itertools.chain(nemo.parse(text), gnu_time.parse(text))
+
+
+READER = LogReader(
+    name="nemo",
+    dialect=lambda: _parse,
+    claims=nemo_claims.said,
+    needles=Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo_claims.NEEDLES),
+)

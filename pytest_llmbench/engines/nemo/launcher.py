@@ -25,9 +25,8 @@ class NemoLauncherOptions(Strict):
     Attributes:
         version: passed to the launcher.
         training: the launcher's configuration file of the model, such as `gpt3/126m`.
-        arguments: further overrides of its configuration, over those the recipe's own fields give; null takes one
-            away. Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
-        notes: where this does otherwise than its source, and why.
+        arguments: further overrides of its configuration; null takes one away.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     version: Literal["22.06", "22.09"]

@@ -24,13 +24,12 @@ class NemoTorchrunOptions(Strict):
     """Options of this engine.
 
     Attributes:
-        program: NeMo 1's pretraining script; or `module:` and a module of NeMo 2, which is given `--folder` for its
-            results and `--recipe`, all of the recipe in JSON (`pytest_llmbench.engines.nemo.ranks.gpt` is one).
+        program: NeMo 1's script; or a program of NeMo 2, which is given `--folder` for its results and the recipe as
+            JSON.
         config: the launcher's configuration file of the model; null for a program of NeMo 2.
-        arguments: overrides of that configuration, over those the recipe's own fields give; null takes one away.
-            Text may speak of `{root}`, `{data}`, `{run}` and the environment's other names.
+        arguments: overrides of that configuration; null takes one away.
         launcher_args: passed to torchrun.
-        notes: where this does otherwise than its source, and why.
+        notes: deviations from the source, with the reasons: the head of the script.
     """
 
     program: str = "{root}/examples/nlp/language_modeling/megatron_gpt_pretraining.py"

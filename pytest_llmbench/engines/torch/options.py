@@ -12,12 +12,12 @@ class TorchOptions(Strict):
     """Options of engine torch.
 
     Attributes:
-        attention: PyTorch's attention kernel on a GPU; `fastest` is the one that rank 0 finds fastest for this shape
-            before the first step. The rank's own output says which that was.
-        residual: the type of the stream that blocks add to: `compute` is that of the matrix products, as in
-            Megatron-Core and metaseq, and halves what is moved between them.
-        collectives: how to sum and gather with `sharding: gradients`: NCCL, or between the GPUs of one node their copy
-            engines, which leave the GPU free for the matrix products. CPU ranks have gloo.
+        attention: on a GPU, PyTorch's attention kernel; `fastest` is what rank 0 finds fastest for this shape before
+            the first step. The output of every rank says which.
+        residual: type of the stream that blocks add to: that of the matrix products, or fp32, with `sharding: none`.
+        collectives: how to gather parameters and sum gradients with `sharding: gradients`: NCCL, or, between the GPUs
+            of one node and from PyTorch 2.9 on, their copy engines, which leave the GPU free for the matrix products.
+            Ranks on CPUs have gloo.
     """
 
     attention: Attention = "fastest"

@@ -124,7 +124,10 @@ def _time_between(e: Evidence) -> Iterator[str]:
 def _told(found: Outside) -> str:
     whole = found.steps_s + found.seconds
     before = "" if found.before_s is None else f", {found.before_s:.4g} s of it before the first"
-    return f"{100 * found.seconds / whole:.3g} % of the run ({found.seconds:.4g} of {whole:.4g} s) was no step{before}"
+    return (
+        f"{100 * found.seconds / whole:.3g} % of the run ({found.seconds:.4g} of {whole:.4g} s) was outside "
+        f"of steps{before}"
+    )
 
 
 def _bad_ends(e: Evidence) -> Iterator[str]:

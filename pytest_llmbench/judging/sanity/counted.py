@@ -23,8 +23,8 @@ def counted(e: Evidence) -> Iterator[Problem]:
     if silent:
         yield Problem(
             kind="wrong_work",
-            message=f"the step logs of ranks {listed(silent)} lack the count of what was trained, so nobody can tell "
-            "whether it was this recipe: the log is incomplete, or was changed",
+            message=f"the step logs of ranks {listed(silent)} lack the count of the training, so it is unknown "
+            f"whether it was this recipe: the log is incomplete, or was changed",
         )
     known = {info.rank: info.training for info in e.series.ranks if info.training is not None}
     if known and not silent:

@@ -109,7 +109,7 @@ def hardware(e: Evidence) -> Iterator[Problem]:
     if strangers:
         yield Problem(
             kind="wrong_hardware",
-            message=f"the system file promises {e.gpu}; the ranks saw {listed(strangers)}: choose the system that fits",
+            message=f"the system file has {e.gpu}; the ranks saw {listed(strangers)}: choose the system that fits",
         )
 
 

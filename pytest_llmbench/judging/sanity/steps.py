@@ -58,7 +58,7 @@ def stamps(e: Evidence) -> Iterator[Problem]:
             if why is not None:
                 yield Problem(
                     kind="implausible",
-                    message=f"rank {info.rank} on {info.host}: {why}; in a log that nobody changed they agree",
+                    message=f"rank {info.rank} on {info.host}: {why}; in an unchanged log they agree",
                     log=f"rank-{info.rank:05d}.jsonl",
                 )
 

@@ -17,7 +17,7 @@ _HOOK = "pytest_llmbench_session_report"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reported:
-    """What came of one report.
+    """The outcome of one report.
 
     Attributes:
         name: of the report, or of the plugin that makes it.

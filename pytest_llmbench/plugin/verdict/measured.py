@@ -10,7 +10,7 @@ from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.findings.slowest import slowest_node
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.statistics import STATISTICS, window
+from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
 from pytest_llmbench.session.ending.logs import log_to_read
 
@@ -140,7 +140,7 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     job = f" (job {record.job_id})" if record.job_id else ""
     # An engine's own rule says itself which lines it is about.
     node = slowest_node(record.rank_info, record.telemetry)
-    judged = f"; {window(record.recipe)}" if measured.statistic in STATISTICS else ""
+    judged = f"; {window(record.recipe)}" if measured.statistic in SHARED.names() else ""
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
         f"measured {shown} is {_distance(measured, threshold, side)} the threshold {bound}",

@@ -91,7 +91,7 @@ def broken(record: RunRecord) -> str:
         return ""
     lines = [f"run {record.key} cannot be judged ({problem.kind}): {problem.message}"]
     if told := record.unjudged.get(record.recipe.statistic_of_record):
-        lines.append(f"its log gives {record.recipe.statistic_of_record} {told.quantity}, which is no verdict")
+        lines.append(f"its log gives {record.recipe.statistic_of_record} {told.quantity}, which is not a verdict")
     if record.hosts:
         lines.append(f"on: {', '.join(record.hosts)}" + (f" (job {record.job_id})" if record.job_id else ""))
     lines.append(f"run record: {record.path}")

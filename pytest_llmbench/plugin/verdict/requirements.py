@@ -59,12 +59,14 @@ def read_requirements(path: Path) -> tuple[Clause, ...]:
 
 def _clause(path: Path, name: object, tests: object) -> Clause:
     if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"{path}: clause {name!r} is no text to YAML, where 4.10 is 4.1: put it in quotes")
+        raise ConfigError(f"{path}: clause {name!r} is not a text to YAML, where 4.10 is 4.1: put it in quotes")
     listed: list[Any] = tests if isinstance(tests, list) else [tests]
     wrong = [test for test in listed if not isinstance(test, str) or not test.strip()]
     if wrong or not listed:
         shown = repr(wrong[0]) if wrong else "an empty list"
-        raise ConfigError(f"{path}: clause {name}: {shown} is no test: give a node id, or a pattern of one, in quotes")
+        raise ConfigError(
+            f"{path}: clause {name}: {shown} is not a test: give a node id, or a pattern of one, in quotes"
+        )
     return Clause(name, tuple(listed))
 
 

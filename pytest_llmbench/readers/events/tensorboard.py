@@ -114,7 +114,7 @@ def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, fl
         if tag in tags:
             number = _scalar(content)
             if number is None or step < 0:
-                raise Malformed(f"{tag} at step {step} is no scalar of a step")
+                raise Malformed(f"{tag} at step {step} is not a scalar of a step")
             yield tag, step, number, time
 
 

@@ -48,9 +48,7 @@ def read_steps(folder: Path) -> StepSeries:
             ended += step.seconds
             sums.setdefault(step.step, _Sum(step.step)).add(step, ended)
     ranks = tuple(info for log in logs if (info := log.info()) is not None)
-    strange = [
-        f"{name}:1: beside the logs of its ranks, which are one each, there is this" for name in strange_files(folder)
-    ]
+    strange = [f"{name}:1: a log in addition to the one of each rank" for name in strange_files(folder)]
     return StepSeries(
         ranks=ranks,
         steps=tuple(_steps([sums[number] for number in sorted(sums)])),

@@ -28,12 +28,14 @@ class ReplayFacts(Strict):
     """`replay.yaml`: declared facts about the run of replayed logs.
 
     Attributes:
-        nodes, gpus_per_node: its shape; by default `--nodes` and the system's, else the recipe's.
-        ranks_per_node: of a run without GPUs.
+        nodes: nodes of the run; absent, as many as `hosts`, else `--nodes`, else the recipe's.
+        gpus_per_node: GPUs of each; absent, `--gpus-per-node`, else the system's, else the recipe's.
+        ranks_per_node: ranks per node of a run without GPUs; absent, the system's.
         hosts: its nodes.
-        gpu: the GPU model it ran on; by default the system's.
-        ended: `time_limit` for a run that was meant to be cut off at its time limit, and was.
-        wall_s: time from launch to end, seconds.
+        gpu: GPU model of the run; absent, the system file's.
+        ended: `time_limit` for a run that was meant to be cut off there, and was; only of a recipe with `end:
+            time_limit`, and not needed where Slurm's own line in the log says it.
+        wall_s: from launch to end, seconds; the steps must not add up to more.
         source: where the logs are from.
     """
 

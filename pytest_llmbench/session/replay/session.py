@@ -58,8 +58,8 @@ def _plan(folder: Path) -> Plan:
         return Plan.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(
-            f"--replay: {path} cannot be read. It lists the runs that this session declared; without it, nobody would "
-            f"notice that a run left nothing. To judge single runs, put the logs of each into a folder DIR/<recipe>/ "
+            f"--replay: {path} cannot be read. It lists the runs that this session declared; without it, a run "
+            f"without logs would go unnoticed. To judge single runs, put the logs of each into a folder DIR/<recipe>/ "
             f"and give --replay DIR. ({error})"
         ) from error
 

@@ -66,7 +66,7 @@ def _wrong_files(item: Preparation, task: CommandTask, env: Mapping[str, str]) -
     for line in answer.text.splitlines():
         if line.startswith(_MARK):
             return str(json.loads(line.removeprefix(_MARK)))
-    return f"{item.path} could not be looked for in the container: {_ended(answer, _OPEN_S, task, env)}"
+    return f"{item.path} could not be checked in the container: {_ended(answer, _OPEN_S, task, env)}"
 
 
 def _failed_check(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:

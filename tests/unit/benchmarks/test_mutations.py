@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +15,10 @@ from benchmarks.mutations.damage import KINDS, damaged
 from benchmarks.mutations.forms import EVENTS, TEXT
 from benchmarks.mutations.judging import Judgement, too_good
 from benchmarks.mutations.subjects import DATA
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.engines.external import External
+from pytest_llmbench.readers.log import read_log
+from pytest_llmbench.readers.words import FAILURES
 
 MUTANTS = 100
 EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
@@ -73,6 +79,22 @@ def test_no_damage_crashes_and_none_is_judged_without_proof(reader: str) -> None
     assert not tally.unproved, tally.examples
     assert not tally.slow, tally.examples
     assert not tally.missed, tally.examples
+
+
+@pytest.mark.parametrize("reader", ["megatron_lm", "metaseq", "nemo", "deepspeed_chat"])
+def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str, tmp_path: Path) -> None:
+    """From their start, or afterwards and only where nothing proves that the run did all its work."""
+    campaign = Campaign(reader, 5)
+    engine = get_engine("nemo_torchrun" if reader == "nemo" else reader)
+    assert isinstance(engine, External)
+    words = engine.log_reader()
+    at_once = replace(words.needles, always=(*words.needles.always, *FAILURES))
+    for files in (campaign.mutant(number).files for number in range(MUTANTS)):
+        paths = [tmp_path / name for name in sorted(files)]
+        for path in paths:
+            path.write_bytes(files[path.name])
+        said = [repr(read_log(paths, words.dialect(), words.claims, each)) for each in (words.needles, at_once)]
+        assert said[0] == said[1]
 
 
 def test_the_tables_count_what_was_tried() -> None:

@@ -95,11 +95,11 @@ def test_results_that_contradict_each_other_are_no_pass() -> None:
     """Two forms of them, an error of dcgmi's own beside them, a status that is said twice."""
     whole, failing = printed("4.4.2"), printed("table of 4.2.3", {"memory": {1: Said("Fail", FAULTY)}})
     both = judged(whole + failing)
-    assert (passes(both), both.unjudged[0]) == (False, "what dcgmi printed cannot be read: it has results of 2 nodes")
+    assert (passes(both), both.unjudged[0]) == (False, "the output of dcgmi cannot be read: it has results of 2 nodes")
     lost = judged(f"Error: lost the connection\n{whole}")
-    assert lost.unjudged == ("dcgmi printed results, and beside them 'Error: lost the connection'",)
+    assert lost.unjudged == ("dcgmi printed results, and also 'Error: lost the connection'",)
     twice = judged(whole.replace('"status": "Pass"', '"status": "Fail", "status": "Pass"', 1))
-    assert twice.unjudged[0] == "what dcgmi printed cannot be read: a result of software has a key twice"
+    assert twice.unjudged[0] == "the output of dcgmi cannot be read: a result of software has a key twice"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -245,7 +245,7 @@ def test_without_results_there_is_no_pass(stdout: str, stderr: str, code: int | 
 def test_iterations_that_end_in_a_failure_are_no_pass() -> None:
     """Even where none of them says so."""
     whole = {"iterations": [json.loads(printed("4.4.2"))], "Overall Result": "Fail"}
-    assert judged(json.dumps(whole)).unjudged == ("the overall result is no pass, and no test failed",)
+    assert judged(json.dumps(whole)).unjudged == ("the overall result is not a pass, and no test failed",)
 
 
 def test_real_outputs() -> None:
@@ -403,4 +403,4 @@ def test_a_pyxis_container_needs_slurm(nodes: Callable[..., ProcessFleet], monke
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     environment = Environment.model_validate({"container": {"runtime": "pyxis", "image": "img"}})
     report = run(nodes({"n1": printed("4.4.2")}, environments={"dcgm": environment}))
-    assert "no Slurm job" in report.unjudged["n1"]
+    assert "not a Slurm job" in report.unjudged["n1"]

@@ -200,7 +200,7 @@ def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) ->
     assert "cannot be read" in report.unjudged["two"]
     report = get_check("gpu_xid").run(fleet, CheckSettings(options={"whole_log": False}))
     assert list(report.unjudged) == ["two", "none"]
-    assert "nobody knows of Xids" in report.unjudged["none"]
+    assert "which lists Xids, cannot be read" in report.unjudged["none"]
 
 
 def test_counters_that_are_not_known_are_no_pass(tmp_path: Path) -> None:

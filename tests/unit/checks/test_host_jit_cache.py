@@ -67,7 +67,7 @@ def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: 
     facts["a"]["folders"]["CUDA_CACHE_PATH"]["mount"] = {"type": "nfs4"}
     (finding,) = shared(facts, {}, Severity.CONFIGURE)
     assert finding.host == "a"
-    assert ".nv/ComputeCache, nfs4) with whoever else mounts that" in finding.message
+    assert ".nv/ComputeCache, nfs4) with other nodes that mount it" in finding.message
 
 
 def test_cold_caches_are_a_hint(report: Report) -> None:

@@ -147,7 +147,7 @@ def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
     assert not report.findings
     unbound = check("pairs", StandIn(gpu_site(2), names(2), slow()))
     assert not unbound.unjudged
-    assert "only that it works" in unbound.notes[1]
+    assert "their pair works" in unbound.notes[1]
 
 
 def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() -> None:

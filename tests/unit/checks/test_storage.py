@@ -181,7 +181,7 @@ def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> N
     assert {finding.severity for finding in report.findings} == {Severity.CONFIGURE}
     assert "is not there" in report.findings[0].message
     assert "1 fewer than the 101" in report.findings[2].message
-    assert any("hub/model is no absolute path" in note for note in report.notes)
+    assert any("hub/model is not an absolute path" in note for note in report.notes)
     assert any("inside its container" in note for note in report.notes)
     looks = [told["paths"][f"{tmp_path}/data"] for told in report.evidence["facts"].values()]
     assert looks[0] == looks[1]

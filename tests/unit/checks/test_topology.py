@@ -92,7 +92,7 @@ def test_an_installed_file_is_held_against_the_node(tmp_path: Path) -> None:
     assert "No such file" in found["gone"].message
     for words in ("0003:00:00.0 is missing", "0009:00:00.0 is extra", "0101:00:00.0 has class 0x020000, not 0x020700"):
         assert words in found["wrong"].message
-    assert "no topology file" in found["cut"].message
+    assert "not a topology file" in found["cut"].message
     generated = tmp_path / "check/ndv4-topo.xml"
     assert f"copy {generated} to" in found["gone"].action
     assert generated.read_text(encoding="utf-8") == good

@@ -226,7 +226,7 @@ def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> 
 def test_what_cannot_be_seen_is_not_cancelled(commands: Commands, slurm: Slurm) -> None:
     """And that is said; a job that Slurm has forgotten needs no cancelling."""
     commands.answer("scancel")
-    with pytest.raises(ClusterError, match="nobody can say whether it is still ours"):
+    with pytest.raises(ClusterError, match="it is unknown whether it is still ours"):
         slurm.cancel("7")
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
     slurm.cancel("7")

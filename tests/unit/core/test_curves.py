@@ -46,7 +46,7 @@ def test_the_bus_factors_of_four_ranks(collective: str, factor: float) -> None:
 
 def test_an_unknown_collective_has_no_factor() -> None:
     """It is not taken for one whose factor is 1."""
-    with pytest.raises(ValueError, match="none of all_reduce"):
+    with pytest.raises(ValueError, match="not one of all_reduce"):
         busbw_factor("allreduce", 4)
 
 

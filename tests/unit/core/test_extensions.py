@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
+import pytest_llmbench
 from pytest_llmbench.checks.base import CHECKS
+from pytest_llmbench.cluster.system import SYSTEMS
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
+from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.engines.base import ENGINES
+from pytest_llmbench.engines.in_process import InProcess
+from pytest_llmbench.judging.statistics import SHARED, STATISTICS
+from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.reporting.base import REPORTS
 from tests.packages import install
 
 GROUP = "pytest_llmbench.tools"
+PACKAGE = Path(pytest_llmbench.__file__).parent
 
 
 class Tool(Protocol):
@@ -144,11 +155,31 @@ def test_what_of_ours_has_moved_asks_for_a_new_installation(site: Path) -> None:
 
 
 def test_all_that_ships_can_be_used() -> None:
-    """Every engine and check of ours is what its Protocol says, under the name that announces it."""
-    for known in (ENGINES, CHECKS):
-        assert known.names()
-        for name in known.names():
-            assert known.load(name).name == name
+    """Everything of ours is what its kind asks for, under the name that announces it."""
+    kinds: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, READERS, SHARED, RECIPES, SYSTEMS, REPORTS)
+    for known in kinds:
+        ours = [name for name in known.names() if known.is_ours(name)]
+        assert ours
+        assert [name for name in ours if known.load(name) is None] == []
+    assert set(STATISTICS) == {name for name in SHARED.names() if SHARED.is_ours(name)}
+
+
+def entries() -> Iterator[str]:
+    """Texts of our code that name a function for the nodes."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield from re.findall(r"^pytest_llmbench\.[\w.]+:\w+$", node.value)
+
+
+def test_every_function_for_the_nodes_is_there() -> None:
+    """An entry is a text: neither a type checker nor an editor that renames a function sees it."""
+    found = set(entries())
+    assert {engine.entry for engine in ENGINES.usable().values() if isinstance(engine, InProcess)} <= found
+    assert len(found) > 10
+    for entry in found:
+        module, _, function = entry.partition(":")
+        assert callable(getattr(import_module(module), function)), entry
 
 
 def test_listing_names_imports_no_engine_and_no_check() -> None:

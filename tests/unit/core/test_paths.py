@@ -27,5 +27,5 @@ def test_a_package_of_yaml_files_is_a_folder_and_a_module_is_none(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert paths.folder_of(import_module("acme_yaml.recipes")) == tmp_path / "acme_yaml" / "recipes"
     for other in (sys.modules["os"], "acme_yaml.recipes"):
-        with pytest.raises(ConfigError, match="it is no package; give the dotted name of a folder"):
+        with pytest.raises(ConfigError, match="it is not a package; give the dotted name of a folder"):
             paths.folder_of(other)

@@ -139,7 +139,7 @@ def references(**changes: Any) -> dict[str, Any]:
         ({"smoke": {"stpes": 1}}, ["tiny.yaml: recipe small at scale smoke: stpes: unknown key 'stpes'"]),
         ({"smoke": {"model": {"heads": 1}}}, ["at scale smoke: model.heads: unknown key 'heads'"]),
         ({"smoke": {"steps": 5}}, ["recipe small at scale smoke: 5 steps leave none to judge after 5 of warm-up"]),
-        ({"defaults": {"time_limit": "soon"}}, ["recipe small: time_limit: 'soon' is no time limit"]),
+        ({"defaults": {"time_limit": "soon"}}, ["recipe small: time_limit: 'soon' is not a time limit"]),
         ({"defaults": {"warm_up": {"rule": "guess"}}}, ["warm_up.rule: ", "'skip_first'"]),
         ({"defaults": {"model": {"dropout": 1}}}, ["model.dropout: ", "less than 1"]),
         ({"smoke": {"model": {"attention_heads": 3}}}, ["hidden_size 32 does not divide into 3 attention heads"]),

@@ -39,7 +39,7 @@ def reference(**changes: Any) -> Reference:
         ({"at_least": 200_000}, "here: at_least: 200000 has no unit; write it with one, such as '200000 words/s'"),
         ({"at_least": "200K"}, "here: at_least: '200K' has no unit"),
         ({"at_least": "200K wrods/s"}, "unknown unit 'wrods/s' (did you mean 'words/s'?)"),
-        ({"at_least": "nan words/s"}, "here: at_least: 'nan words/s' is no quantity"),
+        ({"at_least": "nan words/s"}, "here: at_least: 'nan words/s' is not a quantity"),
         ({"at_most": "100K words/s"}, "no number is at least 200,000 words/s and at most 100,000 words/s"),
         ({"at_most": "5 s"}, "here: 200,000 words/s (token rate) cannot be compared with 5 s (time)"),
         ({"applies_to": None}, "a bound in words/s belongs to a machine: add applies_to"),
@@ -95,7 +95,7 @@ def test_a_number_of_another_kind_is_never_in_a_reference() -> None:
     """Another dimension, or no unit at all, raises; it neither passes nor fails."""
     with pytest.raises(UnitError, match="cannot be compared"):
         _ = Quantity("300K samples/s") in reference()
-    with pytest.raises(TypeError, match="300000 is no Quantity"):
+    with pytest.raises(TypeError, match="300000 is not a Quantity"):
         _ = 300_000 in reference()
 
 

@@ -143,10 +143,10 @@ def test_any_bytes_are_a_mapping_or_refused(tmp_path_factory: pytest.TempPathFac
         ({"least": 5}, "w: least: 5 has no unit; write it with one, such as '5 words/s'"),
         ({"least": "5"}, "w: least: '5' has no unit"),
         ({"least": "5 bits"}, "w: least: unknown unit 'bits'"),
-        ({"limit": 1.5}, "w: limit: 1.5 is no time limit; write it in quotes"),
-        ({"limit": True}, "w: limit: True is no time limit"),
+        ({"limit": 1.5}, "w: limit: 1.5 is not a time limit; write it in quotes"),
+        ({"limit": True}, "w: limit: True is not a time limit"),
         ({"limit": 0}, "w: limit: a time limit of '0' leaves no time to run"),
-        ({"limit": -5}, "w: limit: '-5' is no time limit"),
+        ({"limit": -5}, "w: limit: '-5' is not a time limit"),
         ({1: 2}, "w: 1"),
     ],
 )

@@ -245,7 +245,7 @@ def test_a_single_line_leaves_no_number(tmp_path: Path) -> None:
     [
         ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 50 >= max_update: 50", None),
         ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 25 >= max_update: 25",
-         "it was told to stop after 25 updates; the recipe says 50"),
+         "its own limit is 25 updates; the recipe has 50"),
         ("x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0",
          "1 updates were skipped"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine
 from pytest_llmbench.engines.external import External
+from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
 
 ROOT = Path(__file__).parents[3]
@@ -45,14 +47,15 @@ def test_a_log_says_the_same_by_its_needles(file: str) -> None:
     engine = get_engine(recipe.engine)
     found = engine.read(path, recipe)
     assert found.steps or found.completed or found.world_size or found.claims
-    with mock.patch.object(type(engine), "needles", EVERY_LINE):
+    reader = dataclasses.replace(cast("External", engine).log_reader(), needles=EVERY_LINE)
+    with mock.patch.object(type(engine), "reader", reader):
         assert repr(engine.read(path, recipe)) == repr(found)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
     """Of its steps, and of its claims besides; a short one would be in every line."""
-    needles = cast("External", get_engine(name)).needles
+    needles = cast("External", get_engine(name)).log_reader().needles
     assert needles.always
     assert needles.first
     assert all(len(needle) > 3 for needle in needles.all)
@@ -63,17 +66,18 @@ class Beads(External):
 
     name = "beads"
     proof = "the line `at rest`"
+    reader = LogReader(name="beads", dialect=lambda: _parse)
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002
         """Nothing is started here."""
         return Script(commands=())
 
-    def parse(self, text: str) -> Iterable[Item]:
-        """Read one line."""
-        if text == "at rest":
-            yield Completed(text)
-        elif text.startswith("bead "):
-            yield StepLine(step=int(text.removeprefix("bead ")), seconds=0.05)
+
+def _parse(text: str) -> Iterable[Item]:
+    if text == "at rest":
+        yield Completed(text)
+    elif text.startswith("bead "):
+        yield StepLine(step=int(text.removeprefix("bead ")), seconds=0.05)
 
 
 def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_task_carries_the_whole_recipe() -> None:
         ({"parallelism": {"activation_checkpointing": "selective"}}, "checkpoints none or full, not selective"),
         ({"model": {"positions": "rope"}}, "has learned positions only"),
         ({"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
-        ({"precision": "fp16"}, "precision fp16 is none of fp32, bf16"),
+        ({"precision": "fp16"}, "precision fp16 is not one of fp32, bf16"),
         ({"options": {"collectives": "copies"}}, "copies is for sharding gradients; nccl is for all"),
         (
             {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},

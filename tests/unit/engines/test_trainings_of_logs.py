@@ -162,7 +162,7 @@ def dialect(name: str) -> Parse:
     """What reads the log of an engine."""
     engine = get_engine(name)
     assert isinstance(engine, External)
-    return engine.dialect()
+    return engine.log_reader().dialect()
 
 
 LAUNCHED = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC).timestamp()

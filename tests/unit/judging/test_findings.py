@@ -93,7 +93,7 @@ def test_a_run_in_good_order_has_no_finding() -> None:
             {"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
             "less than 50 % of the published",
         ),
-        ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was no step"),
+        ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was outside of steps"),
         ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
         ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
         ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),

@@ -151,12 +151,12 @@ def test_what_several_nodes_printed_is_several_diagnoses() -> None:
         ("pyxis: failed to import docker image\n", "no results"),
         ('{"DCGM Diagnostic": {"test_categories": []}}', "no tests"),
         ('{"DCGM Diagnostic": {}}', "no tests"),
-        ('{"DCGM Diagnostic": null}', "no object"),
-        (printed("4.4.2").replace('"Pass"', '"Great"'), "'Great' is no status"),
-        (printed("3.3.9").replace('"Pass"', "1"), "1 is no status"),
+        ('{"DCGM Diagnostic": null}', "not an object"),
+        (printed("4.4.2").replace('"Pass"', '"Great"'), "'Great' is not a status"),
+        (printed("3.3.9").replace('"Pass"', "1"), "1 is not a status"),
         (printed("4.4.2").replace('"category": "Stress",', ""), "no category"),
         (re.sub(r"\| memory .*\n", "", printed("table of 4.2.3")), "two results of the same: 'GPU0: Pass'"),
-        (printed("table of 3.2.6").replace("Pass - All", "Good - All"), "'Good - All', which is no result"),
+        (printed("table of 3.2.6").replace("Pass - All", "Good - All"), "'Good - All', not a result"),
     ],
 )
 def test_what_cannot_be_read_says_why(text: str, why: str) -> None:

@@ -110,7 +110,9 @@ def test_only_the_lines_that_hold_a_needle(block: int, content: list[bytes], nee
         every, some = list(pieces(BytesIO(data))), list(pieces(BytesIO(data), lambda: needles))
     assert every == list(pieces(BytesIO(data)))
     due = [line for line in every if any(needle in line[0] for needle in needles)]
-    assert [line for line in some if line[2]] == [line for line in due if line[2]]
+    assert [line for line in some if line[3]] == [line for line in due if line[3]]
+    places = [line[2] for line in every]
+    assert places == sorted(set(places))
     assert b"\n".join(line[0] for line in every).replace(b"\n", b"") == data.replace(b"\n", b"").replace(b"\r", b"")
 
 
@@ -198,8 +200,8 @@ def test_last_lines(tmp_path: Path) -> None:
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(20000)) + b"cut")
     lines = last_lines(path)
     assert lines[-2:] == [
-        Line(text="line 19999", source="", file="job.out", number=lines[-2].number, whole=True),
-        Line(text="cut", source="", file="job.out", number=lines[-1].number, whole=False),
+        Line(text="line 19999", source="", file="job.out", number=lines[-2].number, place=lines[-2].place, whole=True),
+        Line(text="cut", source="", file="job.out", number=lines[-1].number, place=lines[-1].place, whole=False),
     ]
     assert all(line.text.startswith("line 1") for line in lines[:-1])
     path.write_bytes(b"one\ntwo\n")

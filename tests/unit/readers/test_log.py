@@ -19,7 +19,6 @@ from pytest_llmbench.readers.items import (
     Item,
     LogInterval,
     Needles,
-    Parse,
     StepLine,
     Total,
     Unreadable,
@@ -27,7 +26,7 @@ from pytest_llmbench.readers.items import (
 )
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
-Read = Callable[[Parse, str], StepSeries]
+Read = Callable[..., StepSeries]
 
 
 def parse(text: str) -> Iterable[Item]:
@@ -90,11 +89,13 @@ def test_an_empty_log(read: Read) -> None:
 
 
 def test_everything_that_can_be_said(read: Read) -> None:
-    """The first word on a total, an end and a failure counts."""
-    series = read(parse, "ranks 8\ntotal a 1\nstep 1 0.5\ntotal a 2\nfailed x\n failed y\n done 1\ndone 2\n")
+    """The first word on a total, an end and a failure counts; a run that was completed did not fail."""
+    log = "ranks 8\ntotal a 1\nstep 1 0.5\ntotal a 2\nfailed x\n failed y\n"
+    assert read(parse, log).failure == "failed x"
+    series = read(parse, f"{log} done 1\ndone 2\n")
     assert series.world_size == 8
     assert dict(series.totals) == {"a": 1.0}
-    assert (series.failure, series.completed) == ("failed x", "done 1")
+    assert (series.failure, series.completed) == (None, "done 1")
     assert [(step.step, step.seconds) for step in series.steps] == [(1, 0.5)]
     assert series.restarted is None
 
@@ -186,7 +187,7 @@ def test_a_second_run_that_goes_on_where_the_first_ended(read: Read) -> None:
     """Its steps do not tell, but it says again how many ranks it has."""
     series = read(parse, "ranks 2\nranks 2\nstep 1 1\nranks 2\nstep 2 5\n")
     assert series.restarted == (
-        "job.out:4: the number of ranks is said again after the first step: a second run in the same log"
+        "job.out:4: the number of ranks is printed again after the first step: a second run in the same log"
     )
     assert intervals(series) == [(1, 1)]
     assert read(parse, "step 1 1\nranks 2\n").restarted is None  # what rank 0 says may come late
@@ -262,6 +263,49 @@ def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str
     assert series.failure == failure
 
 
+FAILED = ["failed x of step", "ValueError: one", "failed y", "ValueError: two", "Interrupt of step"]
+
+
+@pytest.mark.parametrize("first", range(len(FAILED)))
+def test_the_failure_is_the_first_of_all_files_however_it_is_found(tmp_path: Path, first: int) -> None:
+    """By the dialect's own words, or by those of failures, which are searched for afterwards."""
+    paths = [tmp_path / "b" / "job.out", tmp_path / "a" / "job.out"]  # in this order
+    for path in paths:
+        path.parent.mkdir()
+    paths[0].write_text("\n".join(["step 1 1", *FAILED[first : first + 2], ""]))
+    paths[1].write_text("\n".join([*reversed(FAILED), ""]))
+    say = Needles((b"step", b"failed"))
+    series = read_log(paths, failing, needles=say)
+    assert (series, series.failure) == (read_log(paths, failing), FAILED[first])
+    # The words of an error that is quoted in a completed log cost nothing: nothing is read a second time.
+    paths[1].write_text("\n".join([*FAILED, "step 2 1", "done in the last step", ""]))
+    texts: list[str] = []
+
+    def noting(text: str) -> Iterable[Item]:
+        texts.append(text)
+        return failing(text)
+
+    completed = read_log(paths, noting, needles=say)
+    assert (completed.completed, completed.failure, completed.cut_off) == ("done in the last step", None, None)
+    assert not [text for text in texts if "Error" in text]
+
+
+def failing(text: str) -> Iterable[Item]:
+    """The dialect above, and errors."""
+    return [Failed(text)] if "Error" in text or "Interrupt" in text else parse(text)
+
+
+@pytest.mark.parametrize("needles", [EVERY_LINE, Needles((b"step",))])
+def test_the_time_of_a_failure_counts_where_the_run_failed(tmp_path: Path, needles: Needles) -> None:
+    """An error that is quoted in a completed log may be of any time."""
+    log = tmp_path / "log"
+    text = "ValueError: 2026-11-21 10:00:00\nstep 1 1\n[2026-11-21 11:00:00] step\n"
+    log.write_text(text)
+    assert read_log([log], failing, needles=needles).stamped is not None
+    log.write_text(f"{text}done with the last step\n")
+    assert read_log([log], failing, needles=needles).stamped is None
+
+
 def test_slurms_word_on_the_time_limit_is_read_in_every_dialect(read: Read) -> None:
     """With srun's label before it; the first counts, and the line that is no step is no step."""
     line = "slurmstepd: error: *** STEP 7.{} ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
@@ -269,6 +313,7 @@ def test_slurms_word_on_the_time_limit_is_read_in_every_dialect(read: Read) -> N
     assert series.cut_off == line.format(0)
     assert len(series.steps) == 1
     assert read(parse, "step 1 1\n").cut_off is None
+    assert read(parse, f"{line.format(0)}\nstep 1 1\n", Needles((b"step",))).cut_off == line.format(0)
 
 
 def test_two_runs_whose_steps_different_ranks_log(read: Read) -> None:

@@ -185,12 +185,12 @@ def test_an_old_deviation_is_no_count() -> None:
         ),
         (": 102.22", ": 112.22", "its average bus bandwidth is 112.22 GB/s, and the mean of its 6 numbers is 102.22"),
         (": 102.22", ": 102.215", None),
-        (": 102.22", ": -nan", "its average bus bandwidth is '-nan', which is no bandwidth"),
-        (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', which is no bandwidth"),
-        ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is said twice, 1 and 102.22"),
+        (": 102.22", ": -nan", "its average bus bandwidth is '-nan', not a bandwidth"),
+        (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', not a bandwidth"),
+        ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is printed twice, 1 and 102.22"),
         ("2 FAILED", "2 OK", "it says 2 values out of bounds, and calls that OK"),
         ("2 FAILED", "0 FAILED", "it says 0 values out of bounds, and calls that FAILED"),
-        ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its values out of bounds are said twice, 2 and 1"),
+        ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its counts of values out of bounds differ, 2 and 1"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_a_doubt(old: str, new: str, why: str | None) -> None:

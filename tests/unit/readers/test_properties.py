@@ -16,6 +16,7 @@ from pytest_llmbench import engines
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
+from pytest_llmbench.readers.words import FAILURES
 
 Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]
@@ -280,6 +281,40 @@ def test_lines_of_samples_without_a_needle_say_nothing(read: Read, sample: Sampl
     """Nor does any line of a real log."""
     content = sample(file).read_bytes()
     assert repr(read(reading(name), content, needles(name))) == repr(read(reading(name), content))
+
+
+# What programs say that fail, in words that dialects look for besides, and with times.
+FAILING = [
+    b"RuntimeError: CUDA error",
+    b"[rank1]: ValueError: 2026-11-21 02:58:47 is too late",
+    b"srun: error: n1: task 0: Exited with exit code 1",
+    b"slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-21T02:58:47 DUE TO TIME LIMIT ***",
+    b"n1: Segmentation fault (core dumped)",
+    b"[2026-11-21 02:58:47] Segmentation fault in iteration 3/ 40",
+    b"E1121 02:58:47.1 12 torch/distributed/elastic/multiprocessing/api.py:1] failed",
+    b"[exiting program after receiving SIGTERM] datetime: 2026-11-21 02:46:19",
+    b"[2026-11-21 10:00:00,123] [INFO] [launch.py:321:sigkill_handler] x exits with return code = -11",
+    b"KeyboardInterrupt",
+]
+
+
+@pytest.mark.parametrize("name", LOGS)
+@given(
+    failing=st.lists(
+        st.tuples(st.integers(0, 5000), st.sampled_from(FAILING), st.sampled_from([b"\n", b"\r\n", b""])), max_size=6
+    ),
+    completed=st.booleans(),
+)
+def test_words_of_failures_may_be_searched_for_afterwards(
+    read: Read, name: str, failing: list[tuple[int, bytes, bytes]], *, completed: bool
+) -> None:
+    """A log says the same when they are searched for from its start, wherever they stand."""
+    log = LOGS[name].encode()
+    log = log if completed else log[: log.rstrip(b"\n").rfind(b"\n") + 1]
+    for place, line, end in failing:
+        log = log[: place % len(log)] + line + end + log[place % len(log) :]
+    at_once = Needles((*needles(name).always, *FAILURES))
+    assert repr(read(reading(name), log, needles(name))) == repr(read(reading(name), log, at_once))
 
 
 # What a careless pattern takes quadratic time for: a beginning, then very many of one character, then another end.

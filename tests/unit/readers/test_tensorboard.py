@@ -110,7 +110,7 @@ def test_what_is_no_number(tmp_path: Path, value: bytes) -> None:
     """Under a tag that is wanted it is damage; under another nobody asks."""
     path = write(tmp_path, record(7, {TIMING: value}))
     (damage,) = read_scalars([path], {TIMING})
-    assert damage == Damage(path.name, 1, f"{TIMING} at step 7 is no scalar of a step")
+    assert damage == Damage(path.name, 1, f"{TIMING} at step 7 is not a scalar of a step")
     assert list(read_scalars([path], {"other"})) == []
 
 

@@ -156,7 +156,7 @@ def test_a_pretended_gpu_says_what_it_is(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (tmp_path / "program.py").write_text(PRETENDED)
     assert run("--pretend-available", "program.py", cwd=tmp_path) == [
-        True, "CPU in the place of CUDA", [0, 0], "nan", None,
+        True, "CPU instead of CUDA", [0, 0], "nan", None,
     ]  # fmt: skip
 
 

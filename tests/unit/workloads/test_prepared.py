@@ -309,8 +309,7 @@ def test_files_of_the_image_are_looked_for_inside(tmp_path: Path, task: MakeTask
     problem = first_missing(task({"path": "/opt/x"}, **{**boxed, "inside": "echo no such image; false"}), os.environ)
     assert problem is not None
     assert (
-        "/opt/x could not be looked for in the container: ended with status 1; its last words: no such"
-        in problem.message
+        "/opt/x could not be checked in the container: ended with status 1; its last words: no such" in problem.message
     )
 
 

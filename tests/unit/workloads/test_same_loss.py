@@ -1,6 +1,6 @@
 """Every engine trains as a plain fp32 decoder does; one that got something wrong would not.
 
-The bounds are a few times the largest differences that were measured (docs/measurements.md). Two fp32 trainings differ
+The bounds are a few times the largest differences that were measured (docs/measurements). Two fp32 trainings differ
 by the order of additions alone, which is a few roundings of 6e-8. In bf16 a rounding is 65536 times as coarse; over the
 tokens of a step most of it averages out of the loss, and less of it out of the gradient.
 """

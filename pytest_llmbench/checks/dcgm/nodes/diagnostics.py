@@ -104,7 +104,9 @@ def _inside(container: Container, names: Mapping[str, str], env: dict[str, str])
 def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
     """A step on this node alone, next to the step of this process."""
     if "SLURM_JOB_ID" not in env:
-        raise RunError("no_slurm", "a pyxis container starts with srun, and this is no Slurm job: use docker or enroot")
+        raise RunError(
+            "no_slurm", "a pyxis container starts with srun, and this is not a Slurm job: use docker or enroot"
+        )
     job, host = env["SLURM_JOB_ID"], host_name()
     for name in [each for each in env if each.startswith(("SLURM_", "SLURMD_", "PMI")) and each != "SLURM_CONF"]:
         del env[name]  # else they are options of the new step

@@ -98,7 +98,7 @@ def test_a_recipes_global_batch_is_kept() -> None:
 
 def test_what_a_recipe_cannot_be_spread_over_is_refused() -> None:
     """GPUs that are no whole copies, a batch that does not divide, shards of parameters."""
-    with pytest.raises(ConfigError, match="96 GPUs are no whole number of copies of the model: one takes 64"):
+    with pytest.raises(ConfigError, match="96 GPUs do not divide into copies of the model: one takes 64"):
         layout_of(RECIPES["nlp175b"], Topology(nodes=12, gpus_per_node=8))
     with pytest.raises(ConfigError, match="a global batch of 8 does not divide into 3 copies"):
         layout_of(small(), Topology(nodes=3, gpus_per_node=1))

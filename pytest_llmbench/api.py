@@ -1,0 +1,125 @@
+"""The public names: all that a test, an engine, a check, a reader, a statistic or a report of yours imports.
+
+    from pytest_llmbench.api import External, Run
+
+A name that is here stays: one that has to go is first announced in the changelog, and works for at least one minor
+version more. Every other name of the package may change in any version.
+
+Each name is imported when it is first asked for, as ranks on nodes import from here too, and need no pytest for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_llmbench.checks.answers import one_per_host, silent
+    from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
+    from pytest_llmbench.checks.base import options_of as check_options
+    from pytest_llmbench.checks.host.base import HostCheck
+    from pytest_llmbench.core.errors import ClusterError, ConfigError, LLMBenchError, RunError, UnitError
+    from pytest_llmbench.core.quantity import Quantity
+    from pytest_llmbench.core.recipe.environments import Environment
+    from pytest_llmbench.core.recipe.expected import Expected
+    from pytest_llmbench.core.recipe.recipes import Recipe
+    from pytest_llmbench.core.recipe.reference import Reference
+    from pytest_llmbench.core.recipe.topology import Topology
+    from pytest_llmbench.core.record.claims import Asks
+    from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
+    from pytest_llmbench.core.record.records import Judgement, Metric, Problem, RunRecord, Verdict
+    from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+    from pytest_llmbench.core.schema import Strict
+    from pytest_llmbench.engines.base import BatchLog, Command, Engine, Place, RankTask, Script
+    from pytest_llmbench.engines.base import options_of as recipe_options
+    from pytest_llmbench.engines.external import External, fill, flags
+    from pytest_llmbench.engines.in_process import InProcess
+    from pytest_llmbench.engines.problems import batch_problem, precision_problem
+    from pytest_llmbench.judging.bounds import missed
+    from pytest_llmbench.judging.outliers import outliers
+    from pytest_llmbench.judging.statistics import Measurement, Statistic
+    from pytest_llmbench.plugin.health import Health
+    from pytest_llmbench.plugin.verdict.measured import Measured, Run
+    from pytest_llmbench.readers.base import LogReader
+    from pytest_llmbench.readers.items import (
+        BadEnd,
+        Begun,
+        Completed,
+        Count,
+        Failed,
+        Item,
+        LogInterval,
+        Needles,
+        Node,
+        Parse,
+        Pause,
+        Said,
+        Skipped,
+        StepLine,
+        Total,
+        Unreadable,
+        WorldSize,
+    )
+    from pytest_llmbench.reporting.base import FinishedSession, ReportWriter
+    from pytest_llmbench.workloads.rank.context import RankContext
+    from pytest_llmbench.workloads.rank.probe import ProbeLog
+    from pytest_llmbench.workloads.rank.steplog import StepLog
+
+# What is from where; `name=other` is called otherwise there and here.
+_HOMES = {
+    "checks.answers": "one_per_host silent",
+    "checks.base": "Answer Check CheckSettings Fleet Probe Site deadline_of options_of=check_options ",
+    "checks.host.base": "HostCheck",
+    "core.errors": "ClusterError ConfigError LLMBenchError RunError UnitError",
+    "core.quantity": "Quantity",
+    "core.recipe.environments": "Environment",
+    "core.recipe.expected": "Expected",
+    "core.recipe.recipes": "Recipe",
+    "core.recipe.reference": "Reference",
+    "core.recipe.topology": "Topology",
+    "core.record.claims": "Asks",
+    "core.record.health": "Finding HealthRecord Reading Report Severity",
+    "core.record.records": "Judgement Metric Problem RunRecord Verdict",
+    "core.record.series": "Progress Step StepSeries",
+    "core.schema": "Strict",
+    "engines.base": "BatchLog Command Engine Place RankTask Script options_of=recipe_options",
+    "engines.external": "External fill flags",
+    "engines.in_process": "InProcess",
+    "engines.problems": "batch_problem precision_problem",
+    "judging.bounds": "missed",
+    "judging.outliers": "outliers",
+    "judging.statistics": "Measurement Statistic",
+    "plugin.health": "Health",
+    "plugin.verdict.measured": "Measured Run",
+    "readers.base": "LogReader",
+    "readers.items": "BadEnd Begun Completed Count Failed Item LogInterval Needles Node "
+    "Parse Pause Said Skipped StepLine Total Unreadable WorldSize",
+    "reporting.base": "FinishedSession ReportWriter",
+    "workloads.rank.context": "RankContext",
+    "workloads.rank.probe": "ProbeLog",
+    "workloads.rank.steplog": "StepLog",
+}
+_FROM = {
+    name.rpartition("=")[2]: (home, name.partition("=")[0]) for home, names in _HOMES.items() for name in names.split()
+}
+
+__all__ = [
+    "Answer", "Asks", "BadEnd", "BatchLog", "Begun", "Check", "CheckSettings", "ClusterError", "Command",
+    "Completed", "ConfigError", "Count", "Engine", "Environment", "Expected", "External", "Failed", "Finding",
+    "FinishedSession", "Fleet", "Health", "HealthRecord", "HostCheck", "InProcess", "Item", "Judgement",
+    "LLMBenchError", "LogInterval", "LogReader", "Measured", "Measurement", "Metric", "Needles", "Node", "Parse",
+    "Pause", "Place", "Probe", "ProbeLog", "Problem", "Progress", "Quantity", "RankContext", "RankTask", "Reading",
+    "Recipe", "Reference", "Report", "ReportWriter", "Run", "RunError", "RunRecord", "Said", "Script", "Severity",
+    "Site", "Skipped", "Statistic", "Step", "StepLine", "StepLog", "StepSeries", "Strict", "Topology", "Total",
+    "UnitError", "Unreadable", "Verdict", "WorldSize", "batch_problem", "check_options", "deadline_of", "fill",
+    "flags", "missed", "one_per_host", "outliers", "precision_problem", "recipe_options", "silent",
+]  # fmt: skip
+
+
+if not TYPE_CHECKING:  # which would take any name for one that is here
+
+    def __getattr__(name: str) -> Any:
+        if name not in _FROM:
+            raise AttributeError(f"pytest_llmbench.api has no {name!r}")
+        home, original = _FROM[name]
+        return getattr(import_module(f"pytest_llmbench.{home}"), original)

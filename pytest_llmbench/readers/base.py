@@ -1,0 +1,39 @@
+"""The reader protocol: reading the log of a framework, and the look-up of readers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.extensions import Extensions, named
+from pytest_llmbench.readers.items import EVERY_LINE, Claims, Needles, Parse
+from pytest_llmbench.readers.log import no_claims
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogReader:
+    """The words of one framework.
+
+    Attributes:
+        name: the name under which it is announced.
+        dialect: makes the reader of one log, which gets its lines in order and without a launcher's prefix; it raises
+            `Unreadable` for a line that looks like a step and cannot be parsed.
+        claims: reads what one line says of the training itself.
+        needles: of both: other lines may be left out. Without any, every line is read.
+    """
+
+    name: str
+    dialect: Callable[[], Parse]
+    claims: Claims = no_claims
+    needles: Needles = EVERY_LINE
+
+
+def _accept(name: str, thing: object) -> LogReader:
+    if not isinstance(thing, LogReader):
+        raise ConfigError("it is not a LogReader")
+    reader: LogReader = named(LogReader)(name, thing)
+    return reader
+
+
+READERS: Extensions[LogReader] = Extensions("reader", "readers", _accept)

@@ -1,0 +1,61 @@
+"""Tables that tools/reference.py writes: they are what the code says, and a change of either is noticed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.tools import load
+
+reference = load("reference")
+TEXTS = [page.read_text(encoding="utf-8") for page in reference.PAGES]
+MARKS = [mark for text in TEXTS for mark in re.findall(r"<!-- generated: ([\w ]+) -->", text)]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["reference", "validation"])
+def test_the_tables_are_what_the_code_says(text: str) -> None:
+    """`python tools/reference.py` writes them."""
+    assert reference.written(text)[1] == []
+
+
+def test_a_table_that_differs_is_named_and_written() -> None:
+    """A row that was changed by hand, and one that is missing."""
+    fresh = reference.table("engines")
+    text = f"Before.\n\n<!-- generated: engines -->\n{fresh}\nAfter.\n"
+    assert reference.written(text) == (text, [])
+    for changed in (text.replace("`torch`", "`torche`"), text.replace(fresh.splitlines()[-1] + "\n", "")):
+        assert reference.written(changed) == (text, ["engines"])
+
+
+@pytest.mark.parametrize("name", sorted(reference.TABLES))
+def test_every_table_that_has_rows_is_in_a_document(name: str) -> None:
+    """Once, and no cell is empty: each key has an entry in the docstring of its model."""
+    _, rows = reference.TABLES[name]
+    assert MARKS.count(name) == bool(rows())
+    assert [row for row in rows() if not all(row)] == []
+
+
+def test_every_word_on_values_and_links_is_used() -> None:
+    """None is left of a key that is gone."""
+    models = [
+        reference.Recipe, reference.Reference, reference.System, reference.ReplayFacts, reference.RunRecord,
+        reference.Finding, reference.Reading, *(check.options for check in reference.all_checks().values()),
+        *(reference.get_engine(name).options for name in reference.engine_names()),
+    ]  # fmt: skip
+    known: set[str] = set()
+    for model in models:
+        keys = {*model.model_fields, *(key for key, _, _ in reference.leaves(model))}
+        known |= keys | {f"{model.__name__}.{key}" for key in keys}
+    assert sorted({*reference.VALUES, *reference.SEE} - known) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("nodes", "N ≥ 1"), ("model.dropout", "0 ≤ x < 1"), ("time_limit", "Slurm time, in quotes"),
+     ("end", "`steps`, `time_limit`"), ("compile", "true, false"), ("options", "mapping"),
+     ("data.kind", "`synthetic`, `token_file`"), ("optimizer.clip_grad_norm", "x > 0")],
+)  # fmt: skip
+def test_the_values_of_a_key_follow_from_its_type(key: str, shown: str) -> None:
+    """Bounds, words, and both models of a union."""
+    assert {row[0]: row[1] for row in reference.keys(reference.Recipe)}[f"`{key}`"] == shown

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# aws_torchrun_gpt3_126m: 1 node × 8 GPUs, 8 ranks. Started once, on the first node.
+# In the source every rank edits the model's configuration file in the image (sed -i) while others read it: here
+# a copy is edited once, in the run's folder.
+# Its WORLD_SIZE is the number of nodes; torchrun sets it to the number of ranks, which is what NeMo reads.
+# Its configuration logs every 10th step (log_every_n_steps); here every step is.
+# Its `/usr/bin/time srun` is replaced by the dates that nemo-megatron-v2.sbatch prints around the training.
+set -euo pipefail
+export FI_PROVIDER=efa
+export FI_EFA_USE_DEVICE_RDMA=1
+export RDMAV_FORK_SAFE=1
+export FI_EFA_FORK_SAFE=1
+export FI_EFA_ENABLE_SHM_TRANSFER=0
+export FI_LOG_LEVEL=1
+export NCCL_DEBUG=INFO
+export NCCL_PROTO=simple
+export NCCL_TOPO_FILE=/usr/local/share/aws-ofi-nccl/xml/p4d-24xl-topo.xml
+export PYTHONPATH=/opt/bignlp/NeMo
+
+srun --overlap --mem=0 --kill-on-bad-exit=1 --unbuffered --cpu-bind=none --nodes=1 \
+    --nodelist="$LLMBENCH_FIRST_HOST" --ntasks=1 --ntasks-per-node=1 --gpus-per-node=8 \
+    --container-image=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh \
+    --container-mounts=/shared/run/runs/aws_torchrun_gpt3_126m:/shared/run/runs/aws_torchrun_gpt3_126m,/fsx:/fsx,/dev/infiniband/uverbs0:/dev/infiniband/uverbs0,/dev/infiniband/uverbs1:/dev/infiniband/uverbs1,/dev/infiniband/uverbs2:/dev/infiniband/uverbs2,/dev/infiniband/uverbs3:/dev/infiniband/uverbs3 \
+    --container-workdir=/shared/run/runs/aws_torchrun_gpt3_126m --container-mount-home bash -c \
+    'mkdir -p /shared/run/runs/aws_torchrun_gpt3_126m/config && sed -e '"'"'s/training\.//g'"'"' -e '"'"'s|${data_dir}|/fsx/data/the_pile_gpt3|g'"'"' /opt/bignlp/bignlp-scripts/conf/training/gpt3/126m.yaml > /shared/run/runs/aws_torchrun_gpt3_126m/config/126m.yaml'
+
+bash -c 'echo "BEGIN_TRAINING: $(LC_ALL=C date -u)"'
+
+srun --overlap --mem=0 --kill-on-bad-exit=1 --unbuffered --cpu-bind=none --nodes=1 \
+    --nodelist="$LLMBENCH_HOSTS" --ntasks=1 --ntasks-per-node=1 --gpus-per-node=8 \
+    --container-image=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh \
+    --container-mounts=/shared/run/runs/aws_torchrun_gpt3_126m:/shared/run/runs/aws_torchrun_gpt3_126m,/fsx:/fsx,/dev/infiniband/uverbs0:/dev/infiniband/uverbs0,/dev/infiniband/uverbs1:/dev/infiniband/uverbs1,/dev/infiniband/uverbs2:/dev/infiniband/uverbs2,/dev/infiniband/uverbs3:/dev/infiniband/uverbs3 \
+    --container-workdir=/shared/run/runs/aws_torchrun_gpt3_126m --container-mount-home env \
+    --chdir=/opt/bignlp/NeMo HYDRA_FULL_ERROR=1 python3 -u -m torch.distributed.run --nproc_per_node=8 \
+    --nnodes=1 --rdzv_endpoint="$LLMBENCH_FIRST_HOST":"$LLMBENCH_PORT" --rdzv_backend=c10d --max_restarts=0 \
+    /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \
+    --config-path=/shared/run/runs/aws_torchrun_gpt3_126m/config --config-name=126m.yaml \
+    run.results_dir=/shared/run/runs/aws_torchrun_gpt3_126m/results \
+    exp_manager.explicit_log_dir=/shared/run/runs/aws_torchrun_gpt3_126m/results trainer.num_nodes=1 \
+    trainer.devices=8 trainer.enable_checkpointing=False exp_manager.resume_if_exists=False \
+    trainer.max_steps=1000 trainer.val_check_interval=1000 trainer.log_every_n_steps=1 \
+    exp_manager.create_checkpoint_callback=False model.micro_batch_size=4 model.global_batch_size=256 \
+    model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 \
+    model.tokenizer.vocab_file=/fsx/data/bpe/vocab.json model.tokenizer.merge_file=/fsx/data/bpe/merges.txt \
+    model.data.index_mapping_dir=/shared/run/runs/aws_torchrun_gpt3_126m/index_mapping
+
+bash -c 'echo "END_TRAINING: $(LC_ALL=C date -u)"'

@@ -1,0 +1,326 @@
+"""Writes the tables of docs/reference.md and docs/validation.md that follow from the code.
+
+    python tools/reference.py            writes them
+    python tools/reference.py --check    exits with 1, and names each table that is not what the code says
+
+A table stands under a comment `<!-- generated: NAME -->`. The meaning of a key is its entry under `Attributes:` in the
+docstring of its model, so it is written down once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from pytest_llmbench.checks.base import Check, all_checks
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.engines.base import engine_names, get_engine
+from pytest_llmbench.session.replay.files import ReplayFacts
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = (DOCS / "reference.md", DOCS / "validation.md")
+# Where the type of a key says less than its values are.
+VALUES = {
+    "engine": "engine",
+    "time_limit": "Slurm time, in quotes",
+    "statistic": "statistic",
+    "statistic_of_record": "statistic",
+    "data.path": "file",
+    "prepare.path": "file, folder or glob",
+    "prepare.check": "shell command",
+    "prepare.make": "text",
+    "applies_to.gpu": "GPU model",
+    "applies_to.system": "system name",
+    "optimizer.betas": "two numbers",
+    "gpu.peak_tflops": "precision: TFLOP/s",
+    "env": "name: text",
+    "setup": "list of shell lines",
+    "python": "path",
+    "references": "list of references",
+    "environments.*.root": "path",
+    "environments.*.data": "path",
+    "environments.*.paths": "name: path",
+    "environments.*.python": "command",
+    "environments.*.setup": "list of shell lines",
+    "environments.*.env": "name: text",
+    "environments.*.env_file": "file",
+    "environments.*.secrets": "name: file",
+    "environments.*.container.mounts": "list of `from:to` or `from:to:flags`",
+    "environments.*.container.workdir": "path",
+    "validation.*.references": "list of references",
+    "System.references": "recipe: list of references",
+    "gpu": "GPU model",
+    "bytes": "N ≥ 4, a multiple of 4",
+    "through": "file",
+    "critic.positions": "`learned`",
+    "deadlines.startup_s": "x > 0, null",
+    "Recipe.references": "list",
+    "config": "file",
+    "MetaseqOptions.program": "`opt-baselines`, or `module:` and a module",
+    "NemoTorchrunOptions.program": "file, or `module:` and a module",
+    "scratch": "path",
+    "path": "path",
+    "sysfs": "path",
+    "folder": "path",
+    "size": "size",
+    "script": "file under `{root}`, or `module:` and a module",
+    "hostengine": "host, or host:port",
+    "parameters": "list of `test.variable=value`",
+    "paths.path": "file, folder or glob",
+}
+# Where more is written about a key.
+SEE = {
+    "Recipe.engine": "#engines",
+    "Recipe.options": "#engines",
+    "Recipe.prepare.name": "how-to/prepare-what-a-run-needs.md",
+    "Recipe.references": "#reference-keys",
+    "Reference.statistic": "#statistics",
+    "Reference.floor": "#verdicts",
+    "System.validation.*.options": "validation.md#options",
+    "System.validation.*.references": "validation.md#statistics",
+    "System.validation.*.deadline_s": "validation.md#checks",
+    "RunRecord.provenance": "#provenance",
+    "RunRecord.failed_launches": "#launches",
+    "RunRecord.telemetry": "#telemetry",
+    "RunRecord.findings": "#findings",
+    "Finding.kind": "#kinds-of-findings",
+    "Finding.severity": "#severities",
+    "Reading.statistic": "#statistics",
+    "Reading.unit": "reference.md#units",
+}
+
+Row = Sequence[str]
+
+
+def meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The entries under `Attributes:` in the docstrings of a model and of those that it inherits from."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        section = (each.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+        for names, text in re.findall(r"^ {4,8}([\w, ]+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
+            for name in names.split(", "):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def cell(text: str, see: str = "") -> str:
+    """A meaning as a cell: with a capital, without the last point, and with a link to where more is written."""
+    text = (text if text.endswith("...") else text.removesuffix(".")).replace("|", r"\|")
+    more = f" ([more]({SEE[see]}))" if see in SEE else ""
+    return f"{text[:1].upper()}{text[1:]}{more}"
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
+    """Every key of a model, dotted, with its field and its meaning; a `*` stands for the user's own names."""
+    meaning = meanings(model)
+    for name, field in model.model_fields.items():
+        inner = [part for part in _models(field.annotation) if part is not Reference]
+        if not inner:
+            yield f"{prefix}{name}", field, meaning.get(name, "")
+        named = "*." if get_origin(field.annotation) is Mapping else ""
+        for part in inner:
+            yield from leaves(part, f"{prefix}{name}.{named}")
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def default(field: FieldInfo) -> str:
+    """A default as the tables have it."""
+    value = field.default
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value in ("", (), {}):
+        return "empty"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def value(model: type[BaseModel], key: str, field: FieldInfo) -> str:
+    """The legal values of a key in words."""
+    return VALUES.get(f"{model.__name__}.{key}") or VALUES.get(key) or _value(field.annotation, field.metadata)
+
+
+def _value(kind: Any, metadata: Sequence[Any]) -> str:
+    if hasattr(kind, "__metadata__"):
+        return _value(kind.__origin__, [*metadata, *kind.__metadata__])
+    if kind in (int, float):
+        flat = [part for each in metadata for part in (each.metadata if isinstance(each, FieldInfo) else [each])]
+        return _range("N" if kind is int else "x", flat)
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    if get_origin(kind) in (Union, UnionType):
+        return ", ".join(_value(part, metadata) for part in parts)
+    words = {
+        Literal: ", ".join(f"`{part}`" if isinstance(part, str) else str(part) for part in parts),
+        Mapping: "mapping",
+        tuple: "list of integers" if int in parts else "list",
+        bool: "true, false",
+        Quantity: "quantity",
+        date: "YYYY-MM-DD",
+    }
+    return words.get(get_origin(kind) or kind, "text")
+
+
+def _range(letter: str, metadata: Sequence[Any]) -> str:
+    bounds = {
+        name: getattr(each, name, None) for each in metadata for name in ("gt", "ge", "lt", "le") if hasattr(each, name)
+    }
+    if letter == "N" and bounds.get("gt") == 0:
+        bounds = {**{name: bound for name, bound in bounds.items() if name != "gt"}, "ge": 1}
+    low = next(((bounds[name], sign) for name, sign in (("ge", "≤"), ("gt", "<")) if name in bounds), None)
+    high = next((f" {sign} {bounds[name]:g}" for name, sign in (("le", "≤"), ("lt", "<")) if name in bounds), "")
+    if low is None:
+        return f"{letter}{high}" if high else {"N": "integer", "x": "number"}[letter]
+    if high:
+        return f"{low[0]:g} {low[1]} {letter}{high}"
+    return f"{letter} {'≥' if low[1] == '≤' else '>'} {low[0]:g}"
+
+
+def keys(model: type[BaseModel]) -> list[Row]:
+    """Rows of the keys of a model: key, value, default, meaning."""
+    rows: dict[str, Row] = {}
+    for key, field, meaning in leaves(model):
+        shown = value(model, key, field)
+        if key in rows and shown not in rows[key][1]:  # the discriminator is in both models of a union
+            rows[key] = (rows[key][0], f"{rows[key][1]}, {shown}", *rows[key][2:])
+        rows.setdefault(key, (f"`{key}`", shown, default(field), cell(meaning, f"{model.__name__}.{key}")))
+    return list(rows.values())
+
+
+def fields(model: type[BaseModel]) -> list[Row]:
+    """Rows of the keys of a record: key, meaning."""
+    meaning = meanings(model)
+    return [(f"`{name}`", cell(meaning.get(name, ""), f"{model.__name__}.{name}")) for name in model.model_fields]
+
+
+def options_of_checks() -> list[Row]:
+    """Rows of every option of every check; an option that all checks of a family share has the family's name."""
+    rows: dict[str, Row] = {}
+    every = all_checks().values()
+    for check in every:
+        family = [other for other in every if other.family == check.family]
+        for name, shown, *rest in ((key, *row) for key, row in _options(check).items()):
+            shared = len(family) > 1 and all(_options(other).get(name) == (shown, *rest) for other in family)
+            key = f"{check.family if shared else check.name}.{name}"
+            rows.setdefault(key, (f"`{key}`", shown, *rest))
+    return list(rows.values())
+
+
+def _options(check: Check) -> dict[str, Row]:
+    return {
+        key: (value(check.options, key, field), default(field), cell(meaning))
+        for key, field, meaning in leaves(check.options)
+    }
+
+
+def engines() -> list[Row]:
+    """Rows of the engines."""
+    return [(f"`{name}`", f"`{get_engine(name).kind}`", get_engine(name).proof) for name in engine_names()]
+
+
+def statistics(name: str) -> list[Row]:
+    """Rows of an engine's own statistics."""
+    return [(f"`{key}`", f"`{each.unit}`", each.rule) for key, each in get_engine(name).statistics.items()]
+
+
+def checks() -> list[Row]:
+    """Rows of the checks, in the order in which they run."""
+    return [
+        (f"`{name}`", check.family, check.scope, f"{check.deadline_s:g} s", check.summary)
+        for name, check in all_checks().items()
+    ]
+
+
+_KEYS = ("Key", "Value", "Default", "Meaning")
+TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
+    "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
+    "recipe keys": (_KEYS, lambda: keys(Recipe)),
+    "reference keys": (_KEYS, lambda: keys(Reference)),
+    "system keys": (_KEYS, lambda: keys(System)),
+    "replay keys": (_KEYS, lambda: keys(ReplayFacts)),
+    "run record": (("Key", "Meaning"), lambda: fields(RunRecord)),
+    "telemetry": (("Field", "Meaning"), lambda: fields(GpuTelemetry)),
+    "health record": (("Key", "Meaning"), lambda: fields(HealthRecord)),
+    "report": (("Key of `report`", "Meaning"), lambda: fields(Report)),
+    "finding": (("Key of a finding", "Meaning"), lambda: fields(Finding)),
+    "reading": (("Key of a reading", "Meaning"), lambda: fields(Reading)),
+    "checks": (("Check", "Family", "Scope", "Deadline", "Question"), checks),
+    "options of checks": (("Option", "Value", "Default", "Meaning"), options_of_checks),
+    **{
+        f"options of {name}": (
+            ("Option", "Value", "Default", "Meaning"),
+            lambda name=name: keys(get_engine(name).options),
+        )
+        for name in engine_names()
+    },
+    **{
+        f"statistics of {name}": (("Statistic", "Unit", "Rule"), lambda name=name: statistics(name))
+        for name in engine_names()
+    },
+}
+
+
+def table(name: str) -> str:
+    """A table as Markdown."""
+    titles, rows = TABLES[name]
+    lines = [titles, ["---"] * len(titles), *rows()]
+    return (
+        "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("---|---", "---|---")
+    )
+
+
+def written(text: str) -> tuple[str, list[str]]:
+    """The text with every generated table anew, and the names of those that were not what the code says."""
+    stale: list[str] = []
+
+    def replace(found: re.Match[str]) -> str:
+        name = found[1]
+        fresh = table(name)
+        if fresh != found[2]:
+            stale.append(name)
+        return f"<!-- generated: {name} -->\n{fresh}"
+
+    return re.sub(r"<!-- generated: ([\w ]+) -->\n((?:\|.*\n)*)", replace, text), stale
+
+
+def main() -> int:
+    """Write the tables, or compare them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is stale")
+    check = parser.parse_args().check
+    wrong = 0
+    for page in PAGES:
+        text, stale = written(page.read_text(encoding="utf-8"))
+        for name in stale:
+            wrong += 1
+            print(f"docs/{page.name}: the table `{name}` is not what the code says: run python tools/reference.py")
+        if not check:
+            page.write_text(text, encoding="utf-8")
+    return 1 if check and wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
