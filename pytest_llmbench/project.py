@@ -15,11 +15,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import RECIPES, Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.projection import published

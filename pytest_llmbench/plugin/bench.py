@@ -13,16 +13,17 @@ import pytest
 from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster import settings as cluster_settings
 from pytest_llmbench.cluster.quarantine import read_quarantine
+from pytest_llmbench.cluster.recipes import RECIPES, check_recipe
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.extensions import ExtensionError, Extensions
-from pytest_llmbench.core.recipe.recipes import RECIPES, Recipe, load_recipes
+from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.engines.base import ENGINES, get_engine, options_of, statistics_of
+from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.session.ending.conclude import identity_of
@@ -149,7 +150,7 @@ class Bench:
             )
         merged = {name: _with_references(recipe, own.get(name, ())) for name, recipe in found.items()}
         for recipe in merged.values():
-            _check(recipe)
+            check_recipe(recipe)
         return merged
 
     @cached_property
@@ -287,27 +288,3 @@ def _with_references(recipe: Recipe, own: Sequence[Reference]) -> Recipe:
     taken = {reference.name for reference in own}
     kept = tuple(reference for reference in recipe.references if reference.name not in taken)
     return recipe.model_copy(update={"references": (*kept, *own)})
-
-
-def _check(recipe: Recipe) -> None:
-    try:
-        engine = get_engine(recipe.engine)
-    except ExtensionError:
-        return  # a session that plans no run of it does not need the engine
-    except ConfigError as error:
-        raise ConfigError(f"recipe {recipe.name}: {error}") from error
-    options_of(recipe, engine.options)
-    statistics = statistics_of(engine)
-    if recipe.statistic_of_record not in statistics:
-        known = unknown("statistic", recipe.statistic_of_record, statistics)
-        raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {known}")
-    for reference in recipe.references:
-        where = f"recipe {recipe.name}, reference {reference.name}"
-        statistic = statistics.get(reference.statistic)
-        if statistic is None:
-            raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, statistics)}")
-        for _, bound in reference.bounds:
-            try:
-                bound.to(statistic.unit)
-            except ConfigError as error:
-                raise ConfigError(f"{where}: {reference.statistic} is in {statistic.unit}: {error}") from error

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CHECKS
+from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import SYSTEMS
 from pytest_llmbench.core.extensions import Extensions
-from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.judging.statistics import SHARED
 from pytest_llmbench.readers.base import READERS

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.plugin import fixtures
 
 MARKER = (

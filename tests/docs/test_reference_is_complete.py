@@ -32,7 +32,7 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.session.ending import causes
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import provenance
-from tests.conftest import UserFolder
+from tests.conftest import TORCH, UserFolder
 from tests.docs.documents import CHECKOUT
 
 TEXT = (CHECKOUT / "docs" / "reference.md").read_text(encoding="utf-8")
@@ -256,7 +256,7 @@ def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:
 
 def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     """Of checks, of a run of our own ranks, and of one whose framework is a command: here one that is not there."""
-    user.recipe()
+    user.recipe(**TORCH)  # the tests' own engine writes files of its own
     shape = {"gpus_per_node": 0, "steps": 8, "references": []}
     user.recipe("command", engine="megatron_lm", **shape)
     user.test(

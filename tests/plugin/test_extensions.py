@@ -89,11 +89,12 @@ def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -
     assert result.returncode == 0, result.text
     assert "racks of acme" in result.text
     assert "llmbench: left out: folder of systems 'lost' of acme 1.0 (acme.lost) cannot be imported" in result.text
-    (site / "acme" / "recipes" / "words.yaml").write_text("recipes: 3")
+    words = (site / "acme" / "recipes" / "words.yaml").read_text()
+    (site / "acme" / "recipes" / "words.yaml").write_text(words.replace("engine: counting", "engine: uninstalled"))
     why = "folder of recipes 'acme' of acme 1.0 (acme.recipes) cannot be used: "
     refused = user.run("--system", "acme_rack")
     assert "unknown recipe 'words'" in refused.text
-    assert why in refused.text
+    assert f"{why}recipe words: unknown engine 'uninstalled'; legal: counting, " in refused.text
     user.test("def test_fit(health):\n    assert not health.faults\n")
     result = user.run("--system", "acme_rack", "-k", "limits")
     assert result.returncode == 0, result.text

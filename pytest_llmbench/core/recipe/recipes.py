@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.extensions import Extensions
-from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_yaml, validate
@@ -294,17 +292,6 @@ def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Re
                     raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
                 found[name], origin[name] = recipe, path
     return found
-
-
-def _accept(_: str, thing: object) -> Path:
-    folder = folder_of(thing)
-    if folder != shipped("recipes"):  # those are read by every session, and tested
-        load_recipes([folder])
-    return folder
-
-
-# Folders of recipes by the name of who brings them.
-RECIPES: Extensions[Path] = Extensions("folder of recipes", "recipes", _accept)
 
 
 class _Family(Strict):

@@ -15,10 +15,10 @@ import pytest
 
 import pytest_llmbench
 from pytest_llmbench.checks.base import CHECKS
+from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import SYSTEMS
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
-from pytest_llmbench.core.recipe.recipes import RECIPES
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.judging.statistics import SHARED, STATISTICS

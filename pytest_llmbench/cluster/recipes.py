@@ -1,0 +1,52 @@
+"""Folders of recipes that packages bring, and the names in a recipe that engines and statistics have to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.extensions import ExtensionError, Extensions
+from pytest_llmbench.core.paths import folder_of, shipped
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
+
+
+def _accept(_: str, thing: object) -> Path:
+    folder = folder_of(thing)
+    if folder != shipped("recipes"):  # every session reads those, and a mistake in them is ours
+        for recipe in load_recipes([folder]).values():
+            check_recipe(recipe)
+    return folder
+
+
+# By the name of who brings them.
+RECIPES: Extensions[Path] = Extensions("folder of recipes", "recipes", _accept)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """See that a recipe's engine knows its options, and every statistic it names; an engine that is broken may.
+
+    Raises:
+        ConfigError: it names something that is unknown, or a bound in a unit of another kind.
+    """
+    try:
+        engine = get_engine(recipe.engine)
+    except ExtensionError:
+        return  # a session that plans no run of it does not need the engine
+    except ConfigError as error:
+        raise ConfigError(f"recipe {recipe.name}: {error}") from error
+    options_of(recipe, engine.options)
+    statistics = statistics_of(engine)
+    if recipe.statistic_of_record not in statistics:
+        known = unknown("statistic", recipe.statistic_of_record, statistics)
+        raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {known}")
+    for reference in recipe.references:
+        where = f"recipe {recipe.name}, reference {reference.name}"
+        statistic = statistics.get(reference.statistic)
+        if statistic is None:
+            raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, statistics)}")
+        for _, bound in reference.bounds:
+            try:
+                bound.to(statistic.unit)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {reference.statistic} is in {statistic.unit}: {error}") from error
