@@ -26,7 +26,7 @@ class Ended:
     """The end of a launch.
 
     Attributes:
-        outcome: what its run came to; None where nothing of it ever started.
+        outcome: result of its run; None where nothing of it ever started.
         never_began: why nothing of it started; it may be launched again.
     """
 

@@ -9,6 +9,7 @@ from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.executors import sbatch_script
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
+from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Problem
@@ -95,7 +96,7 @@ def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings,
     several = f"{len(requests)} jobs, one per run" if len(requests) > 1 else "1 job for the one run"
     kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", ready)) if there)
     what = f"1 job holds the nodes, each {kinds} is a step in it" if held else several
-    return [*lines, "", f"{what}: at most {hours:g} node-hours"]
+    return [*lines, "", f"{what}: at most {for_people(hours)} node-hours"]
 
 
 def _count(things: Sequence[object], word: str) -> str:

@@ -8,6 +8,8 @@ The comment is a line of its own, directly before the block, and is not seen in 
     <!-- run: slurm -->        needs a Slurm that answers
     <!-- run: checkout -->     run in the root of the checkout instead
     <!-- output -->            what the commands before printed
+    <!-- output: example -->   the same from another machine: numbers, times and session ids may be others,
+                               the host is called `laptop` there and the folder `/home/you/llmbench`
     <!-- text -->              a picture or a formula: nothing to run (```text only)
 
 What stands after `run:` may be combined: `<!-- run: slurm, exit 1 -->`.
@@ -20,9 +22,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,6 +116,8 @@ def check_marks(blocks: Sequence[Block]) -> None:
         strangers = {word for word in block.words if not re.fullmatch(r"slurm|checkout|exit \d+", word)}
         if block.kind == "run" and strangers:
             raise DocumentError(f"{block.where}: run knows slurm, checkout and exit N, not {', '.join(strangers)}")
+        if block.kind == "output" and block.what not in {"", "example"}:
+            raise DocumentError(f"{block.where}: an output is an example or says nothing, not {block.what}")
         if block.kind == "output" and not ran:
             raise DocumentError(f"{block.where}: an output needs a run block before it")
         ran = ran or block.kind == "run"
@@ -158,7 +163,12 @@ class Reader:
                 mine = ("slurm" in block.words) == self.slurm
                 self.printed = self._run(block) if mine else None
             elif block.kind == "output" and self.printed is not None:
-                compare(block, self.printed)
+                compare(block, self._as_example(self.printed) if block.what == "example" else self.printed)
+
+    def _as_example(self, printed: str) -> str:
+        """What was printed, with the names of the documents' own machine."""
+        named = printed.replace(str(self.folder), "/home/you/llmbench")
+        return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "laptop", named)
 
     def _run(self, block: Block) -> str:
         printed, lines = "", list(commands(block))
@@ -200,7 +210,7 @@ def compare(block: Block, printed: str) -> None:
         DocumentError: it is not; names the first line that is missing.
     """
     wanted, there = _lines(block.text), _lines(printed)
-    missing = _first_missing(wanted, there)
+    missing = _first_missing(wanted, there, _example_pattern if block.what == "example" else _pattern)
     if missing is not None:
         shown = "\n".join(there)
         raise DocumentError(f"{block.where}: not printed in this place: {missing!r}; printed was\n{shown}")
@@ -213,10 +223,10 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _first_missing(wanted: Sequence[str], there: Sequence[str]) -> str | None:
+def _first_missing(wanted: Sequence[str], there: Sequence[str], pattern: Callable[[str], str]) -> str | None:
     """The first line after which nothing fits any more; None when everything does."""
     text = "".join(f"{line}\n" for line in there)
-    patterns = [_pattern(line) for line in wanted]
+    patterns = [pattern(line) for line in wanted]
     if re.fullmatch("".join(patterns), text):
         return None
     for count, line in enumerate(wanted, start=1):
@@ -231,6 +241,23 @@ def _pattern(line: str) -> str:
     # Between two blanks dots stand for nothing, too: a column's padding is one blank here.
     meaning = {" ... ": "(?: .*?)? ", "...": ".*?"}
     return "".join(meaning.get(part) or re.escape(part) for part in re.split(r"( \.\.\. |\.\.\.)", line)) + r"\n"
+
+
+# Session ids and numbers; those that are part of a name (opt125m, H200) or of a version are not loose.
+_LOOSE = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}|(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w]|\.\d|-\w)")
+
+
+def _example_pattern(line: str) -> str:
+    """As `_pattern`, but every loose number stands for any other, and `...` for a session id."""
+    parts = _LOOSE.split(line)
+    loose = [
+        r"[\w-]+" if "-" in found[0] and len(found[0]) > 20 else r"\d[\d,.]*(?:e[+-]?\d+)?"
+        for found in _LOOSE.finditer(line)
+    ]
+    inside = [_pattern(part).removesuffix(r"\n") for part in parts]
+    if line == "...":
+        return _pattern(line)
+    return "".join(f"{text}{number}" for text, number in zip(inside, [*loose, ""], strict=True)) + r"\n"
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -85,6 +85,23 @@ def test_columns_may_be_of_any_width() -> None:
         compare(block, "ab 12.3 s\n")
 
 
+def test_numbers_of_an_example_may_be_others(tmp_path: Path) -> None:
+    """Numbers, session ids, the host and the folder; names with digits in them, and words, may not."""
+    printed = (
+        "printf '%s\\n' \"run 7 on $(hostname): 1,234.5 words/s\" \"$PWD/20260101-000000-abcdef/x\" 'opt125m 3 passed'"
+    )
+    example = "run 12 on laptop: 98 words/s\n/home/you/llmbench/20261121-101500-3a4cd9/x\nopt125m 2 passed"
+    follow(tmp_path / "a", fenced("<!-- run -->", printed) + fenced("<!-- output: example -->", example, "text"))
+    for right, wrong in (("words/s", "tokens/s"), ("opt125m", "opt350m"), ("passed", "failed"), ("laptop", "host")):
+        text = fenced("<!-- run -->", printed) + fenced(
+            "<!-- output: example -->", example.replace(right, wrong), "text"
+        )
+        with pytest.raises(DocumentError, match="not printed"):
+            follow(tmp_path / wrong.replace("/", ""), text)
+    with pytest.raises(DocumentError, match="not printed"):
+        follow(tmp_path / "b", fenced("<!-- run -->", printed) + fenced("<!-- output -->", example, "text"))
+
+
 @pytest.mark.parametrize("language", ["bash", "console", "python", "yaml", "text", ""])
 def test_a_block_without_a_comment_is_caught(language: str) -> None:
     """Whatever its language, and also when there is a blank line in between."""

@@ -40,7 +40,7 @@ def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: 
     assert "--nodes=8 --nodelist=NODE1,NODE2,NODE3,NODE4,NODE5,NODE6,NODE7,NODE8 --ntasks=64 " in text
     assert "# sbatch script of llmbench-hold" in text
     assert "#SBATCH --nodes=8" in text
-    assert "1 job holds the nodes, each run is a step in it: at most 32.6667 node-hours" in text
+    assert "1 job holds the nodes, each run is a step in it: at most 32.67 node-hours" in text
     assert "workers" not in text
     assert list(tmp_path.iterdir()) == []
 

@@ -82,6 +82,9 @@ class Run:
         self.used: list[Measured] = []
         self._statistics = statistics_of(get_engine(record.recipe.engine))
 
+    def __repr__(self) -> str:
+        return f"Run({self.record.key})"
+
     def measured(self, statistic: str) -> Measured:
         """Return one statistic of this run.
 

@@ -31,7 +31,7 @@ class PreparedRun:
         place: where a command will run; its folder is the run's, whatever the engine.
         work: a task for every rank, or the script of a command.
         script: the bash script of a command; None where the ranks are our own.
-        preparations: what a command needs before its first start.
+        preparations: preparations of a command before its first start.
         request: the job, or the local processes, of the run.
     """
 

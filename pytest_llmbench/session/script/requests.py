@@ -41,7 +41,7 @@ def run_request(run: RunSpec, topology: Topology, settings: Settings, session: S
     Args:
         run: the run.
         topology: its nodes and ranks.
-        settings: what the user asked for.
+        settings: options of the user.
         session: the session it belongs to.
         driven: whether its framework is a command: one process of ours, on the first node, then runs its script.
     """
