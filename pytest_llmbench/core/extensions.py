@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, cached_property
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -124,7 +124,7 @@ class Extensions(Generic[T]):
     def _installed(self) -> Mapping[str, list[_Claim]]:
         """Claims of the installed packages, by name."""
         found: dict[str, list[_Claim]] = {}
-        for entry in sorted(entry_points(group=self._group), key=_rank):
+        for entry in sorted(_announced().select(group=self._group), key=_rank):
             found.setdefault(entry.name, []).append(_claim(entry))
         if not any(claim.ours for claims in found.values() for claim in claims):
             raise ConfigError(
@@ -187,16 +187,23 @@ def _claim(entry: EntryPoint) -> _Claim:
         thing = found[entry.name] if isinstance(found, Mapping) else found
         return thing() if isinstance(thing, type) else thing
 
-    package = _package_of(entry)
-    version = f" {entry.dist.version}" if entry.dist is not None else ""
-    return _Claim(source=f"{package}{version} ({entry.value})", ours=package == _OURS, load=load)
+    package, version = _package_of(entry.dist)
+    return _Claim(source=f"{package} {version} ({entry.value})", ours=package == _OURS, load=load)
 
 
 def _rank(entry: EntryPoint) -> tuple[bool, str, str]:
     """Ours first, then others by package; each package's by name, as those who build packages keep no order."""
-    package = _package_of(entry)
+    package, _ = _package_of(entry.dist)
     return package != _OURS, package, entry.name
 
 
-def _package_of(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "an unknown package"
+@cache
+def _package_of(distribution: Distribution | None) -> tuple[str, str]:
+    """Name and version, which take a file to read."""
+    return (distribution.name, distribution.version) if distribution is not None else ("an unnamed package", "?")
+
+
+@cache
+def _announced() -> Any:  # EntryPoints, which have another type in Python 3.11
+    """Read the entry points of all installed packages, once for all kinds."""
+    return entry_points()

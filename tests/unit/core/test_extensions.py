@@ -17,6 +17,7 @@ import pytest_llmbench
 from pytest_llmbench.checks.base import CHECKS
 from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import SYSTEMS
+from pytest_llmbench.core import extensions
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
 from pytest_llmbench.engines.base import ENGINES
@@ -63,10 +64,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for module in ("saw_of_ours", "acme_tools", "other_tools"):
         sys.modules.pop(module, None)
+    extensions._announced.cache_clear()
 
 
 def tools() -> Extensions[Tool]:
     """What is found now."""
+    extensions._announced.cache_clear()
     return Extensions("tool", "tools", named(Tool))
 
 
