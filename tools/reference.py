@@ -31,6 +31,7 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, R
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.engines.base import engine_names, get_engine
+from pytest_llmbench.plugin.options import FLAGS, OPTIONS, non_negative, positive
 from pytest_llmbench.session.replay.files import ReplayFacts
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -84,8 +85,23 @@ VALUES = {
     "parameters": "list of `test.variable=value`",
     "paths.path": "file, folder or glob",
 }
-# Where more is written about a key.
+METAVARS = {
+    "NAME|FILE": "name or YAML file",
+    "NAME": "text",
+    "TEXT": "text",
+    "FEATURES": "text",
+    "NODES": "Slurm node list",
+    "TIME": "Slurm time",
+    "DIR": "folder",
+    "FILE": "file",
+}
+# Where more is written about a key or an option.
 SEE = {
+    "--gate": "validation.md#the-gate",
+    "--quarantine": "validation.md#quarantine-and-drain",
+    "--require": "#verdicts",
+    "--require-verdict": "#verdicts",
+    "--replay": "#replayed-logs",
     "Recipe.engine": "#engines",
     "Recipe.options": "#engines",
     "Recipe.prepare.name": "how-to/prepare-what-a-run-needs.md",
@@ -254,8 +270,20 @@ def checks() -> list[Row]:
     ]
 
 
+def options() -> list[Row]:
+    """Rows of the options of the command line."""
+    rows: list[Row] = []
+    for option in OPTIONS:
+        words = {positive: "N ≥ 1", non_negative: "N ≥ 0"}.get(option.parse) or METAVARS.get(option.metavar)
+        legal = words or ", ".join(f"`{word}`" for word in option.metavar.split("|"))
+        meaning = cell(option.help, option.short)
+        rows.append((f"`{option.short}`", f"`llmbench_{option.key}`", legal, option.default or "none", meaning))
+    return [*rows, *((f"`{flag.short}`", "none", "none", "off", cell(flag.help, flag.short)) for flag in FLAGS)]
+
+
 _KEYS = ("Key", "Value", "Default", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
+    "options": (("Option", "Ini key", "Value", "Default", "Meaning"), options),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
     "recipe keys": (_KEYS, lambda: keys(Recipe)),
     "reference keys": (_KEYS, lambda: keys(Reference)),

@@ -56,6 +56,11 @@ class Flag:
         return f"--llmbench-{self.name}"
 
     @property
+    def described(self) -> str:
+        """Its help, with its default if it has one."""
+        return self.help
+
+    @property
     def attributes(self) -> dict[str, Any]:
         """How argparse reads it."""
         return {"action": "store_true"}
@@ -67,12 +72,19 @@ class Option(Flag):
 
     Attributes:
         parse: turns its text into a value, or raises ConfigError with what is legal.
+        default: its meaning where it is not given, for people; empty where there is none.
         bare: its value on the command line without a value; None where it needs one.
     """
 
     parse: Callable[[str], Any]
     metavar: str
+    default: str = ""
     bare: str | None = None
+
+    @property
+    def described(self) -> str:
+        """Its help with its default."""
+        return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -113,6 +125,7 @@ OPTIONS = (
         parse=positive,
         metavar="N",
         help="Nodes in all; on Slurm they are held for the session",
+        default="each recipe's nodes",
     ),
     Option(
         name="gpus-per-node",
@@ -120,20 +133,23 @@ OPTIONS = (
         parse=non_negative,
         metavar="N",
         help="GPUs used on each node; 0 trains on the CPU",
+        default="the system's, else each recipe's",
     ),
     Option(
         name="nodes-per-run",
         group=Section.WHERE,
         parse=positive,
         metavar="N",
-        help="Nodes of one run: each recipe runs on every group",
+        help="Nodes of one run; every recipe then runs on each group of that many of the nodes",
+        default="all nodes",
     ),
     Option(
         name="cluster",
         group=Section.WHERE,
         parse=one_of("cluster", "auto", "slurm", "local", "debug"),
         metavar="auto|slurm|local|debug",
-        help="How runs start: Slurm jobs, processes of this machine, or inside this process (default: auto)",
+        help="How runs start: Slurm jobs, processes of this machine, or inside this process",
+        default="auto",
     ),
     Option(
         name="system",
@@ -141,63 +157,95 @@ OPTIONS = (
         parse=str,
         metavar="NAME|FILE",
         help="The cluster, by name or by its YAML file",
+        default="slurm or local",
     ),
-    Option(name="partition", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm partition"),
-    Option(name="account", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm account"),
-    Option(name="qos", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm quality of service"),
-    Option(name="reservation", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm reservation"),
+    Option(
+        name="partition", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm partition", default="the system's"
+    ),
+    Option(
+        name="account", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm account", default="the system's"
+    ),
+    Option(
+        name="qos",
+        group=Section.SLURM,
+        parse=str,
+        metavar="NAME",
+        help="Slurm quality of service",
+        default="the system's",
+    ),
+    Option(
+        name="reservation",
+        group=Section.SLURM,
+        parse=str,
+        metavar="NAME",
+        help="Slurm reservation",
+        default="the system's",
+    ),
     Option(name="nodelist", group=Section.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must use"),
     Option(name="exclude", group=Section.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
-    Option(name="constraint", group=Section.SLURM, parse=str, metavar="FEATURES", help="Features the nodes must have"),
+    Option(
+        name="constraint",
+        group=Section.SLURM,
+        parse=str,
+        metavar="FEATURES",
+        help="Features the nodes must have",
+        default="the system's",
+    ),
     Option(
         name="comment",
         group=Section.SLURM,
         parse=str,
         metavar="TEXT",
-        help="Added to the comment of every Slurm job",
+        help="Added to the comment of every Slurm job, after the session's token",
     ),
     Option(
         name="time",
         group=Section.SLURM,
         parse=parse_minutes,
         metavar="TIME",
-        help="Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation (default: the recipes')",
+        help="Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation",
+        default="each recipe's time_limit",
     ),
     Option(
         name="allocation",
         group=Section.WHAT,
         parse=one_of("allocation", "session", "run"),
         metavar="session|run",
-        help="Hold nodes for the session, or make a Slurm job per run (default: session with --nodes, else run)",
+        help="Hold nodes for the session, or make a Slurm job per run",
+        default="run on Slurm without --nodes and outside a Slurm job, else session",
     ),
     Option(
         name="scale",
         group=Section.WHAT,
         parse=one_of("scale", "full", "smoke"),
         metavar="full|smoke",
-        help="The published configuration, or the same code at a tiny shape (default: full)",
+        help="The published configuration, or the same code at a tiny shape",
+        default="full",
     ),
     Option(
         name="max-runs",
         group=Section.WHAT,
         parse=positive,
         metavar="N",
-        help="Runs at once (default: as many as the nodes allow)",
+        help="Runs at once",
+        default="as many as the nodes allow",
     ),
     Option(
         name="run-dir",
         group=Section.WHAT,
         parse=Path,
         metavar="DIR",
-        help="Where records, scripts and logs go (default: reports)",
+        help="Where records, scripts and logs go; on a cluster, on a file system that all nodes share",
+        default="reports",
     ),
     Option(
         name="gate",
         group=Section.UNFIT,
         parse=one_of("gate", "auto", "on", "off"),
         metavar="auto|on|off",
-        help="Keep nodes that fail a check out of later work: links are not measured with them, "
-        "runs go to others or are skipped (default: auto, on when checks and runs are selected)",
+        help="Keep nodes that fail a check out of later work: links are not measured with them, runs go to "
+        "others or are skipped",
+        default="auto, on when checks and runs are selected",
     ),
     Option(
         name="quarantine",
@@ -227,14 +275,15 @@ OPTIONS = (
         parse=one_of("require-verdict", "yes", "no"),
         metavar="yes|no",
         bare="yes",
-        help="End with exit code 10 where no speed of a run was judged (default: yes at scale full)",
+        help="End with exit code 10 if no speed of a run was judged; without a value it is yes",
+        default="yes at scale full",
     ),
     Option(
         name="replay",
         group=Section.WHAT,
         parse=Path,
         metavar="DIR",
-        help="Judge the logs in DIR instead of running anything",
+        help="Judge the logs in this folder instead of running anything",
     ),
 )
 FLAGS = (
@@ -251,7 +300,7 @@ FLAGS = (
     Flag(
         name="nccl",
         group=Section.UNFIT,
-        help="With the gate on, measure collectives and links although a node failed another check",
+        help="With the gate on, measure collectives and links even if a node failed another check",
     ),
 )
 
@@ -259,7 +308,7 @@ FLAGS = (
 def add_ini_keys(parser: pytest.Parser) -> None:
     """Declare the ini keys."""
     for option in OPTIONS:
-        parser.addini(_INI_PREFIX + option.key, f"{option.help} (as {option.short})", default=None)
+        parser.addini(_INI_PREFIX + option.key, f"{option.described} (as {option.short})", default=None)
     for kind in ("recipes", "systems"):
         parser.addini(
             f"{_INI_PREFIX}{kind}",
@@ -356,7 +405,7 @@ def _add(parser: pytest.Parser, option: Flag) -> bool:
     """Declare an option, and say whether its short form was free."""
     add = partial(
         parser.getgroup(option.group.name, option.group).addoption,
-        dest=_INI_PREFIX + option.key, help=option.help, **option.attributes,
+        dest=_INI_PREFIX + option.key, help=option.described, **option.attributes,
     )  # fmt: skip
     try:
         add(option.short, option.long)
