@@ -1,0 +1,26 @@
+"""The docs site has every page, and leaves out links that it cannot have; `make docs` builds it strictly."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+from tests.docs.documents import CHECKOUT, PAGES
+from tests.docs.tools import load
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Once, and no other."""
+    navigation = (CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w./-]+\.md)$", navigation, re.MULTILINE)
+    assert sorted(f"docs/{page}" for page in listed) == PAGES
+
+
+def test_a_link_out_of_the_documents_becomes_a_path() -> None:
+    """One to another page, or to nothing that is there, stays as it is: MkDocs checks those."""
+    hook = load("site_links").on_page_markdown
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/x.md"))
+    text = "See [the recipe](../../suites/recipes/opt.yaml), [`opt.yaml`](../../suites/recipes/opt.yaml)"
+    assert hook(text, page) == "See the recipe (`suites/recipes/opt.yaml`), `suites/recipes/opt.yaml`"
+    for stays in ("[a](../reference.md#options)", "[a](../../suites/gone.yaml)", "[a](write-a-test.md)"):
+        assert hook(stays, page) == stays
