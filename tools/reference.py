@@ -24,7 +24,7 @@ from pydantic_core import PydanticUndefined
 
 from pytest_llmbench.checks.base import Check, all_checks
 from pytest_llmbench.cluster.system import System
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
@@ -270,6 +270,11 @@ def checks() -> list[Row]:
     ]
 
 
+def units() -> list[Row]:
+    """Rows of the units."""
+    return [(f"`{name}`", dimension, f"{factor:,.15g}") for name, (dimension, factor) in UNITS.items()]
+
+
 def options() -> list[Row]:
     """Rows of the options of the command line."""
     rows: list[Row] = []
@@ -284,6 +289,7 @@ def options() -> list[Row]:
 _KEYS = ("Key", "Value", "Default", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "options": (("Option", "Ini key", "Value", "Default", "Meaning"), options),
+    "units": (("Unit", "Dimension", "In base units"), units),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
     "recipe keys": (_KEYS, lambda: keys(Recipe)),
     "reference keys": (_KEYS, lambda: keys(Reference)),
