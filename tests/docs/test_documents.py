@@ -38,6 +38,16 @@ def test_every_block_of_a_document_is_executed(name: str) -> None:
     check_marks(BLOCKS[name])
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_reader_sees_the_name_of_every_file(name: str) -> None:
+    """Comments are not seen: the paragraph before a file's block has its name."""
+    lines = (CHECKOUT / name).read_text(encoding="utf-8").splitlines()
+    for block in BLOCKS[name]:
+        if block.kind == "file":
+            before = "\n".join(lines[: block.line - 2]).rstrip().rpartition("\n\n")[2]
+            assert block.what in before, block.where
+
+
 @pytest.mark.parametrize("name", [*DOCUMENTS, "CHANGELOG.md"])
 def test_every_link_leads_somewhere(name: str) -> None:
     """Links within the project name a file that is there, and a heading that is in it."""
