@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.session import watch as module
 from pytest_llmbench.session.watch import Watch
-from tests.conftest import TINY
+from tests.conftest import TINY, TORCH
 
 
 class Clock:
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def watched(folder: Path, limit_min: int = 60, startup_s: float | None = 30.0) -> Watch:
     """The watch of a tiny run of 8 steps."""
     deadlines = {"startup_s": startup_s, "hang_factor": 10, "hang_floor_s": 5}
-    recipe = Recipe.model_validate({**TINY, "name": "tiny", "deadlines": deadlines})
+    recipe = Recipe.model_validate({**TINY, **TORCH, "name": "tiny", "deadlines": deadlines})
     return Watch(recipe, folder, limit_min)
 
 

@@ -1,0 +1,229 @@
+"""The schedule of a session: which run is launched next, on which nodes, and what becomes of a launch."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.lease import Lease, LeasePool
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, JobMarks, Slurm
+from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.session.active import Active
+from pytest_llmbench.session.launch import Launcher
+from pytest_llmbench.session.launches import Launches
+from pytest_llmbench.session.script.prepared import PreparedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launched:
+    """The outcome of a launch.
+
+    Attributes:
+        job: None where nothing was launched, as a job of higher priority takes the nodes.
+        submitted, at: when it began: as Unix time, and by our clock.
+    """
+
+    job: Job | None
+    marks: JobMarks
+    submitted: float
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launching:
+    """A run that is being launched; Slurm has not answered yet."""
+
+    run: PreparedRun
+    lease: Lease | None
+    work: Aside[_Launched]
+
+
+class Schedule:
+    """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
+
+    Args:
+        settings: the user's request.
+        launcher: starts a run.
+        slurm: is asked about the job that holds the nodes.
+        begun: told each run that was launched.
+        fail: told each run that never will be, and why.
+        say: told what people should know.
+
+    Attributes:
+        waiting: runs that wait, in order.
+        active: runs under way.
+        launches: launches that came to nothing.
+        pool: the session's nodes; None before they are there, and where each run has a job of its own.
+        job_id: the job that holds them, if one does.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        launcher: Launcher,
+        slurm: Slurm,
+        *,
+        begun: Callable[[Active], None],
+        fail: Callable[[PreparedRun, Problem], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._slurm = slurm
+        self._begun = begun
+        self._fail = fail
+        self._say = say
+        self.waiting: list[PreparedRun] = []
+        self.active: list[Active] = []
+        self.launches = Launches()
+        self.pool: LeasePool | None = None
+        self.job_id: str | None = None
+        self._launching: _Launching | None = None
+        self._first_run_over = False
+
+    @property
+    def launching(self) -> PreparedRun | None:
+        """The run whose launch Slurm has not answered yet."""
+        return self._launching.run if self._launching is not None else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether any run waits, is being launched, or is under way."""
+        return bool(self.waiting or self._launching or self.active)
+
+    def launch_what_fits(self) -> None:
+        """Launch the next runs for which there are nodes."""
+        if self._launching is not None or self.launches.paused:
+            return
+        began = time.monotonic()
+        for run in list(self.waiting):
+            # Runs under way are looked after in between.
+            if self._is_full or time.monotonic() - began > GLANCE_S:
+                return
+            lease = None
+            if self.pool is not None:
+                try:
+                    lease = _lease(run, self.pool)
+                except ClusterError as error:
+                    self.waiting.remove(run)
+                    self._fail(run, Problem(kind="allocation", message=str(error)))
+                    continue
+                if lease is None and run.spec.group is None:
+                    return  # in order: a later, smaller run must not starve this one
+                if lease is None:
+                    continue  # another group's nodes may be free
+            self.waiting.remove(run)
+            if not self._launch(run, lease):
+                return
+
+    def take_launched(self, within_s: float | None) -> None:
+        """Go on with a launch that took long, if it ends within `within_s` seconds; None waits for it."""
+        launching = self._launching
+        if launching is not None and launching.work.done(within_s):
+            self._launching = None
+            self._take(launching.run, launching.lease, launching.work.result)
+
+    def launch_again(self, run: PreparedRun, why: str) -> None:
+        """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
+        launches = self.launches
+        if not launches.failed(run.key, why):
+            self._say(f"run {run.key} could not be launched: {why}; once more in {launches.pause_s:.0f} s")
+            self.waiting.insert(0, run)
+            return
+        times = len(launches.reasons[run.key])
+        logs = str(run.place.folder / "logs")
+        self._fail(run, Problem(kind="launch_failed", message=f"{why} (launched {times} times)", log=logs))
+        if launches.hopeless:
+            message = f"not launched: {launches.in_a_row} runs in a row could not be, the last ({run.key}): {why}"
+            self._say(f"no more runs are launched: {launches.in_a_row} in a row could not be: {why}")
+            self.fail_waiting(Problem(kind="launch_failed", message=message))
+
+    def fail_waiting(self, problem: Problem) -> None:
+        """Give up every run that waits."""
+        while self.waiting:
+            self._fail(self.waiting.pop(0), problem)
+
+    def forget(self, active: Active, *, worked: bool = False) -> None:
+        """Take a run's nodes back; `worked` says that its ranks had started."""
+        self.active.remove(active)
+        self._free(active.lease)
+        if worked:
+            self.launches.worked()
+            self._first_run_over = True
+
+    @property
+    def _is_full(self) -> bool:
+        alone = self._settings.first_run_alone and bool(self.active) and not self._first_run_over
+        return alone or (self._settings.max_runs is not None and len(self.active) >= self._settings.max_runs)
+
+    def _launch(self, run: PreparedRun, lease: Lease | None) -> bool:
+        """Launch a run; return whether others may follow at once."""
+        if self._settings.cluster != "slurm":
+            return self._take(run, lease, lambda: self._start(run, lease))
+        # Slurm may take minutes to answer, or never do: runs under way are looked after meanwhile.
+        work = Aside(lambda: self._start(run, lease), "launch")
+        if work.done(GLANCE_S):
+            return self._take(run, lease, work.result)
+        self._launching = _Launching(run=run, lease=lease, work=work)
+        return False
+
+    def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
+        marks, submitted, at = self._marks(), time.time(), time.monotonic()
+        taken = marks is not None and bool(marks.preempted)
+        job = None if taken else self._launcher.start(run, lease, self.job_id)
+        # A launch has to have had an answer of Slurm: so there is one about what was before it.
+        return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
+
+    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> bool:
+        """Take on what a launch came to; return whether others may follow at once."""
+        try:
+            launched = result()
+        except NoAnswerError as error:
+            self._free(lease)
+            self.launch_again(run, str(error))
+            return False
+        except (ClusterError, OSError) as error:
+            self._free(lease)
+            self._fail(run, Problem(kind="launch_failed", message=str(error)))
+            return True
+        except Exception:  # noqa: BLE001 - a run's border
+            self._free(lease)
+            self._fail(run, broken())
+            return True
+        job = launched.job
+        if job is None:
+            self._free(lease)
+            self.waiting.insert(0, run)
+            self.launches.pause("a job of higher priority takes the nodes")
+            return False
+        active = Active(
+            run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
+        )
+        self.active.append(active)
+        self._begun(active)
+        return True
+
+    def _marks(self) -> JobMarks | None:
+        """Past events of the job that holds the nodes; empty if each run will have a job of its own."""
+        return JobMarks() if self.job_id is None else self._slurm.marks(self.job_id)
+
+    def _free(self, lease: Lease | None) -> None:
+        if self.pool is not None and lease is not None:
+            self.pool.release(lease)
+
+
+def broken() -> Problem:
+    """The problem of a run over which our own code broke, with the traceback."""
+    return Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}")
+
+
+def _lease(run: PreparedRun, pool: LeasePool) -> Lease | None:
+    nodes, group = run.topology.nodes, run.spec.group
+    return pool.acquire(nodes) if group is None else pool.acquire_group(group, nodes)
