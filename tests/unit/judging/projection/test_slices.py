@@ -93,7 +93,7 @@ def test_slices_that_do_not_fit_together_are_refused() -> None:
 
 def test_a_step_that_is_too_short_is_refused() -> None:
     """The optimizer alone takes longer."""
-    with pytest.raises(ConfigError, match="no longer than what it takes besides its layers"):
+    with pytest.raises(ConfigError, match="not longer than its work outside the layers"):
         one_slice(SLICE, Band.exactly(1e-6), HARDWARE)
 
 
