@@ -21,6 +21,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from pytest_llmbench.core import extensions
 from pytest_llmbench.engines.base import ENGINES
 
 # A real training, as small as it can be and still learn, by an engine of another package that needs no PyTorch.
@@ -218,8 +219,13 @@ class UserFolder:
 def unigram(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this process know the engine of `TINY` as the users' do."""
     monkeypatch.syspath_prepend(str(INSTALLED))
-    vars(ENGINES).pop("_installed", None)  # it may have looked already
+    _forget_engines()  # this process may have looked already
     yield
+    _forget_engines()
+
+
+def _forget_engines() -> None:
+    extensions._announced.cache_clear()
     vars(ENGINES).pop("_installed", None)
 
 

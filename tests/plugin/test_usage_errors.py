@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import TINY, UserFolder
 
+pytestmark = pytest.mark.usefixtures("unigram")  # pytest runs in this process
+
 LEARNS: Mapping[str, Any] = TINY["references"][0]
 
 # The options, and what the message must hold: the option, the legal values.
