@@ -237,11 +237,13 @@ class Bench:
             (CHECKS, checks),
         )
         entries = {
-            f"{known.kind} {name}": getattr(known.load(name), "entry", None)
+            f"{known.kind} {name}": entry
             for known, names in needed for name in names if not known.is_ours(name)
+            if (entry := getattr(known.load(name), "entry", None)) is not None
         }  # fmt: skip
-        if self.settings.replay is None and self.settings.cluster != "debug":
-            refuse_unimportable({who: entry for who, entry in entries.items() if entry is not None}, self.settings)
+        # In this order: settings that cannot be used are an error only of a session with tests of ours.
+        if entries and self.settings.replay is None and self.settings.cluster != "debug":
+            refuse_unimportable(entries, self.settings)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
