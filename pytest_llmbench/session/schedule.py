@@ -152,6 +152,8 @@ class Schedule:
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
         """Take a run's nodes back; `worked` says that its ranks had started."""
+        if active not in self.active:
+            return  # the run was over, and its end is what broke
         self.active.remove(active)
         self._free(active.lease)
         if worked:

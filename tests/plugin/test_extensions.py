@@ -133,6 +133,27 @@ def test_reports_of_others_are_made_whatever_one_of_them_does(
     assert result.returncode == pytest.ExitCode.INTERNAL_ERROR
 
 
+BROKEN_STATISTIC = """
+from pytest_llmbench.api import Statistic
+
+def divide(measurement):
+    raise ZeroDivisionError("no racks")
+
+PER_RACK = Statistic(unit="s", rule="seconds per rack", compute=divide)
+"""
+
+
+def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: Path) -> None:
+    """The session ends, and says what broke."""
+    statistics = {"pytest_llmbench.statistics": {"per_rack": "acme_statistic:PER_RACK"}}
+    modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_statistic": BROKEN_STATISTIC}
+    install(site, "acme", modules, {**ENTRIES, **statistics})
+    result = user.run("--cluster", "local", "-k", "words", timeout_s=120)
+    case = result.cases["test_reference[words-learns]"]
+    assert case.outcome == "error"
+    assert "ZeroDivisionError: no racks" in case.message
+
+
 @pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
 @pytest.mark.parametrize("wanted", ["cores", "words"])
 def test_a_session_that_needs_what_cannot_be_used_is_refused(
