@@ -7,15 +7,18 @@ PYTEST_ARGS ?=
 CHECKOUTS ?=
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
 TEST_WORKERS ?= 4
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt $(PIP_ARGS)
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help bench test docs lint fast real slurm-up slurm-down clean
+.PHONY: help bench test docs lint fast unit coverage real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
 	@echo "make test        lint and run the whole test suite; as root with apt also against a real Slurm"
 	@echo "make fast        lint and run the tests that need no Slurm"
+	@echo "make unit        run the unit tests; with CONSTRAINTS=constraints-oldest.txt on the oldest dependencies"
+	@echo "make coverage    run the unit tests and count the branches they take; too few are an error"
 	@echo "make lint        formatting, lint, types, the floors of the house, and prose"
 	@echo "make docs        build the docs site into site/; it fails where a link leads nowhere"
 	@echo "make real        build the frameworks whose checkouts are in the folder CHECKOUTS, and train with each of them"
@@ -37,6 +40,15 @@ test: $(VENV)/.dev lint
 
 fast: $(VENV)/.dev lint
 	$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal -m "not slurm" $(PYTEST_ARGS)
+
+# One test at a time: an old pytest-benchmark warns of workers, and warnings are errors.
+unit: $(VENV)/.dev
+	$(VENV)/bin/pytest tests/unit -n0 $(PYTEST_ARGS)
+
+# Tests of what ranks do are in processes of their own, which are not counted: counting takes twice the time as it is.
+coverage: $(VENV)/.dev
+	$(VENV)/bin/coverage run -m pytest tests/unit -n0 --ignore tests/unit/workloads --ignore tests/unit/benchmarks $(PYTEST_ARGS)
+	$(VENV)/bin/coverage report
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check -q .
@@ -68,16 +80,16 @@ $(VENV)/bin/python:
 	    { echo "$$($(PYTHON) --version) is too old: make PYTHON=python3.11 (or newer)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.bench: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.bench: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	$(PIP) -e ".[torch]"
 	@touch $@
 
-$(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	$(PIP) -e ".[docs]"
 	@touch $@
 
 # Plugins that would change every other test have a folder of their own, for the tests that want them.
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt Makefile
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS) Makefile
 	$(PIP) -e ".[dev]"
 	$(PIP) --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay
 	@touch $@ $(VENV)/.bench

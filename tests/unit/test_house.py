@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -39,3 +41,13 @@ def test_no_folder_is_crowded() -> None:
     files = {folder: len(list(folder.glob("*.py"))) for folder in (PACKAGE, *PACKAGE.rglob("*/")) if folder.is_dir()}
     assert len(files) > 20
     assert {str(folder.relative_to(PACKAGE)): n for folder, n in files.items() if n > MOST_FILES} == {}
+
+
+def test_the_oldest_dependencies_are_those_of_pyproject() -> None:
+    """What is tested as the oldest is what an installation may take."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (PACKAGE.parent / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    for dependency in project["dependencies"]:
+        name, oldest = dependency.split(">=")
+        assert re.fullmatch(rf"{re.escape(oldest)}(\.0)*", pinned[name])
