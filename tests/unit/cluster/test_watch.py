@@ -12,6 +12,8 @@ from pytest_llmbench.session import watch as module
 from pytest_llmbench.session.watch import Watch
 from tests.conftest import TINY, TORCH
 
+pytestmark = pytest.mark.usefixtures("unigram")
+
 
 class Clock:
     """A clock that moves when told to."""

@@ -101,7 +101,7 @@ def test_logs_that_were_handed_in_are_found(tmp_path: Path) -> None:
         assert batch.file.endswith(b"\r\na,5.0,Fail\r\n")
 
 
-def test_there_is_no_file_without_an_evaluator_or_a_bound(tmp_path: Path) -> None:
+def test_there_is_no_file_without_an_evaluator_or_a_bound(tmp_path: Path, unigram: None) -> None:
     """An engine of ours has no other's evaluator, and a recipe without a bound nothing to evaluate by."""
     tiny = Recipe.model_validate({**TINY, "name": "tiny"})
     unbound = CHAT.model_copy(update={"references": ()})
