@@ -12,7 +12,8 @@ from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
-from pytest_llmbench.cluster.slurm.queue import HOPELESS_REASONS, Identity, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, Identity, JobState, JobStatus
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.rank.deadman import hold
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, is_silence, plain, slurm_words
-from pytest_llmbench.cluster.slurm.queue import Identity, JobState, Slurm
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import Identity, JobState
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
 from pytest_llmbench.workloads.node.standing import run_in

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.readers.srun import cancelled, failed_node

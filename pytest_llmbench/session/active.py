@@ -7,7 +7,7 @@ from typing import Literal
 
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease
-from pytest_llmbench.cluster.slurm.queue import JobMarks
+from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.watch import Watch

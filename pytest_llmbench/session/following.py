@@ -10,7 +10,8 @@ from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, HOPELESS_REASONS, JobState, JobStatus, Slurm
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
+from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, JobState, JobStatus
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.driver import read_report

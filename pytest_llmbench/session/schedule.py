@@ -12,7 +12,8 @@ from pytest_llmbench.cluster.lease import Lease, LeasePool
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, JobMarks, Slurm
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
+from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.session.active import Active

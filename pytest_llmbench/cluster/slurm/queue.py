@@ -11,9 +11,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import (
@@ -24,6 +23,21 @@ from pytest_llmbench.cluster.slurm.commands import (
     is_silence,
     plain,
     succeeded,
+)
+from pytest_llmbench.cluster.slurm.states import (
+    FIELD,
+    RECORD,
+    SACCT_FIELDS,
+    SQUEUE_FIELDS,
+    Identity,
+    JobMarks,
+    JobRow,
+    JobState,
+    JobStatus,
+    job_rows,
+    seconds_of,
+    time_of,
+    told,
 )
 from pytest_llmbench.core.errors import ClusterError
 
@@ -42,168 +56,10 @@ _NEVER = float("inf")
 _PATIENCE_S = 1.0
 # Steps go into a job that was seen as ours no longer ago than this.
 _FRESH_S = 1.0
-# Before and between the fields of an answer: nothing that people write into a comment or a reason.
-_RECORD, _FIELD = "\x1e", "\x1f"
-_SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%k")
-_SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
-
-# A pending job with one of these reasons waits for an administrator, not for nodes.
-HOPELESS_REASONS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssociationJobLimit",
-        "BadConstraints",
-        "InvalidAccount",
-        "InvalidQOS",
-        "JobHeldAdmin",
-        "JobHeldUser",
-        "PartitionInactive",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "QOSNotAllowed",
-        "launch_failed_requeued_held",
-    }
-)
-
-
-class JobState(StrEnum):
-    """Slurm's job states, as far as they make a difference to us."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    SUSPENDED = "SUSPENDED"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    TIMEOUT = "TIMEOUT"
-    NODE_FAIL = "NODE_FAIL"
-    OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    PREEMPTED = "PREEMPTED"
-    LOST = "LOST"
-
-
 # As `scontrol show job` has them, side by side.
 _MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>\S+) SecsPreSuspend=")
 # States of a node, as sinfo begins them.
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
-_ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
-_STATE_WORDS: Mapping[str, JobState] = {
-    **{state.value: state for state in JobState},
-    "CONFIGURING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "STOPPED": JobState.SUSPENDED,
-    "SIGNALING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
-    "BOOT_FAIL": JobState.NODE_FAIL,
-    "DEADLINE": JobState.TIMEOUT,
-    "REVOKED": JobState.CANCELLED,
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobStatus:
-    """Slurm's answer about one job.
-
-    Attributes:
-        state: where it stands.
-        reason: why it is pending or ended, in Slurm's word.
-        nodelist: its nodes in Slurm's notation, empty while it is pending.
-        word: the state as Slurm printed it.
-    """
-
-    state: JobState
-    reason: str = ""
-    nodelist: str = ""
-    word: str = ""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the job has not ended."""
-        return self.state in _ALIVE
-
-
-def parse_state(word: str) -> JobState:
-    """Read a state as squeue or sacct print it (`CANCELLED by 1000`, `COMPLETED+`)."""
-    name = word.split(maxsplit=1)[0].rstrip("+") if word.split() else ""
-    return _STATE_WORDS.get(name, JobState.LOST)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
-    """By what a job is known to be the one that is meant. Its submit time joins this as soon as it was seen.
-
-    Attributes:
-        token: the first word of its comment; empty for the job that pytest itself runs inside.
-        name: its name; likewise.
-        uid: the number of its user; empty where the token tells.
-        script: its submission script, which lies in the session's folder: sites rewrite comments.
-    """
-
-    token: str = ""
-    name: str = ""
-    uid: str = ""
-    script: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _JobRow:
-    """One job as squeue or sacct shows it; sacct shows no script."""
-
-    job_id: str
-    status: JobStatus
-    submitted: str
-    uid: str
-    name: str
-    script: str
-    comment: str
-
-    def fits(self, identity: Identity, submitted: str) -> bool:
-        """Whether this is the job that is meant, as squeue shows it."""
-        return (not identity.token or self._has_token(identity) or self._has_script(identity)) and self._is_like(
-            identity, submitted
-        )
-
-    def ends(self, job: _Watched) -> bool:
-        """Whether this is the job that is meant, as sacct shows it, which may not keep comments."""
-        kept = not self.comment.split() or self._has_token(job.identity) or self.comment == job.comment
-        return (not job.identity.token or kept) and self._is_like(job.identity, job.submitted)
-
-    def was_rewritten(self, identity: Identity) -> bool:
-        """Whether it is known by its script alone."""
-        return bool(identity.token) and not self._has_token(identity)
-
-    def _has_token(self, identity: Identity) -> bool:
-        return self.comment.split()[:1] == [identity.token]
-
-    def _has_script(self, identity: Identity) -> bool:
-        return bool(identity.script) and self.script == identity.script
-
-    def _is_like(self, identity: Identity, submitted: str) -> bool:
-        return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
-
-    @property
-    def told(self) -> str:
-        """The job, for people."""
-        return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobMarks:
-    """Past events of a job: the time as Slurm prints it, empty if it never happened.
-
-    Attributes:
-        preempted: when a job of higher priority was given its nodes; it may run on for a grace time.
-        suspended: when it was last suspended, or resumed after that.
-    """
-
-    preempted: str = ""
-    suspended: str = ""
 
 
 @dataclass(kw_only=True)
@@ -333,18 +189,18 @@ class Slurm:
         submitted = self._jobs[job_id].submitted
         if found is None or f" SubmitTime={submitted} " not in answer:
             return None
-        return JobMarks(preempted=_time(found["preempted"]), suspended=_time(found["suspended"]))
+        return JobMarks(preempted=time_of(found["preempted"]), suspended=time_of(found["suspended"]))
 
     def suspended_s(self, job_id: str) -> float | None:
         """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
         fields = "JobIDRaw,Submit,JobName,Suspended"
-        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}", f"--format={fields}"]
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={FIELD}", f"--format={fields}"]
         answer, _ = self._answer([*command, f"--jobs={job_id}"], _MARKS_S)
         job = self._jobs[job_id]
         for line in answer.splitlines():
-            found = line.split(_FIELD)
+            found = line.split(FIELD)
             if len(found) == 4 and found[:2] == [job_id, job.submitted] and job.identity.name in {"", found[2]}:
-                return _seconds(found[3])
+                return seconds_of(found[3])
         return None
 
     def refresh(self, within_s: float | None = None) -> None:
@@ -400,7 +256,7 @@ class Slurm:
                 why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
                 job.status = JobStatus(state=JobState.LOST, reason=why)
 
-    def _say_if_rewritten(self, job: _Watched, row: _JobRow) -> None:
+    def _say_if_rewritten(self, job: _Watched, row: JobRow) -> None:
         if job.comment is None and row.was_rewritten(job.identity):
             self.notes.append(
                 f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} instead of {job.identity.token!r} "
@@ -415,7 +271,7 @@ class Slurm:
         rows, error = self._sacct(f"--jobs={','.join(missing)}")
         for row in rows:
             job = missing.get(row.job_id)
-            if job is None or not row.ends(job):
+            if job is None or not row.ends(job.identity, job.submitted, job.comment):
                 continue
             job.answered = time.monotonic()
             if not row.status.alive:
@@ -500,21 +356,21 @@ class Slurm:
         bad = self.unavailable(status.nodelist)
         return replace(status, reason="; ".join(filter(None, (status.reason, bad))))
 
-    def _squeue(self, *which: str) -> tuple[list[_JobRow], str]:
-        fields = _RECORD + _FIELD.join(_SQUEUE_FIELDS)
+    def _squeue(self, *which: str) -> tuple[list[JobRow], str]:
+        fields = RECORD + FIELD.join(SQUEUE_FIELDS)
         answer, error = self._answer(["squeue", "--noheader", "--states=all", f"--format={fields}", *which])
-        return list(_rows(answer.split(_RECORD))), error
+        return list(job_rows(answer.split(RECORD))), error
 
-    def _sacct(self, *which: str) -> tuple[list[_JobRow], str]:
-        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={_FIELD}"]
-        answer, error = self._answer([*command, f"--format={','.join(_SACCT_FIELDS)}", *which])
-        rows = (line.split(_FIELD, len(_SACCT_FIELDS) - 1) for line in answer.split("\n"))
-        return list(_rows(_FIELD.join((*row[:-1], "", *row[-1:])) for row in rows)), error
+    def _sacct(self, *which: str) -> tuple[list[JobRow], str]:
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={FIELD}"]
+        answer, error = self._answer([*command, f"--format={','.join(SACCT_FIELDS)}", *which])
+        rows = (line.split(FIELD, len(SACCT_FIELDS) - 1) for line in answer.split("\n"))
+        return list(job_rows(FIELD.join((*row[:-1], "", *row[-1:])) for row in rows)), error
 
     def _sinfo(self, fields: Sequence[str], *which: str) -> Iterator[list[str]]:
-        answer, _ = self._answer(["sinfo", "--noheader", f"--format={_RECORD}{_FIELD.join(fields)}", *which])
-        for record in answer.split(_RECORD):
-            found = [plain(text) for text in record.split(_FIELD)]
+        answer, _ = self._answer(["sinfo", "--noheader", f"--format={RECORD}{FIELD.join(fields)}", *which])
+        for record in answer.split(RECORD):
+            found = [plain(text) for text in record.split(FIELD)]
             if len(found) == len(fields):
                 yield found
 
@@ -524,40 +380,3 @@ class Slurm:
             return succeeded(command, self.ask(command, timeout_s)), ""
         except ClusterError as error:
             return "", str(error)
-
-
-def _rows(records: Iterable[str]) -> Iterator[_JobRow]:
-    """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
-    for record in records:
-        fields = record.removesuffix("\n").split(_FIELD, len(_SQUEUE_FIELDS) - 1)
-        if len(fields) != len(_SQUEUE_FIELDS):
-            continue
-        job_id, word, reason, nodelist, submitted, uid, name, script, comment = fields
-        status = JobStatus(
-            state=parse_state(word),
-            reason="" if reason == "None" else plain(reason),
-            nodelist="" if nodelist == "None assigned" else nodelist,
-            word=plain(word),
-        )
-        yield _JobRow(
-            job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
-            comment="" if comment == "(null)" else comment,
-        )  # fmt: skip
-
-
-def _seconds(text: str) -> float | None:
-    """Read `[days-]hours:minutes:seconds`."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return 86400 * days + 3600 * hours + 60 * minutes + seconds
-
-
-def _time(text: str) -> str:
-    return "" if text in {"None", "Unknown", "N/A"} else text
-
-
-def told(status: JobStatus) -> str:
-    """A status, for people."""
-    return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"

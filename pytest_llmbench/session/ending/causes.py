@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.allocation import ended
 from pytest_llmbench.cluster.jobs import Job
-from pytest_llmbench.cluster.slurm.queue import JobState, JobStatus
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology

@@ -16,7 +16,8 @@ from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
-from pytest_llmbench.cluster.slurm.queue import Identity, JobState, Slurm, parse_state
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import Identity, JobMarks, JobState, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
@@ -270,8 +271,8 @@ def test_odd_bytes_of_others_hide_nothing(commands: Commands, slurm: Slurm, nois
 def test_no_bytes_break_the_reading(noise: bytes) -> None:
     """Records before and behind anything are read."""
     text = (row().encode() + noise + row("8").encode()).decode("utf-8", errors="replace")
-    assert [found.job_id for found in module._rows(text.split("\x1e"))][:1] == ["7"]
-    assert [found.job_id for found in module._rows(text.split("\x1e"))][-1:] == ["8"]
+    assert [found.job_id for found in job_rows(text.split("\x1e"))][:1] == ["7"]
+    assert [found.job_id for found in job_rows(text.split("\x1e"))][-1:] == ["8"]
 
 
 def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm) -> None:
@@ -295,9 +296,9 @@ def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> Non
     commands.answer("squeue", row())
     slurm.confirm("7")
     commands.answer("scontrol", line.format(FIRST, "None", LATER))
-    assert slurm.marks("7") == module.JobMarks(suspended=LATER)
+    assert slurm.marks("7") == JobMarks(suspended=LATER)
     commands.answer("scontrol", line.format(FIRST, LATER, "None"))
-    assert slurm.marks("7") == module.JobMarks(preempted=LATER)
+    assert slurm.marks("7") == JobMarks(preempted=LATER)
     commands.answer("scontrol", line.format(LATER, "None", "None"))
     assert slurm.marks("7") is None
     commands.answer("scontrol", b"\xff\xfe")

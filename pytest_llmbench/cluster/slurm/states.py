@@ -1,0 +1,207 @@
+"""Jobs as squeue and sacct show them: their states, and whether one is the job that is meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pytest_llmbench.cluster.slurm.commands import plain
+
+# Before and between the fields of an answer: nothing that people write into a comment or a reason.
+RECORD, FIELD = "\x1e", "\x1f"
+SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%k")
+SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
+
+# A pending job with one of these reasons waits for an administrator, not for nodes.
+HOPELESS_REASONS = frozenset(
+    {
+        "AccountNotAllowed",
+        "AssociationJobLimit",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "PartitionInactive",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSNotAllowed",
+        "launch_failed_requeued_held",
+    }
+)
+
+
+class JobState(StrEnum):
+    """Slurm's job states, as far as they make a difference to us."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    PREEMPTED = "PREEMPTED"
+    LOST = "LOST"
+
+
+_ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
+_STATE_WORDS: Mapping[str, JobState] = {
+    **{state.value: state for state in JobState},
+    "CONFIGURING": JobState.PENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "STOPPED": JobState.SUSPENDED,
+    "SIGNALING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING,
+    "COMPLETING": JobState.RUNNING,
+    "BOOT_FAIL": JobState.NODE_FAIL,
+    "DEADLINE": JobState.TIMEOUT,
+    "REVOKED": JobState.CANCELLED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStatus:
+    """Slurm's answer about one job.
+
+    Attributes:
+        state: where it stands.
+        reason: why it is pending or ended, in Slurm's word.
+        nodelist: its nodes in Slurm's notation, empty while it is pending.
+        word: the state as Slurm printed it.
+    """
+
+    state: JobState
+    reason: str = ""
+    nodelist: str = ""
+    word: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job has not ended."""
+        return self.state in _ALIVE
+
+
+def parse_state(word: str) -> JobState:
+    """Read a state as squeue or sacct print it (`CANCELLED by 1000`, `COMPLETED+`)."""
+    name = word.split(maxsplit=1)[0].rstrip("+") if word.split() else ""
+    return _STATE_WORDS.get(name, JobState.LOST)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """By what a job is known to be the one that is meant. Its submit time joins this as soon as it was seen.
+
+    Attributes:
+        token: the first word of its comment; empty for the job that pytest itself runs inside.
+        name: its name; likewise.
+        uid: the number of its user; empty where the token tells.
+        script: its submission script, which lies in the session's folder: sites rewrite comments.
+    """
+
+    token: str = ""
+    name: str = ""
+    uid: str = ""
+    script: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRow:
+    """One job as squeue or sacct shows it; sacct shows no script."""
+
+    job_id: str
+    status: JobStatus
+    submitted: str
+    uid: str
+    name: str
+    script: str
+    comment: str
+
+    def fits(self, identity: Identity, submitted: str) -> bool:
+        """Whether this is the job that is meant, as squeue shows it."""
+        return (not identity.token or self._has_token(identity) or self._has_script(identity)) and self._is_like(
+            identity, submitted
+        )
+
+    def ends(self, identity: Identity, submitted: str, comment: str | None) -> bool:
+        """Whether this is the job that is meant, as sacct shows it, which may not keep comments."""
+        kept = not self.comment.split() or self._has_token(identity) or self.comment == comment
+        return (not identity.token or kept) and self._is_like(identity, submitted)
+
+    def was_rewritten(self, identity: Identity) -> bool:
+        """Whether it is known by its script alone."""
+        return bool(identity.token) and not self._has_token(identity)
+
+    def _has_token(self, identity: Identity) -> bool:
+        return self.comment.split()[:1] == [identity.token]
+
+    def _has_script(self, identity: Identity) -> bool:
+        return bool(identity.script) and self.script == identity.script
+
+    def _is_like(self, identity: Identity, submitted: str) -> bool:
+        return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
+
+    @property
+    def told(self) -> str:
+        """The job, for people."""
+        return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMarks:
+    """Past events of a job: the time as Slurm prints it, empty if it never happened.
+
+    Attributes:
+        preempted: when a job of higher priority was given its nodes; it may run on for a grace time.
+        suspended: when it was last suspended, or resumed after that.
+    """
+
+    preempted: str = ""
+    suspended: str = ""
+
+
+def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
+    """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
+    for record in records:
+        fields = record.removesuffix("\n").split(FIELD, len(SQUEUE_FIELDS) - 1)
+        if len(fields) != len(SQUEUE_FIELDS):
+            continue
+        job_id, word, reason, nodelist, submitted, uid, name, script, comment = fields
+        status = JobStatus(
+            state=parse_state(word),
+            reason="" if reason == "None" else plain(reason),
+            nodelist="" if nodelist == "None assigned" else nodelist,
+            word=plain(word),
+        )
+        yield JobRow(
+            job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
+            comment="" if comment == "(null)" else comment,
+        )  # fmt: skip
+
+
+def seconds_of(text: str) -> float | None:
+    """Read `[days-]hours:minutes:seconds`."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return 86400 * days + 3600 * hours + 60 * minutes + seconds
+
+
+def time_of(text: str) -> str:
+    """A time as Slurm prints it; empty where it has none."""
+    return "" if text in {"None", "Unknown", "N/A"} else text
+
+
+def told(status: JobStatus) -> str:
+    """A status, for people."""
+    return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"
