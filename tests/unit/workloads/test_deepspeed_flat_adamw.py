@@ -25,7 +25,7 @@ ENTRY = """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from pytest_llmbench.engines.deepspeed.options import Options
+    from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
     from pytest_llmbench.core.recipe.recipes import Recipe
     from pytest_llmbench.core.schema import validate
     from pytest_llmbench.engines.deepspeed.ranks.run import join
@@ -39,7 +39,7 @@ ENTRY = """
             from pytest_llmbench.engines.deepspeed.ranks.sft import Sft
             from pytest_llmbench.engines.deepspeed.ranks.zero import Setup
 
-            options = validate(Options, recipe.options, "options")
+            options = validate(DeepSpeedOptions, recipe.options, "options")
             rank = context.rank
             training = Sft(Setup(recipe=recipe, options=options, device=device, rank=rank, rank_batch=2, seed=1))
             model, = training.models

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.engines.torch.options import Options
+from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.engines.torch.ranks import fsdp_copies
 from pytest_llmbench.engines.torch.ranks import parallel
 from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync
@@ -31,7 +31,7 @@ STEPS = 4
 parallel._UNIT = 20_000  # a block has 12,704 parameters
 
 def train(recipe, device, context, share):
-    model = build_model(recipe, Options(), device, context.world_size, 1)
+    model = build_model(recipe, TorchOptions(), device, context.world_size, 1)
     if share:
         modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         fsdp_copies.use(modules, dist.group.WORLD, share)

@@ -22,7 +22,7 @@ import json
 from functools import partial
 
 import torch
-from pytest_llmbench.engines.megatron_core.options import Options
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.megatron_core.ranks import copies, run
@@ -51,7 +51,7 @@ def train(context, log):
             sending.Copies = partial(copies.Copies, share=Mapped)
             model.split = lambda **how: split(**{**how, "copies": by_copies})
             kept = Kept()
-            loop._loop(loop.prepare(recipe, Options(), device), kept)
+            loop._loop(loop.prepare(recipe, MegatronCoreOptions(), device), kept)
             steps = [[step["loss"], step["grad_norm"]] for step in kept.steps]
             told[name] = {"steps": steps, "met": Mapped.met}
             parallel_state.destroy_model_parallel()

@@ -24,7 +24,7 @@ VARIANTS = """
 import json
 
 import torch
-from pytest_llmbench.engines.megatron_core.options import Options
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.megatron_core.ranks import run
@@ -39,7 +39,7 @@ def train(context, log):
         from megatron.core import parallel_state
         from pytest_llmbench.engines.megatron_core.ranks import loop
         for name, recipe in recipes.items():
-            options = validate(Options, recipe.options, "options")
+            options = validate(MegatronCoreOptions, recipe.options, "options")
             training, kept = loop.prepare(recipe, options, device), Kept()
             loop._loop(training, kept)
             result = {
