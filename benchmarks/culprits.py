@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from statistics import fmean
 
-from tests.slow_nodes import TOLERANCE, SlowNodes
+from tests.support.slow_nodes import TOLERANCE, SlowNodes
 
 NODES = (8, 64, 256, 1024)
 BAD = (0, 1, 2, 5)

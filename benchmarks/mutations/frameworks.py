@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.mutations.judging import Files, Judge, Runs
 from benchmarks.mutations.subjects import Subject, data, published, recipe, runs, sample, with_bare
-from tests.events import scalars
-from tests.gpu_logs import samples, told, write_rank
+from tests.support.events import scalars
+from tests.support.gpu_logs import samples, told, write_rank
 
 _MEGATRON = re.compile(rb"iteration +\d+/|using world size|\[after training is done\]")
 _METASEQ = re.compile(rb"train_inner|done training|training on|num_updates: |overflow detected")

@@ -21,7 +21,7 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.session.replay.files import find_replays
 from pytest_llmbench.session.replay.replayer import Replayer
 from tests.conftest import TEST_REFERENCES, UserFolder, trained_in
-from tests.standin import MegatronLM
+from tests.support.standin import MegatronLM
 
 Damage = Callable[["Logs"], object]
 DAY_S = 86400.0

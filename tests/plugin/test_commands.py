@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.core.quantity import for_people
 from tests.conftest import Result, UserFolder
-from tests.standin import Edit, MegatronLM, alive, iteration
+from tests.support.standin import Edit, MegatronLM, alive, iteration
 
 ARGUMENTS = ("--system", "here.yaml", "-k", "tiny")
 END = "[default0]:[after training is done]"

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.cluster.system import gpus_here
 from tests.conftest import TORCH, Result, UserFolder
-from tests.standin import MegatronLM
+from tests.support.standin import MegatronLM
 
 FAST = """
 from pytest_llmbench import Quantity

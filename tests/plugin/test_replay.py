@@ -16,7 +16,7 @@ import yaml
 
 from pytest_llmbench.core.paths import shipped
 from tests.conftest import Result, UserFolder, pid_of_rank, steps_logged
-from tests.standin import LOGS, RECIPE, MegatronLM
+from tests.support.standin import LOGS, RECIPE, MegatronLM
 
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
 END = "[after training is done]"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheels import CHECKOUT, Installed, build_ours, install
+from tests.support.wheels import CHECKOUT, Installed, build_ours, install
 
 # A user's whole benchmark.
 MINE = '''\

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Result, UserFolder
 from tests.slurm.conftest import Queue
-from tests.standin import MegatronLM, alive
+from tests.support.standin import MegatronLM, alive
 
 FOUR_RANKS = "megatron_lm_4_ranks.log"
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.docs.documents import CHECKOUT, read_blocks
-from tests.wheels import build, build_ours, install
+from tests.support.wheels import build, build_ours, install
 
 GUIDE = "docs/extend/write-a-package.md"
 

@@ -19,8 +19,8 @@ from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, Timing
 from pytest_llmbench.core.record.health import Report
-from tests.fleet import ProcessFleet, cpu_site
 from tests.standins import nccl_tests as standin
+from tests.support.fleet import ProcessFleet, cpu_site
 
 GIB = 1 << 30
 SMALL = {"max_bytes": 4096, "iterations": 2, "checked": 1, "dtype": "bfloat16"}

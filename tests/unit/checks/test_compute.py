@@ -18,7 +18,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import ProcessFleet, cpu_site
 
 _HOSTS = ("a", "b", "c")
 _NAMES = ("gemm", "memory_bandwidth", "host_device_bandwidth", "sustained")

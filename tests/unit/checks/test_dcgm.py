@@ -17,7 +17,6 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.health import HealthRecord, Report, Severity
 from pytest_llmbench.core.record.records import Verdict
-from tests.fleet import ProcessFleet, cpu_site
 from tests.standins.dcgm_outputs import (
     BANDWIDTH,
     FAULTY,
@@ -32,6 +31,7 @@ from tests.standins.dcgm_outputs import (
     Said,
     printed,
 )
+from tests.support.fleet import ProcessFleet, cpu_site
 
 HOSTS = ("n1", "n2")
 SKIPPED_EUD: Changes = {"eud": {0: Said("Skip"), 1: Said("Skip")}}

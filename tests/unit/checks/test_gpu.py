@@ -10,8 +10,8 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.fleet import ProcessFleet, cpu_site
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, gpu_node, links_text, smi_xml
+from tests.support.fleet import ProcessFleet, cpu_site
 
 SITE = Site(system="test", nodes=3, gpus_per_node=2, gpu_model="H100 80GB HBM3", gpu_memory_gib=80)
 GPU_CHECKS = [name for name, check in all_checks().items() if check.family == "gpu"]

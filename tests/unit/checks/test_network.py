@@ -17,7 +17,7 @@ from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import ProcessFleet, cpu_site
 
 Members = list[tuple[str, int]]
 GAME = {"seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}

@@ -16,7 +16,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import ProcessFleet, cpu_site
 
 _HOSTS = ("a", "b", "c")
 _SITE = Site(system="test", nodes=4, gpus_per_node=8)

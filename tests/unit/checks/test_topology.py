@@ -15,8 +15,8 @@ from pytest_llmbench.checks.topology.file import of_interest, render
 from pytest_llmbench.checks.topology.report import read_topology
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Report
-from tests.fleet import ProcessFleet, cpu_site
 from tests.standins.sysfs import NDV4, write_sysfs
+from tests.support.fleet import ProcessFleet, cpu_site
 
 CHECK = get_check("nccl_topology")
 SITE = Site(system="ndv4", nodes=3, gpus_per_node=8)

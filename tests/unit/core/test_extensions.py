@@ -25,7 +25,7 @@ from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.judging.statistics import SHARED, STATISTICS
 from pytest_llmbench.readers.base import READERS
 from pytest_llmbench.reporting.base import REPORTS
-from tests.packages import install
+from tests.support.packages import install
 
 GROUP = "pytest_llmbench.tools"
 PACKAGE = Path(pytest_llmbench.__file__).parent

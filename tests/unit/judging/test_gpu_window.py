@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.telemetry import PERIOD_S, GpuTelemetry
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.readers.steps.gpu_energy import MOST_ERROR, between, edge
 from pytest_llmbench.readers.steps.gpu_window import GpuWindow
-from tests.gpu_logs import BEGIN, POWER_W, sample, samples, told
+from tests.support.gpu_logs import BEGIN, POWER_W, sample, samples, told
 
 LONGEST_S = 3 * PERIOD_S
 SAMPLED = (

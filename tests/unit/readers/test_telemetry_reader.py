@@ -12,7 +12,7 @@ from pytest_llmbench.readers.steps.event_lines import event_lines
 from pytest_llmbench.readers.steps.standing import last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.telemetry import read_telemetry
-from tests.gpu_logs import POWER_W, sample, samples, step, told, write_rank
+from tests.support.gpu_logs import POWER_W, sample, samples, step, told, write_rank
 
 STEPS = 30
 

@@ -1,0 +1,109 @@
+"""`--plan`: what would run, its scripts and its node-hours; nothing is submitted, nothing is written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import UserFolder
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+def plan(folder: Path, *options: str, path: str) -> tuple[int, str]:
+    """Run the checkout's suites with `--plan`, started in `folder`, without Slurm on PATH."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark", "--plan", *options,
+         str(CHECKOUT / "suites" / "training")],
+        cwd=folder, env={"PATH": path, "HOME": str(folder)}, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert "Traceback" not in done.stdout
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: str) -> None:
+    """The largest recipe on eight nodes held for the session, seen from a laptop without Slurm."""
+    # Its threshold cannot be met on 8 nodes, which is for test_feasibility.py; the plan of its other tests is whole.
+    chosen = ["-k", "opt175b-loss_falls", distribution]
+    options = ["--cluster", "slurm", "--system", "ND96amsr_A100_v4", "--nodes", "8", *chosen]
+    code, text = plan(tmp_path, *options, path=str(tmp_path))
+    assert code == 0, text
+    assert "system ND96amsr_A100_v4, cluster slurm, 1 run, nothing is submitted" in text
+    assert "opt175b: engine torch, 8 nodes × 8 GPUs, 64 ranks, 50 steps of 2097152 tokens, at most 240 min" in text
+    assert "srun --jobid=JOB --overlap" in text
+    assert "--nodes=8 --nodelist=NODE1,NODE2,NODE3,NODE4,NODE5,NODE6,NODE7,NODE8 --ntasks=64 " in text
+    assert "# sbatch script of llmbench-hold" in text
+    assert "#SBATCH --nodes=8" in text
+    assert "1 job holds the nodes, each run is a step in it: at most 32.67 node-hours" in text
+    assert "workers" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_per_run_has_a_script_each(tmp_path: Path) -> None:
+    """Without --nodes every recipe brings its own, and the node-hours add up."""
+    options = ["--cluster", "slurm", "--system", "H200", "-k", "opt175b or opt125m", "--time", "30"]
+    code, text = plan(tmp_path, *options, path=str(tmp_path))
+    assert code == 0, text
+    assert "# sbatch script of llmbench-opt125m" in text
+    assert "# sbatch script of llmbench-opt175b" in text
+    assert text.count("#SBATCH --time=30") == 2
+    assert "2 jobs, one per run: at most 64.5 node-hours" in text
+
+
+def test_what_cannot_run_is_said_and_fails(tmp_path: Path) -> None:
+    """One recipe that fits and one that does not: both are shown, and the exit code is 1."""
+    options = ["--cluster", "local", "--gpus-per-node", "0", "-k", "opt125m"]
+    code, text = plan(tmp_path, *options, path=str(tmp_path))
+    assert code == pytest.ExitCode.TESTS_FAILED, text
+    assert "CANNOT RUN: recipe opt125m is bf16 on GPUs; this run has none: pass --scale smoke" in text
+    assert "#SBATCH" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_collection_come_first(user: UserFolder) -> None:
+    """A plan of half the tests would be wrong."""
+    user.recipe()
+    user.test()
+    user.test("import nothing_of_that_name\n", "test_broken.py")
+    result = user.run("--plan", "--cluster", "local", "-k", "tiny")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    assert "nothing is submitted" not in result.text
+    assert result.found is None
+
+
+def test_a_plan_without_benchmarks_is_empty(user: UserFolder) -> None:
+    """There is nothing to run, and other tests do not run either."""
+    user.test("def test_other(): raise SystemExit\n")
+    result = user.run("--plan", "--cluster", "local")
+    assert result.returncode in {0, pytest.ExitCode.NO_TESTS_COLLECTED}, result.text
+    assert "0 runs, nothing is submitted" in result.text
+
+
+def test_a_plan_names_what_no_group_takes(user: UserFolder) -> None:
+    """Eight nodes make two groups of three; the other two are said to be left out, before anything is submitted."""
+    user.recipe(global_batch_size=12)
+    user.test()
+    result = user.run("--cluster", "slurm", "--nodes", "8", "--nodes-per-run", "3", "--plan", "-k", "tiny")
+    assert result.returncode == 0, result.text
+    assert [line.split(":")[0] for line in result.text.splitlines() if line.startswith("tiny-group")] == [
+        "tiny-group1",
+        "tiny-group2",
+    ]
+    assert "NOT TESTED: 2 of 8 nodes, too few for a group of 3" in result.text
+
+
+def test_checks_are_in_the_plan(tmp_path: Path) -> None:
+    """Both suites: what is checked first, and a job that outlives a node that is found dead."""
+    suites = [str(CHECKOUT / "suites" / "validation"), "-k", "opt175b-loss_falls"]
+    options = ["--cluster", "slurm", "--system", "ND96amsr_A100_v4", "--nodes", "8", *suites]
+    code, text = plan(tmp_path, *options, path=str(tmp_path))
+    assert code == 0, text
+    assert re.search(r"cluster slurm, \d+ checks, then 1 run, nothing is submitted", text)
+    assert "check dcgm: " in text
+    assert "#SBATCH --no-kill" in text

@@ -1,0 +1,114 @@
+"""What others wrote, on its way into records, reports and the terminal; who may read and change a session's files."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.conftest import Result, UserFolder
+from tests.support.standin import MegatronLM, iteration
+
+DECLARED, EXPORTED, INHERITED = "declared-value-4711", "nvapi-exported-value", "hf_inherited_value"
+ALL = (DECLARED, EXPORTED, INHERITED)
+OBEYED = "\x1b]0;owned\x07\x1b[2J\x1b[31m"
+# Python imports it at its start: in ranks, PyTorch cannot be imported.
+LOUD_AT_START = f"""
+import os, sys
+
+class Loud:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and "_submit" in " ".join(sys.orig_argv):
+            raise RuntimeError({OBEYED!r} + "no model for " + os.environ["HF_TOKEN"] + chr(0))
+
+sys.meta_path.insert(0, Loud())
+"""
+
+
+def told(result: Result) -> dict[str, str]:
+    """All that a session tells others."""
+    files = [result.session / "junit.xml", result.session / "runs" / "tiny" / "record.json"]
+    return {"terminal": result.text, **{path.name: path.read_text() for path in files}}
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distribution: str) -> None:
+    """Its last words are the message, without secrets (declared, of its own files, inherited) and without escapes."""
+    framework = MegatronLM(user)
+    (user.path / "token").write_text(f"{DECLARED}\n")
+    (user.path / "exports.sh").write_text(f"export NGC_API_KEY={EXPORTED}\n")
+    framework.install(secrets={"MINE": str(user.path / "token")}, env_file=str(user.path / "exports.sh"))
+
+    def dies(lines: list[str]) -> list[str]:
+        at = iteration(lines, 12)
+        last = f"[rank1]: ValueError: {OBEYED}no access with {', '.join(ALL)}\x07 at all"
+        return [*lines[:at], f"[default1]:{last}", "[default1]:#exit 1"]
+
+    framework.recipe("tiny", dies)
+    user.test()
+    user.env = {"HF_TOKEN": INHERITED}
+    result = user.run("--system=here.yaml", "-k", "tiny", distribution)
+    assert result.case.outcome == "error"
+    assert "ValueError: no access with ***, ***, ***\\x07 at all" in result.case.message
+    for where, text in told(result).items():
+        assert not any(secret in text for secret in ALL), where
+        assert not set("\x1b\x07\x00") & set(text), where
+    assert all(secret in (result.session / "runs/tiny/logs/output.log").read_text() for secret in ALL)
+
+
+def test_what_a_rank_of_our_own_raises_is_harmless(user: UserFolder) -> None:
+    """Neither its step log nor what is made of it has the token or an escape."""
+    user.recipe()
+    (user.path / "sitecustomize.py").write_text(LOUD_AT_START)
+    user.test()
+    user.env = {"HF_TOKEN": INHERITED, "PYTHONPATH": str(user.path)}
+    result = user.run("--cluster", "local", "-k", "tiny", "-n0")
+    assert result.case.outcome == "error", result.text
+    assert "RuntimeError: no model for ***\\x00" in result.case.message
+    steps = "".join(path.read_text() for path in (result.session / "runs/tiny/steps").iterdir())
+    for where, text in {**told(result), "steps": steps}.items():
+        assert INHERITED not in text, where
+        assert not set("\x1b\x07\x00") & set(text), where
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
+    """Whatever the umask: all folders 0700, what jobs execute 0600, and a run works under it."""
+    user.recipe()
+    user.test()
+    before = os.umask(umask)
+    try:
+        result = user.run("--cluster", "local", "-k", "tiny", "-n0")
+    finally:
+        os.umask(before)
+    assert result.returncode == 0, result.text
+    modes = {path: path.lstat().st_mode & 0o777 for path in [result.session, *result.session.rglob("*")]}
+    assert {path: oct(mode) for path, mode in modes.items() if path.is_dir() and mode != 0o700} == {}
+    ours = [path for path in modes if path.suffix in {".json", ".jsonl", ".sh"} or path.name.endswith("_submitted.pkl")]
+    assert any(path.suffix == ".pkl" for path in ours)
+    assert {path: oct(modes[path]) for path in ours if modes[path] != 0o600} == {}
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize("how", ["--forked", "marker"])
+def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str) -> None:
+    """A test of ours in a forked child would wait for ever: it is an error of collection, and nothing runs."""
+    user.invite("pytest_forked")
+    user.recipe()
+    mark = "@pytest.mark.forked\n" if how == "marker" else ""
+    user.test(f"import pytest\n\n{mark}def test_reference(run, reference): pass\n")
+    given = () if how == "marker" else (how,)
+    result = user.run("--cluster", "local", "-k", "tiny", distribution, *given, timeout_s=120)
+    assert result.returncode != 0
+    assert "pytest-forked would run this test in a child process" in result.text
+    assert f"leave out {'--forked' if given else 'the marker `forked`'}" in result.text
+    assert result.found is None or not (result.found / "runs").exists()
+
+
+def test_other_tests_may_be_forked(user: UserFolder) -> None:
+    """Where none of ours is collected, --forked is nobody's concern."""
+    user.invite("pytest_forked")
+    user.test("def test_other(): pass\n")
+    result = user.run("--forked", "-n0", "--collect-only", timeout_s=120)
+    assert result.returncode == 0, result.text
+    assert "1 test collected" in result.text

@@ -1,0 +1,150 @@
+"""References on energy and throttling, of a run on two GPUs whose logs are judged as if they had just been made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_llmbench.core.wire.step_events import Event
+from tests.conftest import TINY, TORCH, Result, UserFolder
+from tests.support.gpu_logs import DEVICE, POWER_W, samples, told, write_rank
+
+STEPS = 30
+ORIGIN = {"why": "x", "source": "y", "date": "2026-01-01", "applies_to": {"gpu": "H200"}}
+REFERENCES = [
+    *TINY["references"],
+    {"name": "efficient", "statistic": "tokens_per_joule", "at_least": "0.18 tokens/J", **ORIGIN},
+    {"name": "unhindered", "statistic": "throttled", "at_most": "0 %", **ORIGIN},
+]
+# 25 judged steps of 256 tokens, a second each.
+PER_JOULE = 256 / (2 * POWER_W)
+
+Judge = Callable[..., Result]
+
+
+@pytest.fixture
+def judge(user: UserFolder) -> Judge:
+    """Judge a run by what is known of the GPUs of its two ranks, in this process."""
+    user.recipe(**TORCH, steps=STEPS, gpus_per_node=2, warm_up={"steps": 5}, references=REFERENCES)
+    user.test()
+    folder = user.path / "logs" / "tiny"
+    folder.mkdir(parents=True)
+    said = {"hosts": ["n0"], "gpus_per_node": 2, "gpu": DEVICE}
+    (folder / "replay.yaml").write_text(yaml.safe_dump(said))
+
+    def run(*watched: list[Event]) -> Result:
+        for rank, events in enumerate(watched):
+            write_rank(folder / "run", rank, STEPS, events, ranks=len(watched))
+        done = user.pytester.runpytest_inprocess(
+            "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:replay",
+            "--replay", str(folder.parent),
+        )  # fmt: skip
+        return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+
+    return run
+
+
+def seen(rank: int, changes: Mapping[float, Mapping[str, Any]] | None = None) -> list[Event]:
+    """A whole watch of one rank's GPU."""
+    return [told(rank), *samples(STEPS + 1, changes)]
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    """Verdict by reference."""
+    return {re.sub(r".*-(.*)\]", r"\1", name): case.properties["verdict"] for name, case in result.cases.items()}
+
+
+def test_what_the_gpus_did_is_judged_and_kept(judge: Judge) -> None:
+    """Every statistic is in the record, with what each GPU did; the terminal has no line more than it had."""
+    result = judge(seen(0), seen(1))
+    assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "PASS"}, result.text
+    record = result.record()
+    metrics = {name: metric["value"] for name, metric in record["metrics"].items()}
+    expected = {
+        "power_mean": POWER_W, "energy_per_token": 1 / PER_JOULE, "tokens_per_joule": PER_JOULE, "clock_mean": 1455,
+        "clock_min": 1455, "throttled": 0, "power_capped": 100, "temperature_max": 58, "memory_used_max": 40,
+    }  # fmt: skip
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    assert [(each["rank"], each["gpu"], each["gaps"]) for each in record["telemetry"]] == [
+        (0, "GPU-0", []),
+        (1, "GPU-1", []),
+    ]
+    assert "its telemetry" not in result.text
+
+
+def test_throttling_is_a_failure(judge: Judge) -> None:
+    """One sample of one GPU is enough, and the record says what held it."""
+    result = judge(seen(0), seen(1, {20.0: {"clocks_event_reasons": 0x44}}))
+    assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "FAIL"}, result.text
+    assert "measured 0.9804 % is above the threshold 0 %" in result.text
+    reasons = [each["reasons"] for each in result.record()["telemetry"]]
+    assert reasons == [{"power cap": 51}, {"power cap": 51, "hardware thermal slowdown": 1}]
+
+
+def test_a_gap_is_said_and_is_no_verdict(judge: Judge) -> None:
+    """Nobody knows whether the GPU was throttled meanwhile; its counter went on, so its energy is known."""
+    watched = [event for event in seen(1) if getattr(event, "time", 0.0) not in _between(10.0, 17.5)]
+    result = judge(seen(0), watched)
+    assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "ERROR"}, result.text
+    gap = "rank 1: no sample for 7.5 s of the judged window"
+    assert f"llmbench: run tiny is judged without some of its telemetry: {gap}\n" in result.text
+    (error,) = [case for name, case in result.cases.items() if "unhindered" in name]
+    assert f"not all is known of its GPUs: {gap}" in error.message
+    record = result.record()
+    assert {"throttled", "clock_min"}.isdisjoint(record["metrics"])
+    assert record["metrics"]["tokens_per_joule"]["value"] == pytest.approx(PER_JOULE)
+
+
+def _between(after_s: float, before_s: float) -> set[float]:
+    return {event.time for event in samples(STEPS) if after_s < event.time - samples(0)[0].time < before_s}
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ([told(1, trouble="NVML: GPU is lost")], "no sample in the 25 s of the judged window (NVML: GPU is lost)"),
+        ([], "it did not watch its GPU"),
+    ],
+    ids=["lost", "unwatched"],
+)
+def test_a_gpu_that_nobody_watched_leaves_no_number(judge: Judge, second: list[Event], why: str) -> None:
+    """The other GPU's energy is not that of the run."""
+    result = judge(seen(0), second)
+    assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
+    assert f"rank 1: {why}" in result.text
+
+
+def test_where_nobody_watched_nothing_is_said(judge: Judge) -> None:
+    """As of logs from before there were samples: a reference is an error, and there is no other line about it."""
+    result = judge([], [])
+    assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
+    assert "its telemetry" not in result.text
+    assert result.record()["telemetry"] == []
+
+
+def test_ranks_of_the_cpu_are_not_watched(user: UserFolder) -> None:
+    """A real training on this machine: no samples, no statistics, no noise; references for GPUs are skipped."""
+    user.recipe(references=REFERENCES)
+    user.test()
+    result = user.run("--cluster", "local", "-k", "tiny")
+    assert verdicts(result) == {"learns": "PASS", "efficient": "SKIP", "unhindered": "SKIP"}, result.text
+    record = result.record()
+    assert record["telemetry"] == []
+    assert "throttled" not in record["metrics"]
+    assert "its telemetry" not in result.text
+    assert "telemetry" not in next((result.session / "runs/tiny/steps").iterdir()).read_text()
+
+
+def test_throttling_is_said_beside_a_pass(judge: Judge) -> None:
+    """A number that is good enough although a GPU was held back says so: in the record, the XML and the table, once."""
+    result = judge(seen(0), seen(1, {20.0: {"clocks_event_reasons": 0x44}}))
+    case = next(case for name, case in result.cases.items() if "efficient" in name)
+    assert case.properties["verdict"] == "PASS"
+    told = "throttled in the judged steps: rank 1 on n0 (hardware thermal slowdown in 1 of "
+    assert told in case.properties["findings"]
+    assert told in result.record()["findings"][0]
+    assert result.text.count("finding: throttled") == 1

@@ -1,0 +1,106 @@
+"""A session recorded before the modules moved: CI jobs, scripts and dashboards that were written for it still work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.plugin.options import FLAGS, OPTIONS
+from tests.conftest import TEST_REFERENCES, Result, UserFolder
+from tests.docs.test_reference_is_complete import tables
+from tests.docs.test_validation_is_complete import table
+
+RECORDED = Path(__file__).parents[2] / "data" / "session"
+(SESSION,) = RECORDED.glob("2*")
+NAMES = json.loads((RECORDED / "names.json").read_text())
+# Those of a replay differ in what they are about, not in their names.
+ITS_OWN = {"cluster", "job_id", "log", "run_record", "findings", "reason"}
+
+
+def keys(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every leaf of a JSON document with its path."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from keys(each, f"{path}.{key}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from keys(each, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def properties(junit: Path) -> dict[str, dict[str, str]]:
+    """The properties of each test that is about a run."""
+    cases = ET.parse(junit).getroot().iter("testcase")
+    found = {
+        str(case.get("name")): {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+        for case in cases
+    }
+    return {name: given for name, given in found.items() if "run" in given}
+
+
+@pytest.fixture
+def replayed(user: UserFolder) -> Result:
+    """Judge the recorded session again, with today's code."""
+    shutil.copy(RECORDED / "recipes" / "recorded.yaml", user.path / "recipes")
+    user.test(TEST_REFERENCES)
+    return user.run("--replay", str(SESSION), "--system", "local")
+
+
+@pytest.mark.parametrize("path", sorted(SESSION.glob("*/*/record.json")), ids=lambda path: path.parent.name)
+def test_every_key_of_a_record_is_still_there(path: Path) -> None:
+    """With the value that it had, wherever it stood."""
+    text = path.read_text()
+    model: type[RunRecord | HealthRecord] = HealthRecord if path.parents[1].name == "checks" else RunRecord
+    now: dict[str, Any] = dict(keys(json.loads(model.model_validate_json(text).model_dump_json(by_alias=True))))
+    recorded = dict(keys(json.loads(text)))
+    assert len(recorded) > 20
+    assert {key: value for key, value in recorded.items() if now.get(key, "gone") != value} == {}
+
+
+def test_its_runs_get_the_same_verdicts(replayed: Result) -> None:
+    """And the same numbers, from their logs."""
+    before = {case: told["verdict"] for case, told in properties(SESSION / "junit.xml").items()}
+    assert set(before.values()) == {"PASS", "FAIL", "ERROR"}
+    assert {case: told["verdict"] for case, told in properties(replayed.session / "junit.xml").items()} == before
+    recorded = RunRecord.model_validate_json((SESSION / "runs" / "good" / "record.json").read_text())
+    judged = RunRecord.model_validate(replayed.record("good"))
+    assert {name: metric.value for name, metric in judged.metrics.items()} == pytest.approx(
+        {name: metric.value for name, metric in recorded.metrics.items()}
+    )
+    assert replayed.record("diverges")["problem"]["kind"] == "not_finite"
+
+
+def test_every_property_of_its_report_is_still_there(replayed: Result) -> None:
+    """By its name, and with its value where that is about the run and not about the replay."""
+    now = properties(replayed.session / "junit.xml")
+    for case, told in properties(SESSION / "junit.xml").items():
+        assert set(told) <= set(now[case]), case
+        same = set(told) - ITS_OWN
+        assert {name: now[case][name] for name in same} == {name: told[name] for name in same}, case
+
+
+def test_every_option_is_still_there() -> None:
+    """In its short form and in the one that is ours alone."""
+    now = {form for option in (*OPTIONS, *FLAGS) for form in (option.short, option.long)}
+    assert len(NAMES["options"]) > 50
+    assert set(NAMES["options"]) <= now
+
+
+def test_every_kind_is_still_there() -> None:
+    """The documents have what the code has, so they are asked."""
+    of_records, of_errors = tables("Problem kinds")
+    assert len(NAMES["problem_kinds"]) > 20
+    assert len(NAMES["finding_kinds"]) > 40
+    assert set(NAMES["problem_kinds"]) <= {*of_records, *of_errors}
+    assert set(NAMES["finding_kinds"]) <= set(table("Kinds of findings"))
+    assert not [kind for kind in NAMES["problem_kinds"] if not re.fullmatch("[a-z_]+", kind)]

@@ -1,0 +1,140 @@
+"""Green means judged: a session in which nothing judged the speed of a run says so, and may not pass."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.conftest import TEST_REFERENCES, TINY, Result, UserFolder
+from tests.support.standin import LOGS, RECIPE
+
+LEARNS = TINY["references"][0]
+FAST = {**LEARNS, "name": "fast", "statistic": "throughput", "at_least": "1 words/s"}
+HERE, ELSEWHERE = {"system": "elsewhere"}, {"gpu": "A100-SXM4-80GB", "gpus": 8}
+NOT_JUDGED = "NO SPEED WAS JUDGED of tiny: "
+COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(run):\n    {}\n"
+
+
+@pytest.fixture
+def judge(user: UserFolder) -> UserFolder:
+    """A run whose logs are at hand, at scale full."""
+    folder = user.path / "logs" / "tiny"
+    folder.mkdir(parents=True)
+    shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
+    (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    user.test()
+    ini = user.path / "pytest.ini"
+    ini.write_text(ini.read_text().replace("llmbench_require_verdict = no\n", ""))
+    return user
+
+
+def judged(user: UserFolder, *references: Any, args: tuple[str, ...] = ()) -> Result:
+    """A session over the logs, by these references."""
+    user.recipe(**{**RECIPE, "references": list(references)})
+    done = user.pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "--llmbench-replay", "logs", *args
+    )
+    return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+
+
+def suite_property(result: Result) -> str | None:
+    """What the XML says of it."""
+    found = ET.parse(result.session / "junit.xml").iterfind("testsuite/properties/property")
+    return {each.get("name"): each.get("value") for each in found}.get("speed_not_judged")
+
+
+@pytest.mark.parametrize(
+    ("references", "why"),
+    [
+        ([LEARNS], "recipe tiny has no reference on speed. Write a reference"),
+        ([LEARNS, {**FAST, "applies_to": ELSEWHERE}], "fast was skipped. Write a reference"),
+        ([LEARNS, {**FAST, "applies_to": HERE, "floor": True}], "fast is only a floor. Write a reference"),
+        (
+            [{**FAST, "applies_to": ELSEWHERE}, {**FAST, "name": "alive", "applies_to": HERE, "floor": True}],
+            "fast was skipped, alive is only a floor. ",
+        ),
+    ],
+)
+def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why: str) -> None:
+    """Every test passes or is skipped, and that is not enough at scale full; it may be said to be."""
+    result = judged(judge, *references)
+    assert result.returncode == 10, result.text
+    assert result.text.count(NOT_JUDGED) == 1
+    assert NOT_JUDGED + why in result.text
+    assert "references: tiny:" in result.text
+    assert "exit code 10" in result.text
+    assert suite_property(result) == "tiny"
+    allowed = judged(judge, *references, args=("--require-verdict=no",))
+    assert allowed.returncode == 0, allowed.text
+    assert NOT_JUDGED + why in allowed.text
+    assert "exit code 10" not in allowed.text
+
+
+def test_a_test_that_was_not_selected(judge: UserFolder) -> None:
+    """There is a threshold, and nobody compared anything with it."""
+    result = judged(judge, LEARNS, {**FAST, "applies_to": HERE}, args=("-k", "learns"))
+    assert result.returncode == 10
+    assert NOT_JUDGED + "fast was compared by no test. Select" in result.text
+
+
+@pytest.mark.parametrize("at_least", ["1 words/s", "900M words/s"])
+def test_a_threshold_on_speed_that_applies(judge: UserFolder, at_least: str) -> None:
+    """Met or missed, it is a verdict on speed, and a failure stays one."""
+    result = judged(judge, LEARNS, {**FAST, "at_least": at_least, "applies_to": HERE})
+    assert result.returncode == (0 if at_least == "1 words/s" else 1), result.text
+    assert "NO SPEED" not in result.text
+    assert suite_property(result) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("assert run.step_time <= Quantity('1 h')", 0),
+        ("assert Quantity('1 words/s') <= run.throughput", 0),
+        ("assert run.throughput", 10),
+        ("assert run.loss_drop >= Quantity('0.01 nat')", 10),
+        ("assert run.warm_up_time <= Quantity('1 h')", 10),
+        ("assert run.throughput >= Quantity('1 words/s')\n    pytest.skip('but')", 10),
+        ("assert run.throughput >= Quantity('1 words/s')\n    assert False", 1),
+        ("assert run.loss_drop >= Quantity('9 nat')", 1),
+    ],
+)
+def test_a_comparison_in_a_test(judge: UserFolder, body: str, code: int) -> None:
+    """A statistic of speed has to be compared, in a test that has a verdict."""
+    judge.test(COMPARES.format(body))
+    result = judged(judge, LEARNS)
+    assert result.returncode == code, result.text
+    assert (NOT_JUDGED in result.text) == (code == 10 or "nat" in body)
+
+
+def test_with_xdist(judge: UserFolder) -> None:
+    """The controller knows it from what its workers report."""
+    (judge.path / "logs" / "other").mkdir()
+    shutil.copytree(judge.path / "logs" / "tiny", judge.path / "logs" / "other", dirs_exist_ok=True)
+    judge.recipe(**{**RECIPE, "references": [LEARNS, {**FAST, "applies_to": HERE}]})
+    judge.recipe("other", **{**RECIPE, "references": [{**FAST, "applies_to": ELSEWHERE}]})
+    result = judge.run("--llmbench-replay", "logs", "-n2")
+    assert result.returncode == 10, result.text
+    assert "NO SPEED WAS JUDGED of other: fast was skipped." in result.text
+    assert suite_property(result) == "other"
+
+
+def test_a_run_that_cannot_be_judged_says_so_itself(judge: UserFolder) -> None:
+    """An ERROR is no success anyway."""
+    (judge.path / "logs" / "tiny" / "megatron_lm_2_ranks.log").write_text("nothing\n")
+    result = judged(judge, LEARNS)
+    assert result.returncode == 1
+    assert "NO SPEED" not in result.text
+
+
+def test_an_ini_key_that_cannot_be_meant(judge: UserFolder) -> None:
+    """It is a usage error, before anything is judged."""
+    with (judge.path / "pytest.ini").open("a") as ini:
+        ini.write("llmbench_require_verdict = perhaps\n")
+    judge.test(TEST_REFERENCES)
+    result = judged(judge, LEARNS)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "llmbench_require_verdict" in result.text

@@ -1,0 +1,231 @@
+"""Every declared test ends in one verdict in the XML, however the session ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from tests.conftest import Case, Result, UserFolder, Watch, read_junit
+from tests.support.standin import LOGS, RECIPE
+
+ENDLESS = 1_000_000
+DECLARED = {
+    "test_reference[first-learns]",
+    "test_reference[second-learns]",
+    "test_finite[first]",
+    "test_finite[second]",
+}
+TESTS = """
+def test_reference(run, reference):
+    assert run.measured(reference.statistic) in reference
+
+def test_finite(run):
+    assert run.record.steps
+"""
+OURS = ["-k", "first or second"]
+XDIST = pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+
+
+@pytest.fixture
+def declaring(user: UserFolder) -> UserFolder:
+    """Two runs that never end, and two tests of each."""
+    for name in ("first", "second"):
+        user.recipe(name, steps=ENDLESS)
+    user.test(TESTS)
+    user.env["PYTHONPATH"] = str(user.path)
+    return user
+
+
+def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
+    """The declared tests of both XML files, each an error for that reason that names its run."""
+    assert "INTERNALERROR" not in result.text, result.text
+    cases = result.cases
+    assert read_junit(user.path / "mine.xml") == cases, result.text
+    ours = {name: case for name, case in cases.items() if "[" in name}
+    assert set(ours) == DECLARED, result.text
+    for name, case in ours.items():
+        assert (case.outcome, case.properties["verdict"]) == ("error", "ERROR"), (name, case)
+        assert case.properties["run"] == case.properties["recipe"] == re.findall(r"\[(\w+)", name)[0]
+        assert re.search(why, case.properties["reason"]), case.properties["reason"]
+    return ours
+
+
+@XDIST
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_in_the_first_run(
+    declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
+) -> None:
+    """A CI system, a lost connection and a person all end it in order, and nothing declared is missing."""
+    process = declaring.start("--cluster", "local", distribution, "--junitxml=mine.xml", *OURS)
+    declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
+    process.send_signal(number)
+    result = declaring.finish(process, timeout_s=60)
+    word = "Ctrl-C" if number == signal.SIGINT else number.name
+    unjudged(result, declaring, f"session_ended|the session was ended by {word} before this test was judged")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    assert result.record("first")["problem"]["kind"] == "session_ended"
+    assert len(re.findall(r"^(?:first|second) .* ERROR$", result.text, re.MULTILINE)) == len(DECLARED)
+
+
+@pytest.fixture
+def replaying(user: UserFolder) -> UserFolder:
+    """Two runs whose logs are at hand, and two tests of each: they are judged at once."""
+    for name in ("first", "second"):
+        user.recipe(name, **RECIPE)
+        folder = user.path / "logs" / name
+        folder.mkdir(parents=True)
+        shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
+        (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    user.env["PYTHONPATH"] = str(user.path)
+    return user
+
+
+REPLAY = ("--llmbench-replay", "logs", "--junitxml=mine.xml")
+# How a session ends early, its exit code, and the reason of the tests that it left.
+ENDS = {
+    "-x": ("assert False", ["-x"], 1, "stopping after 1 failures"),
+    "--maxfail": ("assert False", ["--maxfail=1"], 1, "stopping after 1 failures"),
+    "pytest.exit": ("pytest.exit('enough', returncode=0)", [], 1, "enough"),
+    "Ctrl-C": ("raise KeyboardInterrupt", [], 2, "Ctrl-C"),
+    "--timeout": ("time.sleep(60)", ["--timeout=3", "--timeout-method=signal", "-x"], 1, "stopping after 1 failures"),
+}
+SELECTED = ["-k", "end or first or second or broken"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_session_that_ends_early(replaying: UserFolder, end: str) -> None:
+    """What was not judged is an error that says why, and the session does not end well."""
+    body, args, code, why = ENDS[end]
+    replaying.test(f"import os, time\nimport pytest\n\ndef test_end():\n    {body}\n", "test_a.py")
+    replaying.test(TESTS)
+    result = replaying.run(*REPLAY, *args, *SELECTED)
+    assert result.returncode == code, result.text
+    unjudged(result, replaying, why)
+
+
+@XDIST
+def test_a_broken_collection(replaying: UserFolder, distribution: str) -> None:
+    """With `-x` nothing runs, for a file that has nothing to do with the declared tests."""
+    replaying.test(TESTS)
+    replaying.test("import nothing_like_it\n", "test_z_broken.py")
+    result = replaying.run(*REPLAY, "-x", distribution, *SELECTED)
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    unjudged(result, replaying, "1 error during collection|stopping after 1 failures")
+    assert "test_z_broken" in " ".join(result.cases)
+
+
+@pytest.mark.parametrize("restarts", ["0", "4"])
+def test_a_worker_that_is_killed(replaying: UserFolder, restarts: str) -> None:
+    """Its test is an error with its run, and so is whatever no worker is left for."""
+    replaying.test(TESTS.replace("assert run.record.steps", "os.kill(os.getpid(), 9)").replace("\n", "import os\n", 1))
+    result = replaying.run(*REPLAY, "-n2", f"--max-worker-restart={restarts}", *SELECTED)
+    assert result.returncode == 1, result.text
+    cases = read_junit(replaying.path / "mine.xml")
+    assert set(cases) == DECLARED
+    ends = {name: (case.outcome, case.properties["verdict"], case.properties["run"]) for name, case in cases.items()}
+    for run in ("first", "second"):
+        assert ends[f"test_finite[{run}]"] == ("error", "ERROR", run)
+    assert any("crashed while running" in case.properties.get("reason", "") for case in cases.values())
+    table = result.text.partition("llmbench verdicts")[2]
+    assert not re.search(r"^—", table, re.MULTILINE)
+
+
+@XDIST
+def test_an_internal_error(replaying: UserFolder, distribution: str) -> None:
+    """A hook of somebody else's breaks: what was not judged is an error."""
+    replaying.test(
+        "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_protocol(item):\n"
+        "    yield\n    if item.name == 'test_finite[first]':\n        raise RuntimeError('broken hook')\n"
+        "    return True\n",
+        "conftest.py",
+    )
+    replaying.test(TESTS)
+    result = replaying.run(*REPLAY, distribution, *SELECTED)
+    assert result.returncode not in {0, 5}, result.text
+    cases = {name: case for name, case in result.cases.items() if "[" in name}
+    assert set(cases) == DECLARED
+    assert {case.properties["verdict"] for case in cases.values()} == {"PASS", "ERROR"}
+    assert all((case.outcome == "error") == (case.properties["verdict"] == "ERROR") for case in cases.values())
+    assert any("internal error" in case.properties.get("reason", "") for case in cases.values())
+
+
+def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
+    """Nothing is reported of them, and pytest itself sees no fault: the session does not end well."""
+    replaying.test("def pytest_runtest_protocol(item):\n    return True\n", "conftest.py")
+    replaying.test(TESTS)
+    result = replaying.run(*REPLAY, *SELECTED)
+    assert result.returncode == 1
+    unjudged(result, replaying, "nothing says why")
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "--timeout"])
+def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end: str) -> None:
+    """Nobody can write then: the XML was there before, not that of the session before this one."""
+    (declaring.path / "mine.xml").write_text("<testsuites/>")
+    args = ["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else []
+    process = declaring.start("--cluster", "local", *args, "--junitxml=mine.xml", *OURS)
+    declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
+    if end == "SIGKILL":
+        process.kill()
+    result = declaring.finish(process, timeout_s=60)
+    unjudged(result, declaring, "pytest was killed")
+
+
+def test_impatience(declaring: UserFolder, watch: type[Watch]) -> None:
+    """Whoever presses Ctrl-C four times gets a report."""
+    process = declaring.start("--cluster", "local", "--junitxml=mine.xml", *OURS)
+    declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    unjudged(declaring.finish(process, timeout_s=60), declaring, "session_ended|ended by Ctrl-C")
+
+
+def test_a_terminal_that_is_closed(declaring: UserFolder, watch: type[Watch]) -> None:
+    """SIGHUP comes with it, and from then on each write to the terminal fails."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        declaring.command("--cluster", "local", "--junitxml=mine.xml", *OURS), cwd=declaring.path,
+        env=declaring.environment, stdin=terminal, stdout=terminal, stderr=terminal,
+    )  # fmt: skip
+    os.close(terminal)
+    reader = threading.Thread(target=read_all, args=(controller,), daemon=True)
+    reader.start()
+    session = declaring.wait_for(lambda session: watch.steps(session, "first") > 2 and session)
+    process.send_signal(signal.SIGSTOP)  # so that the terminal is gone before anybody can react to it
+    os.kill(process.pid, signal.SIGHUP)
+    os.close(controller)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == pytest.ExitCode.INTERRUPTED
+    unjudged(Result(process.returncode, "", session), declaring, "session_ended|ended by SIGHUP")
+
+
+def read_all(controller: int) -> None:
+    """Read what a program prints, as a terminal does, until there is no more."""
+    with contextlib.suppress(OSError):
+        while os.read(controller, 4096):
+            pass
+
+
+def test_a_signal_in_a_hook_of_others(declaring: UserFolder, watch: type[Watch]) -> None:
+    """Raised there it would be an internal error of pytest: it waits until the hook is over."""
+    declaring.test(
+        "import time\nimport pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_setup(item):\n"
+        "    open('in_hook', 'w').close()\n    for _ in range(80):\n        time.sleep(0.05)\n    yield\n",
+        "conftest.py",
+    )
+    process = declaring.start("--cluster", "local", "--junitxml=mine.xml", *OURS)
+    declaring.wait_for(lambda session: watch.steps(session, "first") > 2 or (declaring.path / "in_hook").exists())
+    process.send_signal(signal.SIGTERM)
+    result = declaring.finish(process, timeout_s=60)
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    unjudged(result, declaring, "session_ended|ended by SIGTERM")

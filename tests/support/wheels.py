@@ -1,0 +1,86 @@
+"""Wheels, built without a network, and environments in which nothing else of this package is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def build_ours(folder: Path) -> Path:
+    """The wheel of this package, from a copy of the checkout."""
+    left_out = shutil.ignore_patterns(".*", "reports", "__pycache__", "tests", "dist", "build")
+    shutil.copytree(CHECKOUT, folder / "source", ignore=left_out)
+    return build(folder / "source", folder)
+
+
+def build(source: Path, folder: Path) -> Path:
+    """The wheel of a package; the test is skipped where nothing builds one."""
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling")
+    before = set(folder.glob("*.whl"))
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (built,) = set(folder.glob("*.whl")) - before
+    return built
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Wheels in an environment of their own.
+
+    Attributes:
+        environment: where they are installed.
+        folder: an empty one, to work in.
+    """
+
+    environment: Path
+    folder: Path
+
+    def python(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run its Python in the empty folder."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHON"))}
+        return subprocess.run(
+            [str(self.environment / "bin" / "python"), *args],
+            cwd=self.folder, env={**clean, "TMPDIR": str(self.folder.parent)}, check=False, timeout=200,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def pytest(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run pytest without a file that says anything."""
+        return self.python("-m", "pytest", "-p", "no:cacheprovider", *args)
+
+
+def install(folder: Path, *wheels: Path) -> Installed:
+    """Install wheels. Everything else comes from where the tests run, but for this package as it is there."""
+    environment = folder / "venv"
+    venv.create(environment, symlinks=True)
+    site = next((environment / "lib").glob("python*/site-packages"))
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    borrowed = folder / "borrowed"
+    borrowed.mkdir()
+    for path in _packages_here():
+        (borrowed / path.name).symlink_to(path)
+    (site / "borrowed.pth").write_text(f"{borrowed}\n")
+    (folder / "empty").mkdir()
+    return Installed(environment=environment, folder=folder / "empty")
+
+
+def _packages_here() -> list[Path]:
+    """What is installed where the tests run, without this package and what only points elsewhere."""
+    folders = [Path(folder) for folder in sys.path if Path(folder).name == "site-packages"]
+    found = {path.name: path for folder in reversed(folders) for path in folder.iterdir()}
+    return [path for name, path in found.items() if "llmbench" not in name and path.suffix != ".pth"]

@@ -1,0 +1,75 @@
+"""What a system's file names has to be on the nodes: real files, and this machine's own interfaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.host.environment import missing_devices
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.record.health import Severity
+from tests.support.fleet import ProcessFleet, cpu_site
+
+NODE = {"interfaces": {"eth0": "up", "ib0": "down", "lo": "unknown"}, "infiniband": ["mlx5_0"]}
+
+
+def test_what_is_not_there_is_found(tmp_path: Path) -> None:
+    """Files inside an image, files to be written and names without a folder are not looked for."""
+    topology, image = tmp_path / "topology.xml", tmp_path / "image.sqsh"
+    topology.write_text("<system/>", encoding="utf-8")
+    environments = {
+        "bare": Environment(root=str(tmp_path / "no-root"), env={"GLOO_SOCKET_IFNAME": "lo,none0"}),
+        "image": Environment(
+            root="/inside", env={"NCCL_TOPO_FILE": "/inside.xml", "NCCL_SOCKET_IFNAME": "none"},
+            container=Container(runtime="enroot", image=str(image), mounts=(f"{tmp_path}:/data:ro",)),
+        ),
+    }  # fmt: skip
+    env = {"NCCL_TOPO_FILE": str(topology), "LD_PRELOAD": "libplain.so", "TORCHELASTIC_ERROR_FILE": "/tmp/later.json"}
+    site = cpu_site(1, env=env, environments=environments)
+    report = get_check("environment").run(
+        ProcessFleet(site=site, hosts=("a",), folder=tmp_path / "run"), CheckSettings()
+    )
+    assert {finding.subject for finding in report.findings} == {
+        "root of environments.bare",
+        "GLOO_SOCKET_IFNAME of environments.bare",
+        "image of environments.image",
+        "NCCL_SOCKET_IFNAME of environments.image",
+    }
+    assert all(finding.severity.fails for finding in report.findings)
+    assert set(report.evidence["nodes"]["a"]["paths"]) == {
+        str(topology), str(image), str(tmp_path), str(tmp_path / "no-root"),
+    }  # fmt: skip
+
+
+def test_an_unreadable_file_of_one_variable_is_found(tmp_path: Path) -> None:
+    """An empty file is no topology."""
+    empty = tmp_path / "empty.xml"
+    empty.touch()
+    site = cpu_site(2, env={"NCCL_TOPO_FILE": str(empty)})
+    report = get_check("environment").run(ProcessFleet(site=site, hosts=("a", "b"), folder=tmp_path), CheckSettings())
+    assert [finding.host for finding in report.findings] == ["a", "b"]
+    assert "is empty (0 bytes)" in report.findings[0].message
+
+
+def severity(name: str, value: str) -> Severity | None:
+    """How bad this value of a variable is on `NODE`; None where it is fine."""
+    found = [*missing_devices("n", NODE, {("env", name): value})]
+    return found[0].severity if found else None
+
+
+def test_devices_by_the_rules_of_their_readers() -> None:
+    """One of several prefixes is enough for NCCL; Gloo wants every name. A device that is down is of no use."""
+    assert severity("NCCL_SOCKET_IFNAME", "eth") is None
+    assert severity("NCCL_SOCKET_IFNAME", "=eth") is Severity.CONFIGURE
+    assert severity("NCCL_SOCKET_IFNAME", "ens,eth") is Severity.MONITOR
+    assert severity("NCCL_SOCKET_IFNAME", "ib") is Severity.CONFIGURE
+    assert severity("NCCL_SOCKET_IFNAME", "^lo,docker") is None
+    assert severity("NCCL_SOCKET_IFNAME", "^eth,ib,lo") is Severity.CONFIGURE
+    assert severity("GLOO_SOCKET_IFNAME", "eth0") is None
+    assert severity("GLOO_SOCKET_IFNAME", "eth") is Severity.CONFIGURE
+    assert severity("GLOO_SOCKET_IFNAME", "eth0,eth1") is Severity.CONFIGURE
+    assert severity("NCCL_IB_HCA", "=mlx5_0:1") is None
+    assert severity("NCCL_IB_HCA", "mlx5_1") is Severity.CONFIGURE
+    assert severity("UCX_NET_DEVICES", "all") is None
+    assert severity("UCX_NET_DEVICES", "mlx5_0:1,eth0") is None
+    assert severity("UCX_NET_DEVICES", "mlx5_9:1") is Severity.CONFIGURE

@@ -1,0 +1,95 @@
+"""Folders of compiled kernels: real folders, marked and found by real nodes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.host.jit_cache import _VARIABLES, cold, shared
+from pytest_llmbench.checks.host.nodes.caches import cache_folders
+from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.record.health import Report, Severity
+from tests.support.fleet import ProcessFleet, cpu_site
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything of these tests lies."""
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Report:
+    """Nodes a and b share the folder of Triton; each has its own home; b has compiled something."""
+    env = {host: {"HOME": str(folder / host), "TRITON_CACHE_DIR": str(folder / "triton")} for host in "ab"}
+    (folder / "b/.cache/torch_extensions/fused_adam").mkdir(parents=True)
+    (folder / "a").mkdir()
+    environments = {
+        "bare": Environment(env={"TRITON_CACHE_DIR": str(folder / "own")}),
+        "image": Environment(
+            env={"TRITON_CACHE_DIR": "/inside"}, container=Container(runtime="docker", image="image:1")
+        ),
+    }
+    fleet = ProcessFleet(site=cpu_site(2, environments=environments), hosts=("a", "b"), folder=folder, env=env)
+    return get_check("jit_cache").run(fleet, CheckSettings())
+
+
+def as_two_machines(report: Report) -> dict[str, Any]:
+    """The nodes as if each had started by itself: the kernel says that they are one machine, as they are."""
+    facts = deepcopy(dict(report.evidence["caches"]))
+    facts["b"]["boot"] = "another"
+    return facts
+
+
+def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
+    """Each finding names the folder and the other node."""
+    found = [*shared(as_two_machines(report), report.evidence["marks"], Severity.CONFIGURE)]
+    assert [finding.host for finding in found] == ["a", "b"]
+    assert "TRITON_CACHE_DIR (" in found[0].message
+    assert ") with b" in found[0].message
+    assert "CUDA_CACHE_PATH" not in found[0].message
+    assert "TORCH_EXTENSIONS_DIR" not in found[1].message
+
+
+def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None:
+    """Their kernel is the same."""
+    assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
+    assert any("one machine" in note for note in report.notes)
+
+
+def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:
+    """The user may not be able to leave a mark."""
+    facts = as_two_machines(report)
+    facts["a"]["folders"]["CUDA_CACHE_PATH"]["mount"] = {"type": "nfs4"}
+    (finding,) = shared(facts, {}, Severity.CONFIGURE)
+    assert finding.host == "a"
+    assert ".nv/ComputeCache, nfs4) with other nodes that mount it" in finding.message
+
+
+def test_cold_caches_are_a_hint(report: Report) -> None:
+    """Only folders with something in them are warm."""
+    found = {finding.host: finding for finding in cold(report.evidence["caches"])}
+    assert "TORCH_EXTENSIONS_DIR" in found["a"].message
+    assert "TORCH_EXTENSIONS_DIR" not in found["b"].message
+    assert not found["a"].severity.fails
+
+
+def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report) -> None:
+    """A folder inside an image is none of the node."""
+    assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"]["folders"]
+    assert not any("image" in name for name in report.evidence["caches"]["a"]["folders"])
+
+
+def test_no_mark_is_left(report: Report, folder: Path) -> None:
+    """Though there were some."""
+    assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ["a", "b"]
+    assert not [*folder.rglob(".llmbench-*")]
+
+
+def test_both_sides_know_the_same_variables() -> None:
+    """The check's, for what environments set, and the node's, for what is so by itself."""
+    assert set(cache_folders({})) == set(_VARIABLES)

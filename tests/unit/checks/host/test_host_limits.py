@@ -1,0 +1,110 @@
+"""Limits: what is needed follows from the size of the job, and what can be done about it from the hard limit."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import CheckSettings, Site, get_check
+from pytest_llmbench.checks.host.limits import LimitsOptions, needs, too_low
+from tests.support.fleet import ProcessFleet, cpu_site
+
+GPUS = Site(system="test", nodes=2, gpus_per_node=8)
+IPC_LOCK, SYS_RESOURCE = 1 << 14, 1 << 24
+
+
+def told(soft: int | None, hard: int | None, **changes: Any) -> dict[str, Any]:
+    """A node with the same limit for everything."""
+    names = ("nofile", "memlock", "nproc")
+    return {
+        "soft": dict.fromkeys(names, soft), "hard": dict.fromkeys(names, hard), "cpus": 96, "uid": 1000,
+        "capabilities": 0, **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """All that is started now may open no more than this many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    yield 512
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_nodes_with_a_low_limit_are_found(tmp_path: Path, few_files: int) -> None:
+    """Both nodes are this machine, so both are found out; the hard limit of it is higher."""
+    fleet = ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path)
+    found = [each for each in get_check("limits").run(fleet, CheckSettings()).findings if each.subject == "nofile"]
+    assert [finding.host for finding in found] == ["a", "b"]
+    assert f"{few_files} open files allowed, 1024 needed" in found[0].message
+    assert "`ulimit -n 1024` in `setup` of the system's file needs no root" in found[0].action
+
+
+@pytest.mark.parametrize(("nodes", "files"), [(1, 1024), (32, 1024), (33, 1056), (64, 2048), (512, 16384)])
+def test_open_files_follow_from_the_ranks(nodes: int, files: int) -> None:
+    """1024 are enough for 32 nodes of 8 GPUs, and block more."""
+    assert needs(told(0, 0), Site(system="s", nodes=nodes, gpus_per_node=8), LimitsOptions())["nofile"] == files
+
+
+def test_processes_follow_from_ranks_and_cpus() -> None:
+    """A thread per CPU and some more, for each rank."""
+    assert needs(told(0, 0), GPUS, LimitsOptions())["nproc"] == 8 * (96 + 64)
+
+
+def test_options_override() -> None:
+    """Also where nothing would be looked at by default."""
+    options = LimitsOptions(nofile=7, memlock=8, nproc=9)
+    assert needs(told(0, 0), cpu_site(1), options) == {"nofile": 7, "memlock": 8, "nproc": 9}
+
+
+@pytest.mark.parametrize(
+    ("soft", "capabilities", "subjects"),
+    [
+        (None, 0, []),
+        (2**40, 0, ["memlock"]),
+        (2**40, IPC_LOCK, []),
+        (64, 0, ["nofile", "nproc", "memlock"]),
+        (64, IPC_LOCK | SYS_RESOURCE, ["nofile"]),
+    ],
+)
+def test_what_is_too_low_with_gpus(soft: int | None, capabilities: int, subjects: list[str]) -> None:
+    """Locked memory must be unlimited; a capability that lifts a limit counts."""
+    found = too_low("n", told(soft, soft, capabilities=capabilities), GPUS, LimitsOptions())
+    assert [finding.subject for finding in found] == subjects
+
+
+def test_locked_memory_is_no_matter_without_gpus() -> None:
+    """Nothing is pinned there."""
+    assert [each.subject for each in too_low("n", told(2**20, 2**20), cpu_site(1), LimitsOptions())] == []
+
+
+def test_the_kernel_does_not_count_the_processes_of_root() -> None:
+    """Its open files are counted."""
+    found = too_low("n", told(2**10, 2**10, uid=0), cpu_site(900), LimitsOptions())
+    assert [finding.subject for finding in found] == ["nofile"]
+
+
+@pytest.mark.parametrize(
+    ("hard", "action"),
+    [
+        (None, "`ulimit -l unlimited` in `setup` of the system's file needs no root; the hard limit is unlimited"),
+        (2**16, "only root can: raise memlock, soft and hard (now 65536)"),
+    ],
+)
+def test_who_can_raise_it(hard: int | None, action: str) -> None:
+    """A soft limit is raised by its user up to the hard one."""
+    node = told(None, None) | {"soft": {"nofile": None, "nproc": None, "memlock": 2**16}, "hard": {"memlock": hard}}
+    node["hard"] |= {"nofile": None, "nproc": None}
+    (finding,) = too_low("n", node, GPUS, LimitsOptions())
+    assert action in finding.action
+
+
+def test_ulimit_takes_kib() -> None:
+    """Rounded up."""
+    node = told(1, None)
+    found = {each.subject: each for each in too_low("n", node, GPUS, LimitsOptions(memlock=1025))}
+    assert "`ulimit -l 2`" in found["memlock"].action

@@ -1,0 +1,214 @@
+"""A framework's log that says it trained something else than the recipe is not judged, wherever it says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from .true_logs import LAMBDA_13B, LAMBDA_350M, MEGATRON_CPU, MEGATRON_H200, METASEQ_CPU, NEMO_2, TRUE_LOGS, TrueLog
+
+LOGS = Path(__file__).parents[3] / "data" / "logs"
+HEAD = "using world size: 2, data-parallel size: 1, context-parallel size: 1, tensor-model-parallel size: 2, "
+ARGUMENTS = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "ffn_hidden_size": 256,
+    "num_attention_heads": 4,
+    "seq_length": 32,
+    "global_batch_size": 8,
+    "micro_batch_size": 2,
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "world_size": 2,
+    "train_iters": 30,
+    "params_dtype": "torch.float32",
+    "sequence_parallel": False,
+    "use_distributed_optimizer": False,
+    "recompute_granularity": None,
+    "group_query_attention": False,
+    "num_query_groups": 1,
+    "swiglu": False,
+    "num_experts": None,
+    "optimizer": "adam",
+    "position_embedding_type": "learned_absolute",
+    "fp8": None,
+}
+OURS = TrueLog(
+    name="",
+    engine="megatron_lm",
+    ranks=2,
+    gpu=False,
+    recipe={
+        "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
+        "parallelism": {"tensor": 2},
+        "sequence_length": 32,
+        "global_batch_size": 8,
+        "micro_batch_size": 2,
+        "precision": "fp32",
+        "steps": 30,
+    },
+)
+
+
+def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int] | None = None) -> str:
+    """A log of our own, behind the arguments and counts that Megatron-LM prints before the first step."""
+    said = {"micro_batches": 4, "vocabulary": 128, "parameters": 60736, **(counts or {})}
+    printed = "".join(
+        f"[default0]:  {name} {'.' * (48 - len(name))} {value}\n"
+        for name, value in {**ARGUMENTS, **(arguments or {})}.items()
+    )
+    middle = (
+        f"[default0]:INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
+        f"{said['micro_batches']}\n"
+        f"[default0]: > padded vocab (size: {said['vocabulary']}) with 128 dummy tokens (new size: 256)\n"
+        f"[default0]: > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 60736\n"
+        f"[default1]: > number of parameters on (tensor, pipeline) model parallel rank (1, 0): {said['parameters']}\n"
+    )
+    head, line_end, rest = (LOGS / "megatron_lm_2_ranks.log").read_text().partition("\n")
+    return head + line_end + printed + middle + rest
+
+
+def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
+    """What is changed below is a good log."""
+    assert OURS.problem(tmp_path, ours()) is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "said"),
+    [
+        ("num_layers", 12, "layers 12"),
+        ("hidden_size", 128, "hidden size 128"),
+        ("ffn_hidden_size", 128, "feed forward size 128"),
+        ("num_attention_heads", 8, "attention heads 8"),
+        ("seq_length", 16, "sequence length 16"),
+        ("global_batch_size", 4, "global batch size 4"),
+        ("micro_batch_size", 1, "micro batch size 1"),
+        ("tensor_model_parallel_size", 1, "tensor 1"),
+        ("pipeline_model_parallel_size", 2, "pipeline 2"),
+        ("context_parallel_size", 2, "context parallel 2"),
+        ("world_size", 1, "world size 1"),
+        ("train_iters", 29, "steps 29"),
+        ("params_dtype", "torch.bfloat16", "precision bf16"),
+        ("sequence_parallel", True, "sequence parallel on"),
+        ("recompute_granularity", "full", "activation checkpointing full"),
+        ("group_query_attention", True, "grouped queries on"),
+        ("swiglu", True, "gated feed forward on"),
+        ("num_experts", 8, "experts 8"),
+        ("optimizer", "sgd", "optimizer sgd"),
+        ("position_embedding_type", "rope", "positions rope"),
+        ("fp8", "hybrid", "precision fp8"),
+    ],
+)
+def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
+    """One argument at a time is another than the recipe's."""
+    problem = OURS.problem(tmp_path, ours({argument: value}))
+    assert problem is not None
+    assert problem.kind == "wrong_work"
+    assert said in problem.message
+    assert re.match(r"job\.out:\d+ says ", problem.message)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"micro_batches": 8}, "micro batches 8"),
+        ({"vocabulary": 50257}, "vocab size 50257"),
+        ({"parameters": 60736 - 25184}, "parameters of rank 35552"),  # a layer less, on the second rank alone
+        ({"parameters": 60736 + 25184}, "parameters of rank 85920"),
+        ({"parameters": 2 * 60736}, "parameters of rank 121472"),  # the matrices are not shared
+    ],
+)
+def test_each_printed_count_has_to_agree(tmp_path: Path, said: dict[str, int], named: str) -> None:
+    """Of several ranks, each one by itself."""
+    problem = OURS.problem(tmp_path, ours(counts=said))
+    assert problem is not None
+    assert (problem.kind, named in problem.message) == ("wrong_work", True), problem.message
+
+
+def test_what_the_recipe_asks_for_beyond_its_fields_may_be_printed(tmp_path: Path) -> None:
+    """Gated layers that the recipe's arguments ask for are those of the run; without them, they are not."""
+    asked = {"options": {"arguments": {"swiglu": True, "group-query-attention": True, "num-query-groups": 2}}}
+    printed = {"swiglu": True, "group_query_attention": True, "num_query_groups": 2, "ffn_hidden_size": 170}
+    assert OURS.problem(tmp_path, ours(printed), **asked) is None
+    assert OURS.problem(tmp_path, ours({**printed, "num_query_groups": 4}), **asked) is not None
+    assert OURS.problem(tmp_path, ours(), **asked) is not None
+
+
+@pytest.mark.parametrize(("layers", "sane"), [(4, True), (2, False), (5, False)])
+def test_metaseq_counts_its_parameters(tmp_path: Path, layers: int, *, sane: bool) -> None:
+    """Positions from 2 on, and a vocabulary with four more tokens; the layers are the recipe's, or not."""
+    hidden, length = 128, 128
+    count = layers * (12 * hidden**2 + 13 * hidden) + (512 + length + 2 + 2) * hidden
+    said = f"2026-11-21 02:58:47 | INFO | metaseq.cli.train | num. model params: {count:,} (num. trained: {count:,})\n"
+    log = TrueLog(
+        name="",
+        engine="metaseq",
+        ranks=2,
+        gpu=False,
+        recipe={
+            "model": {"layers": 4, "hidden_size": hidden, "attention_heads": 2, "vocab_size": 508},
+            "sequence_length": length,
+            "global_batch_size": 2,
+            "micro_batch_size": 1,
+            "precision": "fp32",
+            "steps": 50,
+            "options": {"model_size": "tiny"},
+        },
+    )
+    problem = log.problem(tmp_path, said + (LOGS / "metaseq_2_ranks.log").read_text())
+    assert (problem is None) is sane
+    assert problem is None or (problem.kind, "parameters of rank" in problem.message) == ("wrong_work", True)
+
+
+@pytest.mark.parametrize("log", TRUE_LOGS, ids=[log.name for log in TRUE_LOGS])
+def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
+    """Nothing that a true log prints contradicts its own recipe."""
+    problem = log.problem(tmp_path, log.text())
+    assert (problem.kind if problem else None) == log.kind, problem
+
+
+@pytest.mark.parametrize(
+    ("log", "pattern", "instead", "named"),
+    [
+        (MEGATRON_H200, r"(  num_layers \.+) 12\b", r"\1 2", "layers 2"),
+        (MEGATRON_H200, r"(rank \(0, 0, 0\): )125262336", r"\g<1>54398976", "parameters of rank 54398976"),
+        (MEGATRON_H200, r"(  seq_length \.+) 2048", r"\1 1024", "sequence length 1024"),
+        (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
+        (MEGATRON_H200, r"(params_dtype \.+) torch.bfloat16", r"\1 torch.float32", "precision fp32"),
+        (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
+        (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
+        (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
+        (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
+        (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
+        (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
+        (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
+        (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
+        (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
+        (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
+        (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
+        (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
+        (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
+        (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
+        (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "precision bf16"),
+        (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
+        (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
+        (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),
+        (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --only_optimize_lora", "which alone is trained"),
+        (LAMBDA_13B, r"--gradient_checkpointing ", "", "activation checkpointing none"),
+        (LAMBDA_13B, r"(micro_batch_size_per_gpu) +16", r"\1  8", "micro batch size 8"),
+    ],
+)
+def test_a_true_log_of_another_training_is_refused(
+    tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str
+) -> None:
+    """One line of a real log says otherwise."""
+    damaged, changes = re.subn(pattern, instead, log.text())
+    assert changes
+    problem = log.problem(tmp_path, damaged)
+    assert problem is not None
+    assert problem.kind == "wrong_work" or log.kind == "no_evidence_of_completion"
+    assert named in problem.message or log.kind is not None

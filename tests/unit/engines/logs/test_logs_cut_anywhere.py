@@ -1,0 +1,154 @@
+"""A log that was cut off anywhere is no evidence: what could not be judged whole is never judged in part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines.base import Engine, get_engine, statistics_of
+from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
+
+LOGS = Path(__file__).parents[3] / "data" / "logs"
+RUN: dict[str, Any] = {
+    "gpus_per_node": 0,
+    "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
+    "optimizer": {"learning_rate": 1.0e-3},
+    "time_limit": 5,
+    "references": [
+        {"name": "any", "statistic": "loss_drop", "at_least": "-9 nat", "why": "x", "source": "y", "date": "2026-01-01"}
+    ],
+}
+# A log of our own for each engine, what its run was, and a line that proves its end.
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "megatron_lm": (
+        "megatron_lm_2_ranks.log",
+        {
+            "sequence_length": 32,
+            "global_batch_size": 8,
+            "micro_batch_size": 2,
+            "steps": 30,
+            "parallelism": {"tensor": 2},
+        },
+        "[after training is done]",
+    ),
+    "metaseq": (
+        "metaseq_2_ranks.log",
+        {"sequence_length": 128, "global_batch_size": 2, "micro_batch_size": 1, "steps": 50},
+        "done training in",
+    ),
+}
+Judge = Callable[[str], str]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that is known by its log and of which there is one of our own."""
+    return get_engine(request.param)
+
+
+@pytest.fixture(scope="module")
+def judge(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    """Judge a log of two CPU ranks as a run is judged, without a session: PASS, FAIL, ERROR or none."""
+    recipe = validate(Recipe, {"name": "run", "engine": engine.name, **RUN, **CASES[engine.name][1]}, "run")
+    topology = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
+    log = tmp_path_factory.mktemp("log") / "job.out"
+
+    def verdict(text: str) -> str:
+        log.write_text(text)
+        series = engine.read(log, recipe)
+        doubts = tuple(engine.doubts(recipe, topology, series))
+        problem = first_problem(
+            Evidence(
+                recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, gpu=None, kind="command",
+                doubts=doubts,
+            )
+        )  # fmt: skip
+        if problem is not None:
+            return "ERROR"
+        measurement = Measurement(
+            recipe=recipe, steps=series.steps, judged=judged_steps(recipe, series.steps), gpus=0,
+            totals=series.totals, matmul_flops_per_s=None, peak_flops_per_s=None,
+        )  # fmt: skip
+        return _met(recipe.references, measure(measurement, statistics_of(engine)))
+
+    return verdict
+
+
+def _met(references: Sequence[Reference], metrics: Any) -> str:
+    (reference,) = references
+    if reference.statistic not in metrics:
+        return "ERROR"  # nothing was measured
+    return "PASS" if reference.missed_by(metrics[reference.statistic].quantity) is None else "FAIL"
+
+
+def whole(engine: Engine) -> str:
+    """The engine's log."""
+    return (LOGS / CASES[engine.name][0]).read_text()
+
+
+def test_the_whole_log_passes(engine: Engine, judge: Judge) -> None:
+    """What is cut below is a good log."""
+    assert judge(whole(engine)) == "PASS"
+
+
+def test_before_its_end_is_proved_it_is_an_error_at_every_byte(engine: Engine, judge: Judge) -> None:
+    """Wherever a good log ends before the line that proves it, there is no verdict."""
+    text = whole(engine)
+    proved = text.index(CASES[engine.name][2])
+    every = range(proved - 400, proved + 1), range(0, proved, 37)
+    assert {judge(text[:end]) for ends in every for end in ends} == {"ERROR"}
+
+
+def drop(lines: list[str], at: int) -> list[str]:
+    """Lines are lost."""
+    return [line for index, line in enumerate(lines) if not at <= index < at + 3]
+
+
+def cut_lines(lines: list[str], at: int) -> list[str]:
+    """Lines lost their ends."""
+    return [line[: len(line) // 2] if at <= index < at + 3 else line for index, line in enumerate(lines)]
+
+
+def not_finite(lines: list[str], at: int) -> list[str]:
+    """Losses are NaN from some line on."""
+    return [*lines[:at], *(re.sub(r"(loss\"?: \"?)[\d.E+-]+", r"\1nan", line) for line in lines[at:])]
+
+
+def other_size(lines: list[str], _at: int) -> list[str]:
+    """It had more ranks."""
+    said = re.compile(r"(world size: |training on )2\b")
+    return [said.sub(r"\g<1>16", line) for line in lines]
+
+
+def endless(lines: list[str], _at: int) -> list[str]:
+    """It never said that it was done."""
+    return [line for line in lines if "after training" not in line and "done training" not in line]
+
+
+def shuffled(lines: list[str], at: int) -> list[str]:
+    """A part of it comes again, before its end: after that a log is whole, and what is cut off is a second one."""
+    at = min(at, len(lines) - 4)
+    return [*lines[: at + 1], *lines[max(0, at - 5) :]]
+
+
+@pytest.mark.parametrize("corrupt", [drop, cut_lines, not_finite, other_size, endless, shuffled])
+@given(at=st.integers(0, 40), end=st.floats(0, 1))
+def test_cutting_never_turns_an_error_into_a_pass(
+    engine: Engine, judge: Judge, corrupt: Callable[[list[str], int], list[str]], at: int, end: float
+) -> None:
+    """An ERROR that is cut off anywhere is an ERROR."""
+    lines = whole(engine).splitlines(keepends=True)
+    text = "".join(corrupt(lines, at % len(lines)))
+    if judge(text) == "ERROR":
+        assert judge(text[: round(end * len(text))]) == "ERROR"

@@ -1,0 +1,89 @@
+"""Lines that hold none of an engine's needles need not be read: they say nothing of steps or of the training."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+from unittest import mock
+
+import pytest
+
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.engines.base import Place, Script, get_engine
+from pytest_llmbench.engines.external import External
+from pytest_llmbench.readers.base import LogReader
+from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
+
+ROOT = Path(__file__).parents[4]
+SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples"))
+# A recipe of the engine, and a log.
+CASES = {
+    "data/logs/megatron_lm_4_ranks.log": "nlp175b",
+    "data/logs/metaseq_2_ranks.log": "metaseq125m",
+    "data/nemo/output.log": "azure_gpt3_126m",
+    "cpu_runs/mlm_cpu_sample.log": "nlp175b",
+    "h200/megatron_lm_0.19.2_gpt125m_1xH200.log": "nlp175b",
+    "cpu_runs/msq_cpu_sample.log": "metaseq125m",
+    "cpu_runs/nemo_sample.log": "azure_gpt3_126m",
+    "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt": "azure_gpt3_126m",
+    "cpu_runs/dschat_step1.log": "chat_350m_bs24_zero0",
+    "lambda/opt-13b_1_1xN_batch0001.log": "chat_13b_bs16_zero0",
+}
+ENGINES = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat")
+
+
+@pytest.mark.parametrize("file", CASES)
+def test_a_log_says_the_same_by_its_needles(file: str) -> None:
+    """Steps, totals, words and claims are those that are read when all lines are."""
+    path = next((path for path in (ROOT / "tests" / file, SAMPLES / file) if path.is_file()), None)
+    if path is None:
+        pytest.skip(f"no public sample {file} in {SAMPLES}")
+    recipe = load_recipes([shipped("recipes")])[CASES[file]]
+    engine = get_engine(recipe.engine)
+    found = engine.read(path, recipe)
+    assert found.steps or found.completed or found.world_size or found.claims
+    reader = dataclasses.replace(cast("External", engine).log_reader(), needles=EVERY_LINE)
+    with mock.patch.object(type(engine), "reader", reader):
+        assert repr(engine.read(path, recipe)) == repr(found)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
+    """Of its steps, and of its claims besides; a short one would be in every line."""
+    needles = cast("External", get_engine(name)).log_reader().needles
+    assert needles.always
+    assert needles.first
+    assert all(len(needle) > 3 for needle in needles.all)
+
+
+class Beads(External):
+    """An engine of somebody else, who wrote what the guide asks for."""
+
+    name = "beads"
+    proof = "the line `at rest`"
+    reader = LogReader(name="beads", dialect=lambda: _parse)
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002
+        """Nothing is started here."""
+        return Script(commands=())
+
+
+def _parse(text: str) -> Iterable[Item]:
+    if text == "at rest":
+        yield Completed(text)
+    elif text.startswith("bead "):
+        yield StepLine(step=int(text.removeprefix("bead ")), seconds=0.05)
+
+
+def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> None:
+    """An engine need not have any."""
+    log = tmp_path / "output.log"
+    log.write_text("bead 1\nbead 2\nat rest\n", encoding="utf-8")
+    found = Beads().read(log, load_recipes([shipped("recipes")])["opt125m"])
+    assert [step.step for step in found.steps] == [1, 2]
+    assert found.completed

@@ -1,0 +1,167 @@
+"""Real logs of other people's runs and of our own, each with the recipe that describes it, and how they are judged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.sanity import Evidence, first_problem
+
+SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[5] / "shared" / "samples"))
+_TRAIN = "module:metaseq.cli.train"
+COMMON: Mapping[str, Any] = {"optimizer": {"learning_rate": 1.0e-3}, "time_limit": 5, "warm_up": {"steps": 2}}
+GPT_125M = {"layers": 12, "hidden_size": 768, "attention_heads": 12, "vocab_size": 50257}
+TINY = {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrueLog:
+    """A log, and what was run.
+
+    Attributes:
+        name: of the file below the folder of samples.
+        kind: of the problem it has, None where it is sane.
+    """
+
+    name: str
+    engine: str
+    recipe: Mapping[str, Any]
+    ranks: int
+    gpu: bool = True
+    kind: str | None = None
+
+    def text(self) -> str:
+        """The log; without the samples the test is skipped."""
+        path = SAMPLES / self.name
+        if not path.is_file():
+            pytest.skip(f"no public sample {self.name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
+        return path.read_bytes().decode(errors="replace")
+
+    def problem(self, folder: Path, text: str, **changes: Any) -> Problem | None:
+        """Judge this log or a damaged copy of it, with fields of the recipe replaced."""
+        return first_problem(self.evidence(folder, text, **changes))
+
+    def evidence(self, folder: Path, text: str, **changes: Any) -> Evidence:
+        """What the gate looks at, of this log or a damaged copy of it."""
+        nodes = max(1, self.ranks // 8)
+        each = self.ranks // nodes
+        topology = Topology(nodes=nodes, gpus_per_node=each if self.gpu else 0, cpu_ranks_per_node=each)
+        said = {"name": "run", "engine": self.engine, **COMMON, **self.recipe, **changes}
+        recipe = validate(Recipe, said, "here").on(topology)
+        engine, log = get_engine(self.engine), folder / "job.out"
+        log.write_text(text)
+        series = engine.read(log, recipe)
+        return Evidence(
+            recipe=recipe,
+            topology=topology,
+            series=series,
+            hosts=(),
+            wall_s=None,
+            gpu=None,
+            kind="command",
+            doubts=tuple(engine.doubts(recipe, topology, series)),
+            asks=engine.asks(recipe, topology),
+        )
+
+
+def megatron_lm(name: str, ranks: int, recipe: Mapping[str, Any], **more: Any) -> TrueLog:
+    """A log of Megatron-LM."""
+    return TrueLog(name=name, engine="megatron_lm", ranks=ranks, recipe=recipe, **more)
+
+
+MEGATRON_H200 = megatron_lm(
+    "h200/megatron_lm_0.19.2_gpt125m_1xH200.log",
+    1,
+    {
+        "model": GPT_125M,
+        "parallelism": {"sharding": "optimizer"},
+        "sequence_length": 2048,
+        "global_batch_size": 32,
+        "micro_batch_size": 8,
+        "precision": "bf16",
+        "steps": 40,
+    },
+)
+MEGATRON_CPU = megatron_lm(
+    "cpu_runs/mlm_cpu_sample.log",
+    2,
+    {
+        "model": TINY,
+        "parallelism": {"tensor": 2},
+        "sequence_length": 32,
+        "global_batch_size": 8,
+        "micro_batch_size": 2,
+        "precision": "fp32",
+        "steps": 20,
+    },
+    gpu=False,
+)
+METASEQ_CPU = TrueLog(
+    name="cpu_runs/msq_cpu_sample.log",
+    engine="metaseq",
+    ranks=2,
+    gpu=False,
+    recipe={
+        "model": {**TINY, "attention_heads": 2, "vocab_size": 508},
+        "options": {"model_size": "tiny", "program": _TRAIN, "arguments": {"decoder-ffn-embed-dim": 128}},
+        "sequence_length": 64,
+        "global_batch_size": 8,
+        "micro_batch_size": 4,
+        "precision": "fp32",
+        "steps": 20,
+    },
+)
+NEMO_2 = TrueLog(
+    name="nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt",
+    engine="nemo_torchrun",
+    ranks=1,
+    recipe={
+        "model": GPT_125M,
+        "sequence_length": 512,
+        "global_batch_size": 16,
+        "micro_batch_size": 1,
+        "precision": "bf16",
+        "steps": 25,
+    },
+    kind="no_evidence_of_completion",  # what proves it went to another file
+)
+CHAT: Mapping[str, Any] = {
+    "sequence_length": 512,
+    "gradient_accumulation_steps": 1,
+    "precision": "fp16",
+    "steps": 110,
+    "optimizer": {"learning_rate": 1.0e-10, "warmup_steps": 10, "decay": "cosine"},
+    "warm_up": {"steps": 10},
+    "options": {"step": 1},
+}
+OPT_350M = {"layers": 24, "hidden_size": 1024, "attention_heads": 16, "vocab_size": 50272}
+OPT_13B = {"layers": 40, "hidden_size": 5120, "attention_heads": 40, "vocab_size": 50272}
+LAMBDA_350M = TrueLog(
+    name="lambda/opt-350m_1_1xN_batch0001.log",
+    engine="deepspeed_chat",
+    ranks=8,
+    recipe={**CHAT, "model": OPT_350M, "micro_batch_size": 24},
+)
+LAMBDA_13B = TrueLog(
+    name="lambda/opt-13b_1_1xN_batch0001.log",
+    engine="deepspeed_chat",
+    ranks=8,
+    recipe={
+        **CHAT,
+        "model": OPT_13B,
+        "micro_batch_size": 16,
+        "parallelism": {"activation_checkpointing": "full"},
+        "options": {"step": 1, "arguments": {"lora_dim": 128}},
+    },
+)
+TRUE_LOGS = (MEGATRON_H200, MEGATRON_CPU, METASEQ_CPU, NEMO_2, LAMBDA_350M, LAMBDA_13B)

@@ -1,0 +1,134 @@
+"""Who plays whom, and who is to blame: on clusters that are simulated, up to 1024 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.checks.network.rounds import Pair, Rounds, schedule
+from pytest_llmbench.checks.network.tournament import Game, floor_of, judge, second_pass, suspect
+from tests.support.slow_nodes import SlowNodes
+
+
+def _names(count: int) -> list[str]:
+    return [f"n{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8, 64, 1024])
+@pytest.mark.parametrize("share", [0, 0.01, 0.25])
+def test_without_noise_all_bad_nodes_are_found_and_nobody_else(nodes: int, share: float) -> None:
+    """By comparison alone, with up to a quarter of the nodes bad."""
+    for seed in range(3):
+        cluster = SlowNodes(nodes=nodes, bad=max(int(nodes * share), share == 0.01), seed=seed)
+        verdict = cluster.hunt()
+        assert set(verdict.culprits) == cluster.culprits
+        assert not verdict.unresolved
+        assert not verdict.links
+        # Each suspect plays three times more, and there are as many suspects as bad nodes.
+        assert cluster.runs == sum(map(len, schedule(cluster.names))) + 3 * cluster.bad
+
+
+def test_a_reference_finds_a_majority_of_bad_nodes() -> None:
+    """Comparison cannot: it takes the many for good."""
+    assert set((cluster := SlowNodes(nodes=8, bad=5, seed=1)).hunt(0.9).culprits) == cluster.culprits
+    assert not SlowNodes(nodes=8, bad=5, seed=1).hunt().culprits
+
+
+@pytest.mark.parametrize(("nodes", "bad"), [(8, 0), (8, 2), (64, 5), (256, 2), (1024, 5)])
+def test_with_noise_nobody_is_accused_falsely(nodes: int, bad: int) -> None:
+    """3 % noise and one in a hundred pairs slow by chance; 20 drawn clusters, always the same ones."""
+    found = falsely = links = 0
+    for seed in range(20):
+        cluster = SlowNodes(nodes=nodes, bad=bad, seed=seed, sigma=0.03, fluke=0.01)
+        verdict = cluster.hunt()
+        found += len(cluster.culprits & set(verdict.culprits))
+        falsely += len(set(verdict.culprits) - cluster.culprits)
+        links += len(verdict.links)
+    assert found >= 0.99 * 20 * bad
+    assert falsely == 0
+    assert links == 0
+
+
+def test_a_slow_link_accuses_neither_of_its_ends() -> None:
+    """Both are suspects, both are well with good partners, and their link stays slow."""
+    cluster = SlowNodes(nodes=6, bad=0, seed=0, links=(("n1", "n4"),))
+    verdict = cluster.hunt()
+    assert verdict.culprits == ()
+    assert set(verdict.acquitted) == {"n1", "n4"}
+    assert [set(pair) for pair in verdict.links] == [{"n1", "n4"}]
+
+
+def test_two_nodes_alone_stay_unresolved() -> None:
+    """One of the two is slow, and there is no third to tell which."""
+    verdict = judge([Game(pair=("a", "b"), value=1.0)], _nothing, floor=2.0)
+    assert (verdict.culprits, verdict.unresolved) == ((), ("a", "b"))
+
+
+def test_all_pairs_slow_leaves_nobody_to_compare_with() -> None:
+    """Against a reference, everything is slow: nobody is good, and nobody is named."""
+    games = [Game(pair=pair, value=1.0) for pairs in schedule(_names(6)) for pair in pairs]
+    assert set(judge(games, _nothing, floor=2.0).unresolved) == set(_names(6))
+
+
+def test_one_slow_game_by_chance_is_played_again_and_forgiven() -> None:
+    """Both of the pair are acquitted, and so is their link."""
+    games = [Game(pair=pair, value=1.0) for pairs in schedule(_names(8)) for pair in pairs]
+    games[0] = Game(pair=games[0].pair, value=0.1)
+    verdict = judge(games, lambda rounds: [Game(pair=pair, value=1.0) for pairs in rounds for pair in pairs], floor=0.9)
+    assert set(verdict.acquitted) == set(games[0].pair)
+    assert (verdict.culprits, verdict.links) == ((), ())
+
+
+def test_a_pair_without_a_number_is_bad() -> None:
+    """A node that never answers is found as a slow one is."""
+
+    def play(rounds: Rounds) -> list[Game]:
+        return [Game(pair=pair, value=None if "n2" in pair else 1.0) for pairs in rounds for pair in pairs]
+
+    games = play(schedule(_names(5)))
+    assert judge(games, play, floor=floor_of(games, 0.1)).culprits == ("n2",)
+
+
+def test_floor_is_no_question_of_two() -> None:
+    """Of two nodes, the only pair has nothing to be compared with; scatter of many lowers the floor to what it is."""
+    assert floor_of([Game(pair=("a", "b"), value=1.0)], 0.1) is None
+    games = [Game(pair=pair, value=10.0) for pairs in schedule(_names(6)) for pair in pairs]
+    assert floor_of(games, 0.1) == pytest.approx(9.0)
+
+
+@given(st.integers(4, 40), st.data())
+def test_suspects_meet_different_good_partners(count: int, data: st.DataObject) -> None:
+    """In the second pass nobody plays twice in a round, every suspect plays `repeats` times, and partners are good."""
+    names = _names(count)
+    bad = set(data.draw(st.lists(st.sampled_from(names), max_size=count // 2, unique=True)))
+    games = [
+        Game(pair=pair, value=0.5 if bad & set(pair) else 1.0) for pairs in schedule(names, count) for pair in pairs
+    ]
+    suspicion = suspect(games, 0.9)
+    assert set(suspicion.suspects) == bad
+    rounds = second_pass(suspicion, 3)
+    assert all(len({player for pair in pairs for player in pair}) == 2 * len(pairs) for pairs in rounds)
+    partners = {name: [other for pairs in rounds for one, other in pairs if one == name] for name in bad}
+    assert all(len(met) == 3 and not set(met) & bad for met in partners.values())
+    assert all(len(set(met)) == min(3, count - len(bad)) for met in partners.values())
+
+
+def test_leagues_stay_among_themselves() -> None:
+    """A suspect rail is played against the same rail of other nodes."""
+    names = [f"{node} {rail}" for rail in "xy" for node in "abcd"]
+    games = [
+        Game(pair=pair, value=0.5 if "b x" in pair else 1.0)
+        for rail in "xy"
+        for pairs in schedule([name for name in names if name.endswith(rail)])
+        for pair in pairs
+    ]
+    rounds = second_pass(suspect(games, 0.9), 3, league=lambda name: name[-1])
+    assert [pair[0] for pairs in rounds for pair in pairs] == ["b x"] * 3
+    assert all(pair[1].endswith("x") for pairs in rounds for pair in pairs)
+
+
+def _nothing(rounds: Sequence[Sequence[Pair]]) -> list[Game]:
+    raise AssertionError(f"nothing to play, but {rounds}")

@@ -1,0 +1,208 @@
+"""TensorBoard's event files: real ones of NeMo, and some made here, whole and damaged."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.engines.nemo.events import series
+from pytest_llmbench.readers.events.tensorboard import Damage, Scalar, event_files, read_scalars
+from pytest_llmbench.readers.events.tfrecord import masked_crc32c
+from tests.support.events import part, record, simple, write
+
+NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"
+TIMING = "train_step_timing in s"
+
+
+def timings(first: int, *seconds: float) -> list[bytes]:
+    """Encode a step after the other with its time."""
+    return [record(first + index, {TIMING: simple(value)}) for index, value in enumerate(seconds)]
+
+
+def test_a_file_that_was_given_a_name_of_its_own_is_found(tmp_path: Path) -> None:
+    """Event files of several runs that are kept together have names in front; nothing else is taken for one."""
+    write(tmp_path, *timings(0, 1.5, 2.5)).rename(tmp_path / "run7.events.out.tfevents.1700000000.host.1.0")
+    (tmp_path / "tfevents.txt").write_text("notes\n")
+    read = series(tmp_path)
+    assert [step.seconds for step in read.steps] == [1.5, 2.5]
+    assert read.unread == 0
+
+
+def test_a_real_file_of_nemo(sample: Callable[[str], Path]) -> None:
+    """Its times are those that were published with it."""
+    read = series(sample(NEMO))
+    seconds = [step.seconds for step in read.steps if step.seconds is not None]
+    assert [step.step for step in read.steps] == list(range(1, 26))
+    assert [round(seconds[index], 6) for index in (0, 1, 24)] == [2.06377, 0.361486, 0.364594]
+    assert round(statistics.mean(seconds[5:]), 4) == 0.3598
+    last = read.steps[-1]
+    assert (last.samples, last.reported["consumed_samples"], last.reported["global_step"]) == (16, 400.0, 24.0)
+    assert last.loss == pytest.approx(8.967169)
+    assert last.grad_norm == pytest.approx(2.434344)
+    assert (read.unread, read.restarted, read.completed) == (0, None, None)
+
+
+def test_every_cut_of_a_real_file(sample: Callable[[str], Path], tmp_path: Path) -> None:
+    """The scalars before a cut within a record are there, the cut is said, and nothing is raised."""
+    whole = sample(NEMO).read_bytes()
+    ends = [0]
+    while ends[-1] < len(whole):
+        ends.append(ends[-1] + 16 + struct.unpack_from("<Q", whole, ends[-1])[0])
+    everything = list(read_scalars([sample(NEMO)], {TIMING}))
+    assert len(everything) == 25
+    for cut in set(range(1, len(whole), 97)) - set(ends):
+        *found, damage = read_scalars([write(tmp_path, whole[:cut])], {TIMING})
+        assert isinstance(damage, Damage)
+        assert damage.why == "the file is cut off"
+        before = [item for item in everything if item.record < damage.record]
+        assert [(item.record, item.value) for item in found if isinstance(item, Scalar)] == [
+            (item.record, item.value) for item in before if isinstance(item, Scalar)
+        ]
+
+
+def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
+    """One step is missing then, and the series says why."""
+    first, second, third = timings(0, 1.0, 2.0, 3.0)
+    wrong = second[:20] + bytes([second[20] ^ 1]) + second[21:]
+    path = write(tmp_path, first, wrong, third)
+    read = series(tmp_path)
+    assert [(step.step, step.seconds) for step in read.steps] == [(1, 1.0), (3, 3.0)]
+    assert read.unreadable == (f"{path.name}:2: its checksum is wrong",)
+    assert read.unread == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        simple(0.25),
+        part(8, b"\x08\x01" + part(2, b"") + part(5, struct.pack("<f", 0.25))),
+        part(8, b"\x08\x01\x2d" + struct.pack("<f", 0.25)),
+        part(8, b"\x08\x02" + part(6, struct.pack("<d", 0.25))),
+        part(8, b"\x08\x01" + part(4, struct.pack("<f", 0.25))),
+        part(8, b"\x08\x02" + part(4, struct.pack("<d", 0.25)) + part(2, part(2, b"\x08\x01"))),
+    ],
+    ids=["simple", "float", "unpacked float", "double", "content float", "content double"],
+)
+def test_every_way_to_write_a_number(tmp_path: Path, value: bytes) -> None:
+    """A simple value, and tensors of one float or double."""
+    path = write(tmp_path, record(7, {"other": simple(9.0), TIMING: value}))
+    assert list(read_scalars([path], {TIMING})) == [Scalar(path.name, 1, TIMING, 7, 0.25, 1_700_000_000.0)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        part(8, b"\x08\x07" + part(8, b"text")),
+        part(8, b"\x08\x01" + part(5, struct.pack("<2f", 1, 2))),
+        part(8, b"\x08\x01" + part(2, part(2, b"\x08\x03")) + part(5, struct.pack("<f", 1))),
+    ],
+    ids=["nothing", "text", "two", "one for three"],
+)
+def test_what_is_no_number(tmp_path: Path, value: bytes) -> None:
+    """Under a tag that is wanted it is damage; under another nobody asks."""
+    path = write(tmp_path, record(7, {TIMING: value}))
+    (damage,) = read_scalars([path], {TIMING})
+    assert damage == Damage(path.name, 1, f"{TIMING} at step 7 is not a scalar of a step")
+    assert list(read_scalars([path], {"other"})) == []
+
+
+def test_a_step_before_the_first(tmp_path: Path) -> None:
+    """No step has a negative number."""
+    write(tmp_path, *timings(-1, 1.0))
+    assert series(tmp_path).unread == 1
+
+
+def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    """Files follow each other as they were begun; what both have the same is no restart."""
+    write(tmp_path, *timings(2, 3.0, 4.0), begun=1_700_000_100)
+    write(tmp_path, *timings(0, 1.0, 2.0, 3.0), begun=1_700_000_000)
+    read = series(tmp_path)
+    assert [step.seconds for step in read.steps] == [1.0, 2.0, 3.0, 4.0]
+    assert read.restarted is None
+    assert len(event_files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_second_run_is_named(tmp_path: Path, first: int) -> None:
+    """It says a step again, and not the same; the first run's numbers stay."""
+    write(tmp_path, *timings(0, 1.0, 2.0), begun=1_700_000_000)
+    second = write(tmp_path, *timings(first, 5.0, 6.0), begun=1_700_000_001)
+    read = series(tmp_path)
+    assert read.restarted is not None
+    assert read.restarted.startswith(f"{second.name}:1: {TIMING} of step {first + 1} a second time")
+    assert [step.seconds for step in read.steps][:2] == [1.0, 2.0]
+
+
+def test_a_step_between_those_of_the_run_before(tmp_path: Path) -> None:
+    """Logged every two steps, a run that began again at another one is a second run, too."""
+    write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (1, 3, 5, 2)))
+    assert series(tmp_path).restarted is not None
+
+
+def test_both_names_of_the_time(tmp_path: Path) -> None:
+    """If both are there they must be the same; where they are not, there is no step and it is said."""
+    both = {"train_step_timing": simple(0.5), TIMING: simple(0.5)}
+    path = write(tmp_path, record(0, both), record(1, {**both, TIMING: simple(0.6)}), record(2, {TIMING: simple(0.7)}))
+    read = series(tmp_path)
+    assert [(step.step, step.seconds) for step in read.steps] == [(1, 0.5), (3, pytest.approx(0.7))]
+    assert read.unread == 1
+    assert read.unreadable == (f"{path.name}:2: train_step_timing and {TIMING} of step 2 are not the same",)
+
+
+def test_values_that_are_not_finite(tmp_path: Path) -> None:
+    """A loss may be NaN, also twice; a batch size may not be infinite."""
+    values = {"reduced_train_loss": simple(math.nan), "global_batch_size": simple(math.inf)}
+    write(tmp_path, record(0, values), record(0, values))
+    read = series(tmp_path)
+    (step,) = read.steps
+    assert step.loss is not None
+    assert math.isnan(step.loss)
+    assert (step.samples, step.seconds, read.restarted) == (None, None, None)
+
+
+def test_steps_logged_every_so_often(tmp_path: Path) -> None:
+    """Each stands for as many as there are since the one before it."""
+    write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (9, 19, 29)))
+    assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(10, 10), (20, 10), (30, 10)]
+
+
+def test_files_that_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """The first step there stands for no more steps than the second."""
+    write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (109, 119)))
+    assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(110, 10), (120, 10)]
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """An empty folder has no steps; a missing file is said to be missing."""
+    assert series(tmp_path).steps == ()
+    assert series(tmp_path / "no-such").unreadable == ("no-such:1: cannot be read: No such file or directory",)
+    assert "cannot be read" in series([tmp_path]).unreadable[0]
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool) -> None:
+    """Neither as a file nor as an event with the right checksums."""
+    folder = tmp_path_factory.mktemp("events")
+    length = struct.pack("<Q", len(data))
+    frame = length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+    write(folder, frame if framed else data)
+    read = series(folder)
+    assert read.unread == len(read.unreadable) <= 1 + len(data)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=20), st.integers(0, 2**40))
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, values: list[float], first: int) -> None:
+    """Every float32, at any step."""
+    path = write(tmp_path_factory.mktemp("events"), *timings(first, *values))
+    found = list(read_scalars([path], {TIMING}))
+    assert [(repr(item.value), item.step) for item in found if isinstance(item, Scalar)] == [
+        (repr(value), first + index) for index, value in enumerate(values)
+    ]

@@ -1,0 +1,144 @@
+"""A fleet of this machine, with real ranks through submitit: every rank has exactly one answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.checks.base import Answer, Probe
+from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.jobs import FinishedJob, Job
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.session.fleet import HeldFleet
+from pytest_llmbench.session.probes import ProbeLauncher
+from tests.support.fleet import cpu_site
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
+    """One node, this machine."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    system = System(name="here", cluster="local", gpus_per_node=0)
+    settings = Settings(system=system, cluster="local", allocation="session", run_dir=tmp_path)
+    session = Session(id="s", folder=tmp_path / "s")
+    heartbeat = Heartbeat(session.folder)
+    write_text(heartbeat.path, "0\n")
+    probes = ProbeLauncher(settings, session, heartbeat, Slurm())
+    return HeldFleet(
+        cpu_site(1), ["here"], tmp_path / "s" / "checks" / "x", look=lambda: None, remembered={}, unreachable={},
+        start=lambda probe, folder, hosts: probes.start(probe, folder, hosts, None),
+    )  # fmt: skip
+
+
+def probe(**deeds: str) -> Probe:
+    """Three ranks that behave."""
+    config = {name.removeprefix("rank"): deed for name, deed in deeds.items()}
+    return Probe(name="behave", entry="tests.support.probes:behave", config=config, ranks_per_node=3, deadline_s=60)
+
+
+def test_every_rank_answers_whatever_becomes_of_it(fleet: HeldFleet) -> None:
+    """One raises, one is killed, one is fine: each is told apart."""
+    (answers,) = fleet.run([probe(rank0="raise", rank1="die")])
+    assert [answer.rank for answer in answers] == [0, 1, 2]
+    assert answers[0].why == "ValueError: no such luck at all"
+    assert answers[1].why is not None
+    assert answers[1].why.startswith("died in phase `about to die`")
+    assert answers[2].data is not None
+    assert answers[2].data["rank"] == 2
+
+
+def test_a_hang_names_the_rank_and_the_phase_and_is_ended(fleet: HeldFleet) -> None:
+    """The others have answered by then; a number that is no number is no answer."""
+    hangs = Probe(
+        name="behave",
+        entry="tests.support.probes:behave",
+        config={"0": "hang", "1": "nan"},
+        ranks_per_node=3,
+        deadline_s=15,
+    )
+    (answers,) = fleet.run([hangs])
+    assert answers[0].why == "hangs in phase `about to hang`: no answer within 15 s"
+    assert "JSON compliant" in str(answers[1].why)
+    assert answers[2].data is not None
+    assert not list(Path("/proc").glob(f"{answers[2].data['pid']}/task"))
+
+
+def test_a_shared_probe_runs_once(fleet: HeldFleet) -> None:
+    """For the same question; another config is another question."""
+    first, again, other = fleet.once(probe()), fleet.once(probe()), fleet.once(probe(rank0="raise"))
+    assert first == again
+    assert other[0].data is None
+    assert len(fleet.commands) == 2
+
+
+class Node:
+    """Nodes of which one cannot be reached: nothing starts anywhere when it is among them."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def start(self, _probe: Probe, folder: Path, hosts: Sequence[str]) -> Job:
+        """Answer for every node, at once."""
+        self.asked.append(tuple(hosts))
+        if "n2" not in hosts:
+            for rank, host in enumerate(hosts):
+                name = f"rank-{rank:05d}"
+                write_text(folder / "phase" / name, f"{host} done")
+                write_text(
+                    folder / "answers" / f"{name}.json", f'{{"host": "{host}", "data": {{"pid": {os.getpid()}}}}}'
+                )
+        return FinishedJob("x", "x", None)
+
+
+def held(start: Node, unreachable: dict[str, str], folder: Path) -> HeldFleet:
+    """A fleet of three nodes."""
+    return HeldFleet(
+        cpu_site(3), ["n1", "n2", "n3"], folder, start=start.start, look=lambda: None, remembered={},
+        unreachable=unreachable,
+    )  # fmt: skip
+
+
+def answers_of(fleet: HeldFleet, *, together: bool) -> list[Answer]:
+    """What three nodes say."""
+    return fleet.run([Probe(name="p", entry="a:b", deadline_s=5, together=together)])[0]
+
+
+def test_a_node_that_cannot_be_reached_keeps_nobody_from_answering(tmp_path: Path) -> None:
+    """The launcher starts nothing when one node does not answer: the others are asked by themselves."""
+    node, unreachable = Node(), dict[str, str]()
+    answers = answers_of(held(node, unreachable, tmp_path), together=False)
+    assert [answer.data is not None for answer in answers] == [True, False, True]
+    assert [answer.host for answer in answers] == ["n1", "n2", "n3"]
+    assert list(unreachable) == ["n2"]
+    assert node.asked == [("n1", "n2", "n3"), ("n1",), ("n2",), ("n3",)]
+
+
+def test_ranks_that_talk_to_each_other_are_not_asked_apart(tmp_path: Path) -> None:
+    """A collective of one node would be another one."""
+    node = Node()
+    answers = answers_of(held(node, {}, tmp_path), together=True)
+    assert all(answer.why is not None and answer.why.startswith("never started") for answer in answers)
+    assert node.asked == [("n1", "n2", "n3")]
+
+
+def test_the_end_of_the_session_ends_the_probes(tmp_path: Path) -> None:
+    """Whoever waits is told."""
+
+    def over() -> None:
+        raise ClusterError("the session ended")
+
+    fleet = HeldFleet(
+        cpu_site(1), ["n1"], tmp_path, start=Node().start, look=over, remembered={}, unreachable={}
+    )  # fmt: skip
+    with pytest.raises(ClusterError, match="session ended"):
+        fleet.run([Probe(name="p", entry="a:b", deadline_s=5)])

@@ -1,0 +1,202 @@
+"""Collectives between real ranks, and whether a wrong value would be seen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pytest_llmbench.checks.base import Answer, Probe
+from pytest_llmbench.checks.collectives.nodes.collectives import measure
+from pytest_llmbench.checks.collectives.nodes.memory import fitting
+from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, why_unsupported
+from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
+from pytest_llmbench.core.errors import ConfigError, RunError
+from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, Curve, busbw_factor
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
+from tests.support.fleet import ProcessFleet, cpu_site
+
+RANKS = 3
+SIZES = [8, 128, 4096, 65536]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+    """All collectives, measured by three ranks."""
+    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("collectives"))
+    config = {"collectives": COLLECTIVES, "sizes": SIZES, "iterations": 3, "warm_up": 1, "checked": 2}
+    probe = Probe(
+        name="all", entry="pytest_llmbench.checks.collectives.nodes.collectives:measure", config=config,
+        ranks_per_node=RANKS, together=True, deadline_s=240.0,
+    )  # fmt: skip
+    return fleet.run([probe])[0]
+
+
+def test_every_collective_is_measured_and_right(answers: list[Answer]) -> None:
+    """Every size, in the places that torch.distributed offers, with no wrong value at any rank."""
+    data = answers[0].data
+    assert data is not None, answers[0].why
+    assert (data["unsupported"], data["notes"], data["device"]) == ({}, [], "cpu")
+    assert tuple(data["curves"]) == COLLECTIVES
+    for name, told in data["curves"].items():
+        curve = Curve.model_validate(told)
+        assert (curve.ranks, curve.nodes, curve.gpus, curve.complete) == (RANKS, 1, 0, True)
+        assert {point.wrong for point in curve.points} == {0}
+        places = (curve.points[0].out_of_place is not None, curve.points[0].in_place is not None)
+        assert places == (name not in ("all_reduce", "broadcast", "reduce"), name not in ("alltoall", "sendrecv"))
+        for point in curve.points:
+            for timing in point.timings:
+                assert timing.busbw == pytest.approx(timing.algbw * busbw_factor(name, RANKS))
+                assert timing.algbw == pytest.approx(point.size / timing.time_us / 1e3)
+
+
+def test_sizes_are_those_of_nccl_tests(answers: list[Answer]) -> None:
+    """In equal parts of 16 bytes where ranks deal in parts, so that 8 bytes are too few for three ranks."""
+    data = answers[0].data
+    assert data is not None
+    for name, told in data["curves"].items():
+        sizes = [point["size"] for point in told["points"]]
+        assert sizes == ([96, 4080, 65520] if name in IN_PARTS else SIZES)
+
+
+def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer]) -> None:
+    """One word for each collective, however many sizes."""
+    assert [answer.data for answer in answers[1:]] == [{"wrong": dict.fromkeys(COLLECTIVES, 0)}] * (RANKS - 1)
+
+
+def received(name: str, rank: int, count: int, round_: int) -> torch.Tensor:
+    """What a rank receives, computed here from what all ranks write."""
+    values, sent = Values(RANKS, torch.float32), []
+    for sender in range(RANKS):
+        operation = Operation(name=name, rank=sender, ranks=RANKS)
+        first, second = (torch.zeros(count * RANKS) for _ in range(2))
+        send, recv = operation.views(first, second, count, operation.places[0])
+        operation.write(send, recv, values, round_)
+        sent.append(send)
+    mine = slice(rank * count, (rank + 1) * count)
+    match name:
+        case "all_reduce" | "reduce":
+            return torch.stack(sent).sum(0)
+        case "reduce_scatter":
+            return torch.stack(sent).sum(0)[mine]
+        case "all_gather":
+            return torch.cat(sent)
+        case "alltoall":
+            return torch.cat([each[mine] for each in sent])
+    return sent[0 if name == "broadcast" else (rank - 1) % RANKS]
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_wrong_value_is_seen(name: str) -> None:
+    """One element, in whatever way it is wrong; and none where all is right."""
+    values = Values(RANKS, torch.float32)
+    operation = Operation(name=name, rank=0, ranks=RANKS)
+    right = received(name, 0, 1000, 5)
+    assert operation.wrong(right, values, 5) == 0
+    for value in (right[123] + 1, -right[123] - 1, torch.nan, torch.inf):
+        damaged = right.clone()
+        damaged[123] = value
+        assert operation.wrong(damaged, values, 5) == 1
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_what_is_not_written_or_old_or_elsewhere_is_seen(name: str) -> None:
+    """What stood there before, the values of the round before, and values that are shifted or of another rank."""
+    values = Values(RANKS, torch.float32)
+    operation = Operation(name=name, rank=0, ranks=RANKS)
+    right = received(name, 0, 1000, 5)
+    untouched = right.clone()
+    spoil(untouched)
+    assert operation.wrong(untouched, values, 5) == len(right)
+    assert operation.wrong(received(name, 0, 1000, 4), values, 5) > 0.9 * len(right)
+    assert operation.wrong(right.roll(1), values, 5) > 0.9 * len(right)
+    if name in ("reduce_scatter", "alltoall", "sendrecv"):
+        assert operation.wrong(received(name, 1, 1000, 5), values, 5) > 0.9 * len(right)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce", "reduce_scatter"])
+def test_a_contribution_that_is_missing_or_doubled_is_seen(name: str) -> None:
+    """A sum without one rank, or with one rank twice in another's place, is wrong nearly everywhere."""
+    values = Values(RANKS, torch.float32)
+    operation = Operation(name=name, rank=0, ranks=RANKS)
+    right = received(name, 0, 1000, 0)
+    parts = [torch.zeros(1000) for _ in range(RANKS)]
+    for rank, part in enumerate(parts):
+        fill(part, values.part(rank, 0))
+    assert torch.equal(right, torch.stack(parts).sum(0))
+    assert operation.wrong(right - parts[2], values, 0) > 980
+    assert operation.wrong(right - parts[2] + parts[1], values, 0) == 1000
+
+
+def test_only_the_root_of_a_reduce_has_a_result() -> None:
+    """What the others are left with is not defined."""
+    other = Operation(name="reduce", rank=1, ranks=RANKS)
+    assert other.wrong(torch.zeros(10), Values(RANKS, torch.float32), 0) == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64, 256, 1024])
+def test_every_sum_of_every_order_is_exact(ranks: int) -> None:
+    """In bfloat16 there are no whole numbers between 256 and 258: no sum is above, and all single values are exact."""
+    values = Values(ranks, torch.bfloat16)
+    assert int(values.total(0).max()) <= 256
+    tables = torch.stack([values.of(rank, 3) for rank in range(ranks)])
+    assert torch.equal(tables.to(torch.bfloat16).to(torch.int64), tables)
+    assert all(values.part(rank, 0).any() for rank in range(ranks))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_total_is_the_sum_of_its_parts_wherever_it_starts(dtype: torch.dtype) -> None:
+    """Tables that are rolled are those that are summed."""
+    values = Values(5, dtype)
+    parts = torch.stack([values.part(rank, 3, 777) for rank in range(5)])
+    assert torch.equal(values.total(3, 777), parts.sum(0))
+    assert torch.equal(values.of(2, 3, 777), values.of(2, 3).roll(-777))
+
+
+def test_a_buffer_of_many_blocks() -> None:
+    """Longer than what is compared at once: an error behind the first piece is found, too."""
+    values = Values(2, torch.float32)
+    table = values.of(1, 0)
+    tensor = torch.empty((1 << 22) + 12345)
+    fill(tensor, table)
+    assert wrong(tensor, table) == 0
+    assert float(tensor[(1 << 22) + 5000]) == float(table[((1 << 22) + 5000) % values.period])
+    tensor[-1] += 1
+    assert wrong(tensor, table) == 1
+
+
+def test_what_a_backend_cannot_do_is_told_from_what_fails() -> None:
+    """One makes the check of the operation a SKIP, in the backend's words; the other is an error."""
+
+    def raises(error: Exception) -> Call:
+        def call() -> Works:
+            raise error
+
+        return call
+
+    words = "ProcessGroupGloo does not support\n  alltoall"
+    assert why_unsupported(raises(RuntimeError(words))) == "ProcessGroupGloo does not support alltoall"
+    assert why_unsupported(raises(NotImplementedError("not implemented"))) == "not implemented"
+    assert why_unsupported(lambda: ()) is None
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        why_unsupported(raises(RuntimeError("Connection closed by peer")))
+
+
+def test_sizes_end_where_memory_does() -> None:
+    """And it is said."""
+    sizes = [1 << power for power in range(3, 34)]
+    largest, notes = fitting(sizes, free=5.0 * 2**30)
+    assert largest == 2 << 30
+    assert notes == ["sizes end at 2GiB: two buffers of 8GiB do not fit into the 5.0 GiB that a rank has free"]
+    assert fitting(sizes, free=17.0 * 2**30) == (8 << 30, [])
+    with pytest.raises(RunError, match="two buffers of 8B do not fit into 0 MiB"):
+        fitting(sizes, free=15)
+
+
+def test_a_plan_that_is_none_is_refused(context: RankContext) -> None:
+    """Before anybody waits for anybody."""
+    context = dataclasses.replace(context, config={"collectives": ["all_reduce"], "sizes": [0]})
+    with pytest.raises(ConfigError, match=r"collectives: sizes\.0"):
+        measure(context, ProbeLog(context))

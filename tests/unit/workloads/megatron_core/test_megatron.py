@@ -1,0 +1,221 @@
+"""Megatron-Core's training on CPU ranks: whatever the layout, it is the training of engine torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.schema import merge
+from pytest_llmbench.engines.megatron_core.engine import ENGINE
+from pytest_llmbench.engines.torch.engine import ENGINE as TORCH
+from pytest_llmbench.readers.steps.step_log import read_steps
+from tests.unit.workloads.conftest import Fork, MakeRecipe
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there: these ranks are CPU ranks"),
+]
+
+# Engine torch lets norms and biases decay too, Megatron-Core only matrices. Compiling takes longer than training.
+BASE: Mapping[str, Any] = {
+    "model": {"layers": 4, "attention_heads": 4},
+    "optimizer": {"weight_decay": 0.0},
+    "compile": False,
+}
+# Ranks of each layout, and what its recipe says of it.
+LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "tensor": (2, {"parallelism": {"tensor": 2}}),
+    "sequence": (2, {"parallelism": {"tensor": 2, "sequence": True}}),
+    "interleaved": (2, {"parallelism": {"pipeline": 2, "virtual_pipeline": 2}}),
+    "copies": (2, {}),
+    "copies_without_overlap": (2, {"options": {"overlap": False}}),
+    "sharded": (2, {"parallelism": {"sharding": "optimizer"}}),
+    "selective": (
+        1,
+        {
+            "parallelism": {"activation_checkpointing": "selective"},
+            "options": {"attention": "unfused", "fusion": "none"},
+        },
+    ),
+    "full": (1, {"parallelism": {"activation_checkpointing": "full"}}),
+    "interleaved_sharded": (4, {"parallelism": {"pipeline": 2, "virtual_pipeline": 2, "sharding": "optimizer"}}),
+    "all_at_once": (
+        4, {"parallelism": {"tensor": 2, "sequence": True, "pipeline": 2, "activation_checkpointing": "full"}},
+    ),
+}  # fmt: skip
+# Its ranks write down every phase of their last step, in order, and measure no products.
+NOTING = """
+from pytest_llmbench.workloads.training import matmul
+from pytest_llmbench.engines.megatron_core.ranks import run as megatron
+
+class Noting:
+    def __init__(self, log, notes, last):
+        self._log, self._notes, self._last = log, notes, last
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+    def phase(self, step, name, micro_batch=0):
+        self._log.phase(step, name, micro_batch)
+        if step == self._last:
+            print(name, micro_batch or "", file=self._notes)
+
+def train(context, log):
+    matmul.measure = lambda *_: 1e9
+    with (context.folder / f"phases-{context.rank}").open("w") as notes:
+        megatron.train(context, Noting(log, notes, context.config["steps"]))
+"""
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Run the tiny recipe on some ranks, with some of its values replaced; returns the run's folder."""
+
+    def run(ranks: int = 1, *, entry: str = "noting:train", fails: bool = False, **changes: Any) -> Path:
+        folder = tmp_path_factory.mktemp("run")
+        (folder / "noting.py").write_text(NOTING)
+        recipe = make_recipe(**merge(BASE, changes)).model_dump(mode="json")
+        for process in fork(folder, entry, ranks=ranks, config=recipe):
+            assert bool(process.wait(120)) == fails, (folder / "output-0").read_text()
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def by_torch(train: Train) -> StepSeries:
+    """The same recipe by engine torch on one rank."""
+    return read_steps(train(entry=TORCH.entry))
+
+
+@pytest.fixture(scope="module")
+def alone(train: Train) -> StepSeries:
+    """One rank, with nothing changed for the test."""
+    return read_steps(train(entry=ENGINE.entry))
+
+
+@pytest.fixture(scope="module")
+def pipeline(train: Train) -> Path:
+    """Two stages."""
+    return train(2, parallelism={"pipeline": 2})
+
+
+def losses(series: StepSeries) -> list[float | None]:
+    """Loss by step."""
+    return [step.loss for step in series.steps]
+
+
+def norms(series: StepSeries) -> list[float | None]:
+    """Gradient norm by step."""
+    return [step.grad_norm for step in series.steps]
+
+
+def close(values: Sequence[float | None], rel: float = 1e-4) -> object:
+    """Equal but for the order in which fp32 numbers were added."""
+    return pytest.approx(values, rel=rel)
+
+
+def test_one_rank_trains_as_engine_torch_does(alone: StepSeries, by_torch: StepSeries) -> None:
+    """On one rank, all losses and gradient norms are those of engine torch, from the first step to the last."""
+    assert_equal_training(alone, by_torch, ranks=1)
+
+
+def test_stages_train_as_engine_torch_does(pipeline: Path, by_torch: StepSeries) -> None:
+    """On two stages they are too."""
+    assert_equal_training(read_steps(pipeline), by_torch, ranks=2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_trains_as_engine_torch_does(layout: str, train: Train, by_torch: StepSeries) -> None:
+    """In every other layout they are too."""
+    ranks, changes = LAYOUTS[layout]
+    assert_equal_training(read_steps(train(ranks, **changes)), by_torch, ranks=ranks)
+
+
+def assert_equal_training(series: StepSeries, expected: StepSeries, *, ranks: int) -> None:
+    """All ranks logged a whole run, with the losses and gradient norms of another."""
+    assert series.unreadable == ()
+    assert all(info.ended and info.matmul_flops_per_s for info in series.ranks)
+    assert [(step.step, step.ranks) for step in series.steps] == [(n, ranks) for n in range(1, 13)]
+    assert {(step.tokens, step.samples) for step in series.steps} == {(8 * 32, 8)}
+    assert losses(series) == close(losses(expected))
+    assert norms(series) == close(norms(expected))
+
+
+def test_one_rank_of_each_copy_counts_the_work_and_all_know_the_loss(pipeline: Path) -> None:
+    """The last stage counts the tokens of both, and the first one knows the loss from it."""
+    logs = [(pipeline / "steps" / f"rank-0000{rank}.jsonl").read_text().splitlines() for rank in range(2)]
+    first, last = ([event for line in log if (event := json.loads(line))["event"] == "step"] for log in logs)
+    assert {(step["tokens"], step["samples"]) for step in first} == {(0, 0)}
+    assert {(step["tokens"], step["samples"]) for step in last} == {(8 * 32, 8)}
+    assert [step["loss"] for step in first] == [step["loss"] for step in last]
+
+
+def test_phases_follow_the_schedule(pipeline: Path) -> None:
+    """The first stage is one micro batch ahead; the last goes back with each one at once."""
+    first, last = ((pipeline / f"phases-{rank}").read_text().split("\n")[:-1] for rank in range(2))
+    assert [phase.strip() for phase in first] == [
+        "data 1", "forward 1", "data 2", "forward 2", "backward 1", "data 3", "forward 3", "backward 2",
+        "data 4", "forward 4", "backward 3", "backward 4", "optimizer",
+    ]  # fmt: skip
+    assert [phase.strip() for phase in last] == [
+        *(f"{phase} {micro_batch}" for micro_batch in range(1, 5) for phase in ("data", "forward", "backward")),
+        "optimizer",
+    ]
+
+
+def test_rotary_positions_are_the_same_in_every_layout(train: Train, by_torch: StepSeries) -> None:
+    """Rotary positions train another model than learned ones, and the same on one rank or two stages."""
+    alone, cut = (
+        read_steps(train(ranks, model={"positions": "rope"}, parallelism={"pipeline": ranks})) for ranks in (1, 2)
+    )
+    assert losses(cut) == close(losses(alone))
+    assert norms(cut) == close(norms(alone))
+    assert losses(alone) != close(losses(by_torch))
+
+
+def test_recomputation_repeats_the_dropout(train: Train, by_torch: StepSeries) -> None:
+    """Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part."""
+    layout = {"tensor": 2, "sequence": True}
+    kept, recomputed = (
+        read_steps(
+            train(2, model={"dropout": 0.1}, parallelism={**layout, "activation_checkpointing": checkpointing}, steps=6)
+        )
+        for checkpointing in ("none", "full")
+    )
+    assert losses(recomputed) == close(losses(kept))
+    assert norms(recomputed) == close(norms(kept))
+    assert norms(kept) != close(norms(by_torch)[:6])
+
+
+@pytest.mark.parametrize(("precision", "ranks"), [("bf16", 2), ("fp16", 1)])
+def test_half_precision_follows_single_precision(
+    train: Train, by_torch: StepSeries, precision: str, ranks: int
+) -> None:
+    """In 16 bits, with its optimizer in 32, the loss stays within 2 in 1000 of that in 32 bits, and is not the same."""
+    series = read_steps(train(ranks, precision=precision, parallelism={"sharding": "optimizer"}))
+    assert losses(series) == close(losses(by_torch), rel=2e-3)
+    assert losses(series) != losses(by_torch)
+
+
+def test_a_step_that_overflows_has_no_gradient(train: Train) -> None:
+    """Gradients too large for fp16 are logged as infinite, and no such step changes the model."""
+    series = read_steps(train(precision="fp16", options={"loss_scale": 1e30}, steps=6))
+    assert norms(series) == [math.inf] * 6
+    assert losses(series) == pytest.approx([math.log(256)] * 6, abs=0.05)
+
+
+def test_a_batch_that_does_not_divide_is_refused(train: Train) -> None:
+    """Sequences are never dropped to make a batch fit."""
+    (info,) = read_steps(train(micro_batch_size=3, fails=True)).ranks
+    assert info.failure == (
+        "ConfigError: a global batch of 8 does not divide into micro batches of 3 on 1 copies of the model"
+    )

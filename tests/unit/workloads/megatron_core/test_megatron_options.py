@@ -1,0 +1,173 @@
+"""Options of engine megatron_core: however fast they make it, it trains the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_llmbench.core.schema import merge
+from tests.unit.workloads.conftest import Fork, MakeRecipe
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there: these ranks are CPU ranks"),
+]
+
+# One process group trains all of them one after the other, because starting takes longer than training.
+VARIANTS = """
+import json
+
+import torch
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines.megatron_core.ranks import run
+from pytest_llmbench.workloads.rank.rendezvous import process_group
+from tests.unit.workloads.kept_steps import Kept
+
+def train(context, log):
+    recipes = {name: validate(Recipe, recipe, name) for name, recipe in context.config.items()}
+    run._join(context, next(iter(recipes.values())))
+    with process_group(context, 60.0) as device:
+        torch.set_num_threads(1)
+        from megatron.core import parallel_state
+        from pytest_llmbench.engines.megatron_core.ranks import loop
+        for name, recipe in recipes.items():
+            options = validate(MegatronCoreOptions, recipe.options, "options")
+            training, kept = loop.prepare(recipe, options, device), Kept()
+            loop._loop(training, kept)
+            result = {
+                "losses": [step["loss"] for step in kept.steps],
+                "norms": [step["grad_norm"] for step in kept.steps],
+                "padding": beyond(training, recipe.model.vocab_size),
+            }
+            (context.folder / f"{name}-{context.rank}.json").write_text(json.dumps(result))
+            parallel_state.destroy_model_parallel()
+
+def beyond(training, size):
+    # The largest number in rows that are no tokens, and how many such rows this rank has.
+    named = [pair for chunk in training.chunks for pair in chunk.named_parameters()]
+    tables = [table for name, table in named if "word_embeddings" in name or "output_layer" in name]
+    rows = [table[max(0, size - first(table)):] for table in tables]
+    return [[len(part), float(part.abs().max()) if len(part) else 0.0] for part in rows]
+
+def first(table):
+    from megatron.core import parallel_state
+    return parallel_state.get_tensor_model_parallel_rank() * len(table)
+"""
+
+# 250 tokens are padded to 256 rows, also on two ranks; the second rank has all that are none.
+BASE: Mapping[str, Any] = {"engine": "megatron_core", "model": {"layers": 4, "vocab_size": 250}, "steps": 6}
+OFF: Mapping[str, Any] = {
+    "fusion": "none", "cross_entropy": "unfused", "pad_vocabulary": False, "fused_optimizer": False, "overlap": False,
+}  # fmt: skip
+ON: Mapping[str, Any] = {
+    "fusion": "pointwise", "cross_entropy": "fused", "pad_vocabulary": True, "fused_optimizer": True, "overlap": True,
+}  # fmt: skip
+FEW = {"vocab_size": 100}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "off": {},
+    "padded": {"pad_vocabulary": True},
+    "cross_entropy": {"cross_entropy": "fused"},
+    "pointwise": {"fusion": "pointwise"},
+    "layer": {"fusion": "layer"},
+    "optimizer": {"fused_optimizer": True},
+    "on": ON,
+}
+LAYOUTS: Mapping[str, Mapping[str, Any]] = {
+    "tensor": {"tensor": 2},
+    "sequence": {"tensor": 2, "sequence": True},
+    "pipeline": {"pipeline": 2},
+    "interleaved": {"pipeline": 2, "virtual_pipeline": 2},
+    "copies": {},
+    "sharded": {"sharding": "optimizer"},
+    "full": {"tensor": 2, "sequence": True, "activation_checkpointing": "full"},
+}
+
+Results = dict[str, list[dict[str, Any]]]
+Train = Callable[[int, Mapping[str, Mapping[str, Any]]], Results]
+
+
+@pytest.fixture(scope="module")
+def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train variants of the tiny recipe on some ranks; what each rank measured of each."""
+
+    def run(ranks: int, variants: Mapping[str, Mapping[str, Any]]) -> Results:
+        folder = tmp_path_factory.mktemp("run")
+        (folder / "variants.py").write_text(VARIANTS)
+        recipes = {
+            name: make_recipe(**merge(BASE, changes)).model_dump(mode="json") for name, changes in variants.items()
+        }
+        for process in fork(folder, "variants:train", ranks=ranks, config=recipes):
+            assert process.wait(120) == 0, (folder / "output-0").read_text()
+        return {
+            name: [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(ranks)]
+            for name in variants
+        }
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(train: Train) -> Results:
+    """Each option on one rank."""
+    variants: dict[str, Any] = {name: {"options": merge(OFF, changes)} for name, changes in OPTIONS.items()}
+    return train(1, {**variants, "few_tokens": {"options": OFF, "model": FEW}})
+
+
+@pytest.fixture(scope="module")
+def spread(train: Train) -> Results:
+    """All options at once on two ranks, and none of them, in each layout."""
+    variants: dict[str, dict[str, Any]] = {
+        name: {"parallelism": parallelism, "options": ON} for name, parallelism in LAYOUTS.items()
+    }
+    variants["bf16"] = merge(variants["sequence"], {"precision": "bf16"})
+    variants["few_tokens"] = merge(variants["tensor"], {"model": FEW})
+    return train(2, variants)
+
+
+@pytest.mark.parametrize("option", [name for name in OPTIONS if name != "off"])
+def test_no_option_changes_the_training(option: str, alone: Results) -> None:
+    """Losses and gradient norms of all steps are those of Megatron-Core as it is, but for rounding."""
+    assert_same(alone[option][0], alone["off"][0])
+
+
+def assert_same(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Equal but for the order in which fp32 numbers were added."""
+    assert len(measured["losses"]) == 6
+    assert measured["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert measured["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_options_train_the_same_in_every_layout(layout: str, alone: Results, spread: Results) -> None:
+    """On two ranks, whatever they share, losses and norms are those of one rank without any option."""
+    for rank in spread[layout]:
+        assert_same(rank, alone["off"][0])
+
+
+def test_a_rank_may_have_no_token_at_all(alone: Results, spread: Results) -> None:
+    """Of 100 tokens on two ranks, padded to 128 each, the second has none; the losses are still those of one rank."""
+    for rank in spread["few_tokens"]:
+        assert_same(rank, alone["few_tokens"][0])
+    assert [rank["padding"][0][0] for rank in spread["few_tokens"]] == [28, 128]
+
+
+def test_half_precision_follows_single_precision(alone: Results, spread: Results) -> None:
+    """With all options in bf16 the loss stays within 2 in 1000 of that in fp32, and is not the same."""
+    losses = spread["bf16"][0]["losses"]
+    assert losses == pytest.approx(alone["off"][0]["losses"], rel=2e-3)
+    assert losses != alone["off"][0]["losses"]
+
+
+def test_rows_that_are_no_tokens_stay_zero(alone: Results, spread: Results) -> None:
+    """Neither the loss nor weight decay changes what the vocabulary was padded with."""
+    assert alone["off"][0]["padding"] == [[0, 0.0]]
+    assert alone["padded"][0]["padding"] == alone["on"][0]["padding"] == [[6, 0.0]]
+    assert [rank["padding"] for rank in spread["sequence"]] == [[[0, 0.0]], [[6, 0.0]]]
+    assert [rank["padding"] for rank in spread["pipeline"]] == [[[6, 0.0]], [[6, 0.0]]]

@@ -1,0 +1,158 @@
+"""The training loop: alone in this process, and as two real ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.base import Place
+from pytest_llmbench.engines.torch.engine import ENGINE
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from tests.conftest import known
+from tests.unit.workloads.conftest import Fork, MakeRecipe, TrainAlone
+
+SHARDED = {"sharding": "full", "activation_checkpointing": "full"}
+
+
+def losses(series: StepSeries) -> list[float]:
+    """Loss by step."""
+    return [known(step.loss) for step in series.steps]
+
+
+def norms(series: StepSeries) -> list[float]:
+    """Gradient norm by step."""
+    return [known(step.grad_norm) for step in series.steps]
+
+
+def close(values: Sequence[float]) -> object:
+    """Equal but for the order in which fp32 numbers were added."""
+    return pytest.approx(values, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepSeries]:
+    """The tiny recipe on two ranks: whole on each, sharded, and sharded with parameters kept in the step."""
+    return {
+        "whole": _run(fork, make_recipe(), tmp_path_factory.mktemp("whole")),
+        "sharded": _run(fork, make_recipe(parallelism=SHARDED), tmp_path_factory.mktemp("sharded")),
+        "sharded_in_parts": _run(
+            fork, make_recipe(parallelism=SHARDED, micro_batch_size=1), tmp_path_factory.mktemp("in_parts")
+        ),
+        "kept_in_parts": _run(
+            fork,
+            make_recipe(parallelism={"sharding": "gradients"}, micro_batch_size=1),
+            tmp_path_factory.mktemp("kept"),
+        ),
+    }
+
+
+def _run(fork: Fork, recipe: Recipe, folder: Path) -> StepSeries:
+    place = Place(folder=folder, environment=Environment(), slurm=False, time_limit_min=1)
+    task = ENGINE.work(recipe, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2), place)
+    for process in fork(folder, task.entry, config=dict(task.config)):
+        assert process.wait(300) == 0, (folder / "output-0").read_text()
+    return ENGINE.read(folder, recipe)
+
+
+def test_two_ranks_log_a_whole_run(two_ranks: dict[str, StepSeries]) -> None:
+    """Both ranks introduce themselves, measure, log all steps with all tokens, and end."""
+    series = two_ranks["whole"]
+    assert series.unreadable == ()
+    assert [(info.rank, info.local_rank, info.ended) for info in series.ranks] == [(0, 0, True), (1, 1, True)]
+    assert all(info.matmul_flops_per_s for info in series.ranks)
+    assert [(step.step, step.ranks) for step in series.steps] == [(n, 2) for n in range(1, 13)]
+    assert {(step.tokens, step.samples) for step in series.steps} == {(8 * 32, 8)}
+    assert all(step.peak_memory_bytes for step in series.steps)
+
+
+def test_the_loss_falls(two_ranks: dict[str, StepSeries]) -> None:
+    """From a guess the loss falls towards the entropy of the data."""
+    first, *_, last = losses(two_ranks["whole"])
+    assert first == pytest.approx(math.log(256), abs=0.02)
+    assert last < first - 0.8
+
+
+def test_two_ranks_train_as_one_does(two_ranks: dict[str, StepSeries], make_recipe: MakeRecipe,
+                                     train_alone: TrainAlone) -> None:  # fmt: skip
+    """The same sequences on two ranks or one give the same losses and gradients."""
+    alone = train_alone(make_recipe())
+    assert losses(two_ranks["whole"]) == close(losses(alone))
+    assert norms(two_ranks["whole"]) == close(norms(alone))
+
+
+def test_sharding_changes_no_number(two_ranks: dict[str, StepSeries]) -> None:
+    """Sharded parameters with recomputed activations give the losses and gradients of whole ones."""
+    assert losses(two_ranks["sharded"]) == close(losses(two_ranks["whole"]))
+    assert norms(two_ranks["sharded"]) == close(norms(two_ranks["whole"]))
+
+
+def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """With dropout on, two runs of one recipe have bit for bit the same losses; another seed has others."""
+    recipe = make_recipe(model={"dropout": 0.1})
+    first = losses(train_alone(recipe))
+    assert losses(train_alone(recipe)) == first
+    assert losses(train_alone(make_recipe(model={"dropout": 0.1}, data={"kind": "synthetic", "seed": 2}))) != first
+
+
+def test_accumulation_changes_no_number(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """One micro batch of 8 and four of 2 are the same step."""
+    at_once, in_parts = (train_alone(make_recipe(micro_batch_size=size)) for size in (8, 2))
+    assert losses(at_once) == close(losses(in_parts))
+    assert norms(at_once) == close(norms(in_parts))
+
+
+def test_accumulation_is_the_same_when_sharded(two_ranks: dict[str, StepSeries]) -> None:
+    """Gradients kept back between micro batches are all in the sharded sum, whether parameters stay whole or not."""
+    for name in ("sharded_in_parts", "kept_in_parts"):
+        assert losses(two_ranks[name]) == close(losses(two_ranks["whole"]))
+        assert norms(two_ranks[name]) == close(norms(two_ranks["whole"]))
+
+
+def test_a_diverged_training_is_told_as_it_is(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """A loss that becomes NaN is logged for every step and never hidden."""
+    series = train_alone(make_recipe(optimizer={"learning_rate": 1e30, "warmup_steps": 0}))
+    assert len(series.steps) == 12
+    assert math.isnan(known(series.steps[-1].loss))
+    assert math.isnan(known(series.steps[-1].grad_norm))
+    assert series.unreadable == ()
+
+
+def test_step_times_add_up_to_the_wall_clock(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """The seconds of all steps leave no room between steps: they are most of the whole run, and not more."""
+    start = time.perf_counter()
+    series = train_alone(make_recipe(steps=100))
+    wall_s = time.perf_counter() - start
+    assert 0.5 * wall_s < sum(known(step.seconds) for step in series.steps) < wall_s
+
+
+def test_phases_tell_what_a_rank_does(
+    make_recipe: MakeRecipe, train_alone: TrainAlone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step with two micro batches passes through its phases twice, then through one optimizer phase."""
+    seen: list[tuple[int, str, int]] = []
+
+    def note(_: StepLog, step: int, name: str, micro_batch: int = 0) -> None:
+        seen.append((step, name, micro_batch))
+
+    monkeypatch.setattr(StepLog, "phase", note)
+    train_alone(make_recipe(micro_batch_size=4))
+    assert seen[:2] == [(0, "start", 0), (0, "matmul", 0)]
+    assert [event[1:] for event in seen if event[0] == 12] == [
+        ("data", 1), ("forward", 1), ("backward", 1),
+        ("data", 2), ("forward", 2), ("backward", 2), ("optimizer", 0),
+    ]  # fmt: skip
+
+
+def test_a_batch_that_does_not_divide_is_refused(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """Sequences are never dropped to make a batch fit."""
+    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 ranks"):
+        train_alone(make_recipe(micro_batch_size=3))
