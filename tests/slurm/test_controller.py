@@ -147,7 +147,7 @@ def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> No
         conf.write_text(f"{before}\nEpilog={epilog}\n")
         slurm.run("scontrol", "reconfigure")
         mine.recipe(**SLOW)
-        result = mine.run(*SLURM, timeout_s=120)
+        result = mine.run(*SLURM, timeout_s=300)
         assert result.returncode == 0, result.text
         assert slurm.run("squeue", "--noheader", "--format=%T") == ["COMPLETING"]
     finally:
