@@ -105,9 +105,11 @@ def _start_rank(folder: Path, env: Mapping[str, str], output: Path) -> subproces
 
 
 @pytest.fixture
-def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainAlone:
+def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainAlone]:
     """Train with a single rank in this process and read back what it logged."""
-    from pytest_llmbench.engines.torch.ranks.run import train  # noqa: PLC0415 - PyTorch takes seconds to import
+    import torch.distributed as dist  # noqa: PLC0415 - PyTorch takes seconds to import
+
+    from pytest_llmbench.engines.torch.ranks.run import train  # noqa: PLC0415
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(matmul, "measure", lambda *_: 1e9)
@@ -123,7 +125,9 @@ def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainAlone:
             train(context, log)
         return read_steps(folder)
 
-    return run
+    yield run
+    if dist.is_initialized():  # a training that raised leaves its group behind: its process would have ended
+        dist.destroy_process_group()
 
 
 def alone(folder: Path, config: Mapping[str, Any]) -> RankContext:
