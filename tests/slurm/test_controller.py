@@ -7,17 +7,22 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.slurm import queue
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import Identity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm
 
-# Away from the ports of the other Slurms; each worker of xdist may bring up one.
-PORT = 25000 + 2000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 3)
+# Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
+PORTS = (19000, 21000, 25000, 27000, 29000)
+PORT = PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(PORTS)]
 SLURM = ("--cluster", "slurm", "-k", "tiny")
 MODES = {"session": ("--nodes", "1"), "run": ()}
 LONG: dict[str, Any] = {"steps": 300, "time_limit": "00:10:00"}
@@ -27,25 +32,24 @@ SLOW: dict[str, Any] = {"deadlines": {"hang_floor_s": 14.0, "hang_factor": 2.0}}
 SLEEP = ("--parsable", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
-    """Two nodes whose controller nobody else needs."""
+    """Two nodes whose controller nobody else needs.
+
+    Every test has its own: a killed controller may give the id of a job out again that its nodes remember as ended, and
+    Slurm then drains the node (`Duplicate jobid`).
+    """
     with own_slurm("ctld", PORT, NODES="2", GPUS="1") as slurm:
         yield slurm
 
 
 @pytest.fixture
-def mine(user: UserFolder, slurm: OwnSlurm) -> Iterator[UserFolder]:
-    """A user of that Slurm, who leaves it empty."""
+def mine(user: UserFolder, slurm: OwnSlurm) -> UserFolder:
+    """A user of that Slurm."""
     user.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
     user.recipe(**LONG)
     user.test()
-    yield user
-    slurm.mend()
-    slurm.run("scancel", "--user=root")
-    deadline = time.monotonic() + 60
-    while slurm.run("squeue", "--noheader") and time.monotonic() < deadline:
-        time.sleep(0.2)
+    return user
 
 
 def jobs_of(slurm: OwnSlurm, session: Path) -> list[str]:
@@ -130,30 +134,63 @@ def test_a_run_that_is_done_needs_no_controller(
     result = mine.finish(process)
     assert result.returncode == 0, result.text
     assert result.record()["problem"] is None
-    deadline = time.monotonic() + 60
-    while jobs_of(slurm, session) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert jobs_of(slurm, session) == []
+    wait_until(lambda: not jobs_of(slurm, session))
+
+
+@contextmanager
+def endless_epilog(slurm: OwnSlurm) -> Iterator[None]:
+    """Have Slurm close no job before the end of this."""
+    conf, busy, epilog = slurm.base / "etc" / "slurm.conf", slurm.base / "busy", slurm.base / "epilog"
+    epilog.write_text(f"#!/bin/sh\nwhile [ -e {busy} ]; do sleep 0.2; done\n")
+    epilog.chmod(0o755)
+    busy.touch()
+    conf.write_text(f"{conf.read_text()}\nEpilog={epilog}\n")
+    slurm.run("scontrol", "reconfigure")
+    try:
+        yield
+    finally:
+        busy.unlink()
 
 
 def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> None:
     """Slurm closes the job only after it, and the ranks have long ended."""
-    conf, busy, epilog = slurm.base / "etc" / "slurm.conf", slurm.base / "busy", slurm.base / "epilog"
-    epilog.write_text(f"#!/bin/sh\nwhile [ -e {busy} ]; do sleep 0.2; done\n")
-    epilog.chmod(0o755)
-    before = conf.read_text()
-    busy.touch()
-    try:
-        conf.write_text(f"{before}\nEpilog={epilog}\n")
-        slurm.run("scontrol", "reconfigure")
+    with endless_epilog(slurm):
         mine.recipe(**SLOW)
         result = mine.run(*SLURM, timeout_s=300)
         assert result.returncode == 0, result.text
         assert slurm.run("squeue", "--noheader", "--format=%T") == ["COMPLETING"]
-    finally:
-        busy.unlink()
-        conf.write_text(before)
-        slurm.run("scontrol", "reconfigure")
+
+
+@pytest.mark.parametrize("accounting", ["0", "1"])
+def test_a_job_that_slurm_never_closes_has_ended(
+    accounting: str, slurm_is_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can start in it any more, so nobody waits for it; sacct may know how it ended."""
+    with own_slurm("ctld", PORT, NODES="1", GPUS="1", ACCOUNTING=accounting) as slurm, endless_epilog(slurm):
+        monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
+        (job_id,) = slurm.run("sbatch", "--comment=ours", "--job-name=llmbench-x", *SLEEP)
+        ours = Slurm()
+        ours.watch(job_id, Identity(token="ours", name="llmbench-x"))
+        wait_until(lambda: ours.status(job_id).state is JobState.RUNNING)
+        slurm.run("scancel", job_id)
+        wait_until(lambda: ours.status(job_id).word == "COMPLETING")
+        assert ours.status(job_id).alive
+        monkeypatch.setattr(queue, "CLOSING_S", 1.0)
+        wait_until(lambda: not ours.status(job_id).alive)
+        ended = ours.status(job_id)
+        if accounting == "1":
+            assert ended.state is JobState.CANCELLED
+        else:
+            assert ended.state is JobState.FAILED
+            assert "an epilog does not end" in ended.reason
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 REWRITES = {
@@ -172,21 +209,13 @@ def test_a_site_that_rewrites_comments(mine: UserFolder, slurm: OwnSlurm, mode: 
         "function slurm_job_modify(job_desc, job, parts, uid)\n  return slurm.SUCCESS\nend\n"
         "return slurm.SUCCESS\n"
     )
-    before = conf.read_text()
-    try:
-        conf.write_text(f"{before}\nJobSubmitPlugins=lua\n")
-        slurm.run("scontrol", "reconfigure")
-        mine.recipe()
-        result = mine.run(*SLURM, *MODES[mode], timeout_s=120)
-        assert result.returncode == 0, result.text
-        assert "does a job_submit plugin rewrite it?); it is known by its script" in result.text
-        deadline = time.monotonic() + 30
-        while slurm.run("squeue", "--noheader") and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert slurm.run("squeue", "--noheader") == []
-    finally:
-        conf.write_text(before)
-        slurm.run("scontrol", "reconfigure")
+    conf.write_text(f"{conf.read_text()}\nJobSubmitPlugins=lua\n")
+    slurm.run("scontrol", "reconfigure")
+    mine.recipe()
+    result = mine.run(*SLURM, *MODES[mode], timeout_s=300)
+    assert result.returncode == 0, result.text
+    assert "does a job_submit plugin rewrite it?); it is known by its script" in result.text
+    wait_until(lambda: not slurm.run("squeue", "--noheader"))
 
 
 def test_a_preemption_with_a_grace_time_is_said_so(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:

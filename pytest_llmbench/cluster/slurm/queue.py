@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.cluster.slurm.aside import Aside
@@ -45,6 +45,8 @@ from pytest_llmbench.core.errors import ClusterError
 PATIENCE_S = 120.0
 # It may be silent for longer, until a job that does not run yet is given up. One that runs never is: it has its ranks.
 SILENCE_S = 900.0
+# An epilog may take minutes. A job that Slurm still closes after this has an end that is known, or never will be.
+CLOSING_S = 300.0
 # Whoever has other runs to look after waits no longer than this for an answer: what was known last stands.
 GLANCE_S = 2.0
 # What was done to a job is asked for when a run is over, and others wait.
@@ -71,6 +73,7 @@ class _Watched:
         comment: of it, as squeue shows it.
         seen: our clock before the last query that found it in squeue as the job that is meant.
         answered: our clock when Slurm last said anything of it.
+        closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
     """
 
     identity: Identity
@@ -79,6 +82,7 @@ class _Watched:
     comment: str | None = None
     seen: float = -_NEVER
     answered: float = field(default_factory=time.monotonic)
+    closing: float | None = None
 
 
 class Slurm:
@@ -237,7 +241,9 @@ class Slurm:
                 job.status, job.submitted = self._explained(row.status), row.submitted
                 job.comment = row.comment
                 job.seen, job.answered = began, time.monotonic()
+                job.closing = (job.closing or began) if row.status.word == "COMPLETING" else None
                 del missing[row.job_id]
+        self._end_what_closes(wanted, began)
         sacct_error = self._take_ends(missing) if missing else ""
         for job_id, job in missing.items():
             if job_id in strangers:
@@ -262,6 +268,16 @@ class Slurm:
                 f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} instead of {job.identity.token!r} "
                 "(does a job_submit plugin rewrite it?); it is known by its script"
             )
+
+    def _end_what_closes(self, jobs: Mapping[str, _Watched], now: float) -> None:
+        """Take jobs for ended that have been closed for too long, in the way that sacct knows, if it does."""
+        stuck = {key: job for key, job in jobs.items() if job.closing is not None and now - job.closing > CLOSING_S}
+        if not stuck:
+            return
+        self._take_ends(stuck)
+        for job in stuck.values():
+            why = f"Slurm has been closing it for {CLOSING_S:.0f} s (see squeue: a process or an epilog does not end)"
+            job.status = replace(job.status, state=JobState.FAILED, reason=why)
 
     def _take_ends(self, missing: dict[str, _Watched]) -> str:
         """Believe sacct about ends, take those jobs out of `missing`, and return why it failed, if it did.
