@@ -4,7 +4,7 @@
 #   benchmarks/gpu/prepare.sh DIR      for Linux on x86-64 with Python 3.12 and a PyTorch of CUDA 13 of its own
 #
 #   DIR/wheels          Python packages: python3 -m pip install --no-index --no-deps --target SITE DIR/wheels/*.whl
-#   DIR/slurm.tar.xz    a Slurm for whole_path.py (on Debian 12 as root; else left out)
+#   DIR/slurm.tar.xz    a Slurm for whole_path/walk.py (on Debian 12 as root; else left out)
 #   DIR/nccl-tests      built for compute capability ARCH, without MPI, where NCCL_TESTS names a checkout of them
 #
 #   PYTHON      version of Python over there, 3.12

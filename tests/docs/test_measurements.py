@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from benchmarks.gpu.measuring import flops_per_token as causal_flops_per_token
-from benchmarks.gpu.rows import load
+from benchmarks.gpu.training.measuring import flops_per_token as causal_flops_per_token
+from benchmarks.gpu.training.rows import load
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.judging.flops import flops_per_token
@@ -17,7 +17,7 @@ TEXT = "\n".join(path.read_text("utf-8") for path in sorted((CHECKOUT / "docs" /
 ROWS = re.findall(r"^\| `([\w.]+)`.*\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) % \|$", TEXT, re.MULTILINE)
 GPUS = 2
 PEAK_TFLOPS = 989.4
-# Of benchmarks/gpu/engines.py: on one GPU, with how many launches, and on four, with the scaling.
+# Of benchmarks/gpu/training/engines.py: on one GPU, with how many launches, and on four, with the scaling.
 ON_ONE = re.findall(r"^\| `(opt\w+\.?\w+)` \| `\w+` \| ([\d,]+) \([\d, to]+\), \d \| (\d+) \|", TEXT, re.MULTILINE)
 ON_FOUR = re.findall(r"^\| `(opt\w+\.?\w+)` \| .* \| ([\d,]+) \| (\d+) \| 0\.\d{3} \|$", TEXT, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""How far the losses of the engines are from those of `plain_decoder`, for a test and `benchmarks/gpu/losses.py`.
+"""How far the losses of the engines are from those of `plain_decoder`, for a test and the program `losses/compare.py`.
 
 An engine and the reference share their data: the tokens (`workloads.tokens`) and the initial weights, which the
 engine's own initialiser draws. All else the reference computes itself. Of the engine only the step log is read: the

@@ -1,4 +1,4 @@
-"""The house itself: each thing has one name, and no folder is crowded, of the package or of its tests."""
+"""The house itself: each thing has one name, and no folder of code is crowded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
-TESTS = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
 MOST_FILES = 15
 
 
@@ -39,7 +39,8 @@ def test_each_class_has_a_name_of_its_own() -> None:
 
 def test_no_folder_is_crowded() -> None:
     """A newcomer finds a file by its folder's name, and reads what lies there at a glance."""
-    folders = [folder for top in (PACKAGE, TESTS) for folder in (top, *top.rglob("*/")) if folder.is_dir()]
+    tops = (PACKAGE, *(CHECKOUT / name for name in ("tests", "benchmarks", "tools")))
+    folders = [folder for top in tops for folder in (top, *top.rglob("*/")) if folder.is_dir()]
     files = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
     assert len(files) > 60
     assert {folder: n for folder, n in files.items() if n > MOST_FILES} == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.gpu.cuda_normal import normal
+from benchmarks.gpu.losses.cuda_normal import normal
 
 # torch.randn(8, device="cuda") after torch.manual_seed(0), on any GPU: so few elements take one block.
 KNOWN = (-0.9247, -0.4253, -2.6438, 0.1452, -0.1209, -0.5797, -0.6229, -0.3284)

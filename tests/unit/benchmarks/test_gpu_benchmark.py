@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu.records import Record, read_record
+from benchmarks.gpu.training.records import Record, read_record
 from tests.docs.documents import CHECKOUT
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there: these ranks are CPU ranks")
@@ -31,7 +31,7 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def engines(folder: Path, *arguments: object) -> tuple[int, Record]:
     """Run the benchmark; returns its exit status and its record."""
     file = folder / "record.json"
-    done = run("engines.py", "--smoke", "--steps", 7, "--record", file, *arguments)
+    done = run("training/engines.py", "--smoke", "--steps", 7, "--record", file, *arguments)
     assert file.exists(), done.stdout + done.stderr
     return done.returncode, read_record(file)
 
@@ -66,7 +66,7 @@ def test_a_record_is_held_against_a_plain_training(alone: tuple[int, Record], tm
     worse = second.model_copy(update={"losses": (second.losses[0], 1.01 * second.losses[1], *second.losses[2:])})
     file = tmp_path / "record.json"
     file.write_text(record.model_copy(update={"launches": (first, worse, *others)}).model_dump_json())
-    done = run("true_shape.py", file, "--row", "opt125m", "--steps", 2, "--record", tmp_path / "found.json")
+    done = run("losses/true_shape.py", file, "--row", "opt125m", "--steps", 2, "--record", tmp_path / "found.json")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())["launches"]
     assert [launch["variant"] for launch in found] == ["torch", "plain_torch"]
@@ -79,7 +79,7 @@ def test_a_row_that_is_not_in_the_record_is_named(alone: tuple[int, Record], tmp
     """And nothing is trained."""
     file = tmp_path / "record.json"
     file.write_text(alone[1].model_dump_json())
-    done = run("true_shape.py", file, "--row", "opt1.3b", "--record", tmp_path / "found.json")
+    done = run("losses/true_shape.py", file, "--row", "opt1.3b", "--record", tmp_path / "found.json")
     assert done.returncode == 2
     assert "no launch of opt1.3b on 1 GPUs has 3 steps in these records" in done.stderr
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu.kernels import Kernel, Part, breakdown, covered_us, part_of, part_with_shapes, read_trace, totals
+from benchmarks.gpu.profiling.kernels import (
+    Kernel,
+    Part,
+    breakdown,
+    covered_us,
+    part_of,
+    part_with_shapes,
+    read_trace,
+    totals,
+)
 
 # As PyTorch 2.11 with CUDA 13 and Megatron-Core print them, shortened where templates go on.
 NAMES: list[tuple[Part, str]] = [

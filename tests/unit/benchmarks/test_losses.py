@@ -1,4 +1,4 @@
-"""benchmarks/gpu/losses.py: what it says of trainings that do not end; that they agree is `test_same_loss`."""
+"""benchmarks/gpu/losses/compare.py: what it says of trainings that do not end; that they agree is `test_same_loss`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_training_that_takes_too_long_is_no_agreement(tmp_path: Path) -> None:
     """Each row says that the time was up, in the record too, and the status is 1."""
     record = tmp_path / "losses.json"
     done = subprocess.run(
-        [sys.executable, CHECKOUT / "benchmarks/gpu/losses.py", "--smoke", "--timeout=1", "--record", record],
+        [sys.executable, CHECKOUT / "benchmarks/gpu/losses/compare.py", "--smoke", "--timeout=1", "--record", record],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     rows = json.loads(record.read_text())["rows"]

@@ -11,10 +11,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks.gpu import profiled
-from benchmarks.gpu.kernels import breakdown, read_trace
-from benchmarks.gpu.profile_step import report, vocabulary
-from benchmarks.gpu.rows import Case, Choice
+from benchmarks.gpu.profiling import profiled
+from benchmarks.gpu.profiling.kernels import breakdown, read_trace
+from benchmarks.gpu.profiling.profile_step import report, vocabulary
+from benchmarks.gpu.training.rows import Case, Choice
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog

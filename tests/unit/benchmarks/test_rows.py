@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.floors import RULES, floors
-from benchmarks.gpu.measuring import flops_per_token
-from benchmarks.gpu.rows import ALTERNATIVES, Case, Choice, load, parse_options
+from benchmarks.gpu.profiling.floors import RULES, floors
+from benchmarks.gpu.training.measuring import flops_per_token
+from benchmarks.gpu.training.rows import ALTERNATIVES, Case, Choice, load, parse_options
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import SCALES, Scale
 from pytest_llmbench.core.recipe.topology import Device

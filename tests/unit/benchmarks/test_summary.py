@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu.records import Launch, Line, Record
-from benchmarks.gpu.rows import Case, Choice
-from benchmarks.gpu.summary import disagreement, spread, table
-from benchmarks.gpu.table import markdown
+from benchmarks.gpu.training.records import Launch, Line, Record
+from benchmarks.gpu.training.rows import Case, Choice
+from benchmarks.gpu.training.summary import disagreement, spread, table
+from benchmarks.gpu.training.table import markdown
 
 
 def cases(*gpus: int, row: str = "opt125m") -> list[Case]:

@@ -1,6 +1,6 @@
 """Where the time of one variant's step goes on the GPU, part by part, beside the least it could take.
 
-    python benchmarks/gpu/profile_step.py --row opt125m --variant torch --gpus 1 --out DIR
+    python benchmarks/gpu/profiling/profile_step.py --row opt125m --variant torch --gpus 1 --out DIR
 
 Rank 0 profiles three steps after eight of warm-up. `DIR` gets `trace.json.gz`, for chrome://tracing or Perfetto,
 `profile.json` with the numbers, and what the ranks printed. Parts are told by kernel names, and matrix products of the
@@ -23,15 +23,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, this file is in no package
+sys.path.insert(0, str(Path(__file__).parents[3]))  # run as a script, this file is in no package
 
-from benchmarks.gpu.floors import RULES, floors
-from benchmarks.gpu.kernels import Breakdown, breakdown, read_trace
-from benchmarks.gpu.launch import launch, owner
-from benchmarks.gpu.measuring import measured
-from benchmarks.gpu.profiled import AFTER, FACTS, STEPS, VARIABLE
-from benchmarks.gpu.records import Launch
-from benchmarks.gpu.rows import Case, Choice, load, parse_options
+from benchmarks.gpu.profiling.floors import RULES, floors
+from benchmarks.gpu.profiling.kernels import Breakdown, breakdown, read_trace
+from benchmarks.gpu.profiling.profiled import AFTER, FACTS, STEPS, VARIABLE
+from benchmarks.gpu.training.launch import launch, owner
+from benchmarks.gpu.training.measuring import measured
+from benchmarks.gpu.training.records import Launch
+from benchmarks.gpu.training.rows import Case, Choice, load, parse_options
 from pytest_llmbench.core.errors import ConfigError
 
 # Padding of the vocabulary that anybody would choose.
@@ -112,7 +112,7 @@ def _run(case: Case, options: argparse.Namespace) -> Launch:
         folder.mkdir()
         work = case.task(folder)
         env = {VARIABLE: f"{work.entry}={options.out.resolve()}"}
-        wrapped = replace(work, entry="benchmarks.gpu.profiled:train")
+        wrapped = replace(work, entry="benchmarks.gpu.profiling.profiled:train")
         ended = launch(wrapped, case.topology, folder, waits=waits, deadline_s=options.deadline_s, env=env)
         shutil.copy(folder / "rank-0.log", options.out / "rank-0.log")
         return measured(case, folder, ended, turn=1, usual={})

@@ -17,14 +17,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu import eight
-from benchmarks.gpu.eight_stages import BETWEEN_GPUS, MINUTES, TRAININGS, Visit, plan, scales, slice_of
-from benchmarks.gpu.eight_table import communicated, trained
-from benchmarks.gpu.records import Launch, Record
-from benchmarks.gpu.rows import Case, Choice
+from benchmarks.gpu.published import at_one_node
+from benchmarks.gpu.published.plan import BETWEEN_GPUS, MINUTES, TRAININGS, Visit, plan, scales, slice_of
+from benchmarks.gpu.published.table import communicated, trained
 from benchmarks.gpu.stages import LeftOut, Stage, environment, ran, shares
-from benchmarks.gpu.summary import table
-from benchmarks.gpu.whole_path_machine import Machine
+from benchmarks.gpu.training.records import Launch, Record
+from benchmarks.gpu.training.rows import Case, Choice
+from benchmarks.gpu.training.summary import table
+from benchmarks.gpu.whole_path.host import Machine
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
 from tests.docs.documents import CHECKOUT
@@ -123,7 +123,7 @@ def test_a_bad_stage_ends_no_other_and_its_time_goes_on(tmp_path: Path) -> None:
 
 def test_the_minutes_are_fewer_than_nine_and_documented() -> None:
     """The program's text has every stage with its minutes, in the order in which they run."""
-    written = re.findall(r"^    ([a-z_]+) +(\d\.\d)  ", eight.__doc__ or "", re.MULTILINE)
+    written = re.findall(r"^    ([a-z_]+) +(\d\.\d)  ", at_one_node.__doc__ or "", re.MULTILINE)
     assert [(name, float(minutes)) for name, minutes in written] == list(MINUTES.items())
     assert sum(MINUTES.values()) < 9.0
 
@@ -291,7 +291,11 @@ def test_all_reduce_stands_beside_azures_numbers() -> None:
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "gpu" / "eight.py"), *map(str, arguments)]
+    command = [
+        sys.executable,
+        str(CHECKOUT / "benchmarks/gpu/published/at_one_node.py"),
+        *map(str, arguments),
+    ]
     # On a loaded machine, threads that wait for one another would spin.
     env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300, cwd="/")

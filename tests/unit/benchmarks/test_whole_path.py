@@ -1,4 +1,4 @@
-"""What `benchmarks/gpu/whole_path.py` says of a machine and writes for it; the path itself takes minutes."""
+"""What `benchmarks/gpu/whole_path/walk.py` says of a machine and writes for it; the path itself takes minutes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.whole_path.evidence import counted, pack, ways_of_nccl
+from benchmarks.gpu.whole_path.host import Machine, write_systems
 from pytest_llmbench.checks.base import get_check, options_of
 from pytest_llmbench.cluster.system import load_system
 
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+GPU = Path(__file__).parents[3] / "benchmarks" / "gpu" / "whole_path"
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +28,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
     """Each thing on a line, before anything is started."""
-    done = python("-S", "whole_path.py", str(tmp_path / "out"), "--slurm", str(tmp_path / "absent.tar.xz"))
+    done = python("-S", "walk.py", str(tmp_path / "out"), "--slurm", str(tmp_path / "absent.tar.xz"))
     assert done.returncode == 2
     assert "- Python packages filelock, numpy, pydantic, pytest, submitit, torch, yaml" in done.stderr
     assert f"- --slurm: there is no {tmp_path}/absent.tar.xz" in done.stderr
@@ -35,7 +37,7 @@ def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
 
 def test_a_stage_that_there_is_not_is_refused(tmp_path: Path) -> None:
     """The message lists those that there are."""
-    done = python("whole_path.py", str(tmp_path), "--stages", "local,both")
+    done = python("walk.py", str(tmp_path), "--stages", "local,both")
     assert done.returncode == 2
     assert "no stage both; there are up, local, split, one_host, whole" in done.stderr
 
@@ -59,13 +61,7 @@ def test_what_cannot_be_told_of_a_gpu_as_a_node_is_left_out_with_the_reason() ->
 
 def test_nodes_become_one_host_by_one_variable(tmp_path: Path) -> None:
     """The systems of both stages differ in it and in their name."""
-    write = f"""
-from pathlib import Path
-from whole_path_machine import Machine, write_systems
-write_systems(Path({str(tmp_path / "systems")!r}), Machine(gpus=4, rehearsed=True))
-"""
-    done = python("-c", write)
-    assert done.returncode == 0, done.stderr
+    write_systems(tmp_path / "systems", Machine(gpus=4, rehearsed=True))
     split, one_host = (load_system(str(tmp_path / "systems" / f"{name}.yaml"), []) for name in ("split", "one_host"))
     assert one_host.env == {"NCCL_HOSTID": "one"}
     assert one_host.model_copy(update={"name": "split", "env": {}}) == split
@@ -86,19 +82,10 @@ def test_evidence_is_counted_and_packed(tmp_path: Path) -> None:
     (stage / "nccl" / "n1-1.txt").write_text("\n".join(lines), encoding="utf-8")
     (stage / "job.pkl").write_bytes(b"0")
     (stage / "large.log").write_bytes(bytes(2**20 + 1))
-    told = f"""
-from pathlib import Path
-from whole_path_evidence import counted, pack, ways_of_nccl
-stage = Path({str(stage)!r})
-print(counted(stage / "junit.xml"), ways_of_nccl(stage / "nccl"), counted(stage / "absent.xml"), sep="\\n")
-pack(stage, Path({str(tmp_path / "split.tar.gz")!r}))
-"""
-    done = python("-c", told)
-    assert done.stdout.splitlines() == [
-        "['9 tests: 3 passed, 1 failed, 2 errors, 3 skipped']",
-        "['NCCL went via P2P/CUMEM (2), NET/Socket (1)']",
-        "[]",
-    ], done.stderr
+    assert counted(stage / "junit.xml") == ["9 tests: 3 passed, 1 failed, 2 errors, 3 skipped"]
+    assert counted(stage / "absent.xml") == []
+    assert ways_of_nccl(stage / "nccl") == ["NCCL went via P2P/CUMEM (2), NET/Socket (1)"]
+    pack(stage, tmp_path / "split.tar.gz")
     with tarfile.open(tmp_path / "split.tar.gz") as archive:
         files = {member.name for member in archive.getmembers() if member.isfile()}
     assert files == {"split/junit.xml", "split/nccl/n1-1.txt"}

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 _SYSTEMS = Path(__file__).parent / "systems"
 _PACKAGES = ("filelock", "numpy", "pydantic", "pytest", "submitit", "torch", "yaml")
 _OLDEST_PYTEST = (9, 1)

@@ -20,8 +20,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.gpu.alternatives.shared import DTYPE, Batch, batches, learning_rate, start
-from benchmarks.gpu.alternatives.weights import fill_vector, matrix
+from benchmarks.gpu.training.alternatives.shared import DTYPE, Batch, batches, learning_rate, start
+from benchmarks.gpu.training.alternatives.weights import fill_vector, matrix
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.workloads.rank.steplog import StepLog
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.gpu.alternatives.shared import Batch, batches, group, learning_rate, start
-from benchmarks.gpu.alternatives.weights import fill_vector, matrix
+from benchmarks.gpu.training.alternatives.shared import Batch, batches, group, learning_rate, start
+from benchmarks.gpu.training.alternatives.weights import fill_vector, matrix
 from pytest_llmbench.core.recipe.recipes import ModelShape, Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.workloads.rank.context import RankContext

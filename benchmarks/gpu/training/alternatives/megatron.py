@@ -26,8 +26,8 @@ def _train(context: RankContext, log: StepLog, *, sdpa: bool) -> None:
     if context.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         cuda_on_cpu.install()  # Megatron-Core copies names out of torch.cuda when it is imported
-    from benchmarks.gpu.alternatives.megatron_gpt import run  # noqa: PLC0415 - not before that
-    from benchmarks.gpu.alternatives.shared import group  # noqa: PLC0415
+    from benchmarks.gpu.training.alternatives.megatron_gpt import run  # noqa: PLC0415 - not before that
+    from benchmarks.gpu.training.alternatives.shared import group  # noqa: PLC0415
 
     with group(context, recipe) as device:
         run(recipe, device, log, sdpa=sdpa)

@@ -1,4 +1,4 @@
-"""The table of `eight.py`: every number that was measured, and beside it what the documents and others have."""
+"""The table of `at_one_node.py`: every number that was measured, and beside it what the documents and others have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.records import Line, Record, read_record
+from benchmarks.gpu.training.records import Line, Record, read_record
 from pytest_llmbench.core.record.curves import Curve, size_name
 
 TRAININGS = ("azure", "scaling", "lambda", "slice")

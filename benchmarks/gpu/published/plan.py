@@ -1,4 +1,4 @@
-"""The stages of `eight.py`: the command of each on a machine's GPUs, and the minutes that it has."""
+"""The stages of `at_one_node.py`: the command of each on a machine's GPUs, and the minutes that it has."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.gpu.records import Record, read_record
 from benchmarks.gpu.stages import LeftOut, Stage
-from benchmarks.gpu.whole_path_machine import CHECKOUT, Machine
+from benchmarks.gpu.training.records import Record, read_record
+from benchmarks.gpu.whole_path.host import CHECKOUT, Machine
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
@@ -26,7 +26,7 @@ BETWEEN_GPUS = frozenset({"all_reduce", "collectives", "slice", "projection"})
 _BEFORE_S = 5.0
 _BESIDE_THE_PATH = 0.15
 OTHER_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall")
-_GPU = Path(__file__).parent
+_GPU = Path(__file__).parents[1]
 # Curves of nodes with 4 and 8 GPUs, as docs/projection.md has them, where ours are not there or of fewer GPUs.
 _NODE = CHECKOUT / "tests/data/projection/node_collectives.json"
 
@@ -91,7 +91,7 @@ class Visit:
         training, rehearsed = TRAININGS[stage], self.machine.rehearsed
         gpus = scales(self.machine.gpus) if stage == "scaling" else [self.machine.gpus]
         return [
-            _GPU / "engines.py", "--rows", *training.rows, "--variants", *training.variants, "--gpus", *gpus,
+            _GPU / "training/engines.py", "--rows", *training.rows, "--variants", *training.variants, "--gpus", *gpus,
             "--steps", 7 if rehearsed else training.steps, "--repeats", 1,
             "--budget-s", f"{max(seconds - _BEFORE_S, 0.0):.0f}", "--cache", self.work / "cache",
             "--record", self.record(stage), "--logs", self.work / "stages" / stage / "failed.tar.gz",
@@ -125,7 +125,7 @@ class Visit:
 
     def _takes_the_path(self, seconds: float) -> list[object]:
         return [
-            _GPU / "whole_path.py", self.work / "stages" / "path" / "results", "--stages", "up,split,whole",
+            _GPU / "whole_path/walk.py", self.work / "stages" / "path" / "results", "--stages", "up,split,whole",
             "--minutes", f"{(1 - _BESIDE_THE_PATH) * seconds / 60:.2f}",
             *(["--slurm", self.slurm] if self.slurm else []),
             *(["--rehearse", self.machine.gpus] if self.machine.rehearsed else []),
@@ -150,7 +150,7 @@ def slice_of(record: Record) -> Slice:
     recipe = validate(Recipe, record.recipes[" ".join(map(str, launch.cell))], f"recipe of {launch.row}")
     return Slice(
         name=f"{launch.row}, {recipe.model.layers} layers",
-        source=f"benchmarks/gpu/engines.py, {record.date}",
+        source=f"benchmarks/gpu/training/engines.py, {record.date}",
         gpu=gpu,
         gpus=launch.gpus,
         gpus_per_node=launch.gpus,

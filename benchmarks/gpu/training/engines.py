@@ -1,6 +1,6 @@
 """Training speeds of our engines and of what a user would pick in their place, in turns, on the GPUs of this machine.
 
-    python benchmarks/gpu/engines.py --gpus 1 2 --rows opt125m opt1.3b --variants torch plain_torch --record OUT.json
+    python benchmarks/gpu/training/engines.py --gpus 1 2 --rows opt125m --variants torch plain_torch --record OUT.json
 
 `rows.yaml` has the rows and what every variant trains. Variants take turns, A B C A B C, each launch in processes of
 its own; everything has run once before anything runs twice, and the record is written after every launch. `table.py`
@@ -25,15 +25,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, this file is in no package
+sys.path.insert(0, str(Path(__file__).parents[3]))  # run as a script, this file is in no package
 
-from benchmarks.gpu.launch import CHECKOUT, Ended, launch, owner
 from benchmarks.gpu.machine import machine, source
-from benchmarks.gpu.measuring import RULES, measured
-from benchmarks.gpu.records import Launch, Record
-from benchmarks.gpu.rows import Case, Choice, load, parse_options
-from benchmarks.gpu.summary import table
-from benchmarks.gpu.table import markdown
+from benchmarks.gpu.training.launch import CHECKOUT, Ended, launch, owner
+from benchmarks.gpu.training.measuring import RULES, measured
+from benchmarks.gpu.training.records import Launch, Record
+from benchmarks.gpu.training.rows import Case, Choice, load, parse_options
+from benchmarks.gpu.training.summary import table
+from benchmarks.gpu.training.table import markdown
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.workloads.rank.context import Owner
@@ -127,7 +127,7 @@ class Benchmark:
     def _written(self) -> Record:
         record = Record(
             date=self._date,
-            command=shlex.join(["python", "benchmarks/gpu/engines.py", *sys.argv[1:]]),
+            command=shlex.join(["python", "benchmarks/gpu/training/engines.py", *sys.argv[1:]]),
             complete=self._complete,
             seconds=self._elapsed,
             machine=self._machine,

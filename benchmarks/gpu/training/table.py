@@ -1,6 +1,6 @@
 """Prints records of `engines.py` as Markdown, as docs/measurements shows them.
 
-python benchmarks/gpu/table.py RECORD.json...
+python benchmarks/gpu/training/table.py RECORD.json...
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, this file is in no package
+sys.path.insert(0, str(Path(__file__).parents[3]))  # run as a script, this file is in no package
 
-from benchmarks.gpu.records import Line, Record, Spread, read_record
+from benchmarks.gpu.training.records import Line, Record, Spread, read_record
 from pytest_llmbench.core.errors import ConfigError
 
 _COLUMNS = (

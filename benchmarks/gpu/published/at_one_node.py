@@ -1,7 +1,7 @@
 """What the published documents ran, at the scale of one node: all GPUs of this machine, in one visit of nine minutes.
 
-    python benchmarks/gpu/eight.py FOLDER [--nccl-tests DIR] [--slurm slurm.tar.xz] [--minutes path=3 scaling=0.5]
-    python benchmarks/gpu/eight.py FOLDER --rehearse 8     8 ranks on the CPU, at smoke shapes
+    python benchmarks/gpu/published/at_one_node.py FOLDER [--nccl-tests DIR] [--slurm slurm.tar.xz] [--minutes path=3]
+    python benchmarks/gpu/published/at_one_node.py FOLDER --rehearse 8     8 ranks on the CPU, at smoke shapes
 
 The stages, the most wanted first, with their minutes:
 
@@ -12,7 +12,7 @@ The stages, the most wanted first, with their minutes:
     lambda       1.5  OPT-350m and OPT-13b with LoRA as Lambda's document has them
     slice        1.0  four layers of 175B, shared by all GPUs
     projection   0.1  from the slice to 175B on nodes of 8, by python -m pytest_llmbench.project
-    path         0.7  both suites through a real Slurm, by whole_path.py: each GPU a node, then all of them one
+    path         0.7  both suites through a real Slurm, by whole_path/walk.py: each GPU a node, then all of them one
 
 A stage also has what those before it have left; one that fails or is late ends no other. Where time is short, `azure`,
 `scaling`, `lambda` and `slice` start no launch that would not end, and say which; `all_reduce` and `collectives` are
@@ -34,14 +34,14 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, this file is in no package
+sys.path.insert(0, str(Path(__file__).parents[3]))  # run as a script, this file is in no package
 
-from benchmarks.gpu.eight_stages import MINUTES, Visit, plan
-from benchmarks.gpu.eight_table import markdown
 from benchmarks.gpu.machine import machine, source
+from benchmarks.gpu.published.plan import MINUTES, Visit, plan
+from benchmarks.gpu.published.table import markdown
 from benchmarks.gpu.stages import Ended, Stage, environment, ran
-from benchmarks.gpu.whole_path_evidence import pack, ways_of_nccl
-from benchmarks.gpu.whole_path_machine import CHECKOUT, look
+from benchmarks.gpu.whole_path.evidence import pack, ways_of_nccl
+from benchmarks.gpu.whole_path.host import CHECKOUT, look
 
 # Archives of the whole path are in the one archive of this visit.
 _LARGEST = 32 * 2**20
@@ -59,7 +59,7 @@ def main() -> int:
         print(f"cannot start: {lacking}", file=sys.stderr)
         return 2
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="eight-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="published-", ignore_cleanup_errors=True) as name:
         visit = Visit(
             machine=found, folder=folder, work=Path(name), nccl_tests=options.nccl_tests, slurm=options.slurm,
             system=options.system,

@@ -1,6 +1,6 @@
 """Losses that GPUs logged, of a model at its true shape, beside a plain fp32 training of it on this machine's CPU.
 
-    python benchmarks/gpu/true_shape.py RECORD.json... --row opt125m --gpus 1 --steps 3 --record true_shape.json
+    python benchmarks/gpu/losses/true_shape.py RECORD.json... --row opt125m --gpus 1 --steps 3 --record true_shape.json
 
 The records are of `engines.py`; this needs no GPU. It draws the values that the GPUs started from, trains with
 `tests/support/plain_decoder.py` for the first steps on the same tokens, a sequence at a time, and prints each launch's
@@ -22,10 +22,10 @@ from unittest.mock import patch
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, this file is in no package
+sys.path.insert(0, str(Path(__file__).parents[3]))  # run as a script, this file is in no package
 
-from benchmarks.gpu.cuda_normal import normal
-from benchmarks.gpu.records import Launch, read_record
+from benchmarks.gpu.losses.cuda_normal import normal
+from benchmarks.gpu.training.records import Launch, read_record
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate

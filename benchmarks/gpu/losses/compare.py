@@ -1,6 +1,6 @@
 """The losses of the engines on GPUs against a plain fp32 decoder on the CPU, from the same weights and tokens.
 
-    python benchmarks/gpu/losses.py --gpus 2 --record losses.json
+    python benchmarks/gpu/losses/compare.py --gpus 2 --record losses.json
 
 Every layout of `tests/support/same_loss.py` that has the GPUs it needs is trained for 20 steps, in fp32 (without TF32)
 and bf16, the engines beside one another; an engine that is not installed is left out, and named. The table has the
@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(CHECKOUT))  # started as a file, Python looks beside it, not here
 
 from pytest_llmbench.core.schema import merge  # noqa: E402 - see above

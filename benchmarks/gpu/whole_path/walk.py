@@ -1,7 +1,7 @@
 """The whole path on the GPUs of one machine: a real Slurm, the validation suite, a training, and what they leave.
 
-    python benchmarks/gpu/whole_path.py FOLDER [--slurm slurm.tar.xz] [--stages up,local] [--minutes 8.5]
-    python benchmarks/gpu/whole_path.py FOLDER --rehearse 4     4 GPUs that are none, and everything on the CPU
+    python benchmarks/gpu/whole_path/walk.py FOLDER [--slurm slurm.tar.xz] [--stages up,local] [--minutes 8.5]
+    python benchmarks/gpu/whole_path/walk.py FOLDER --rehearse 4     4 GPUs that are none, and everything on the CPU
 
 Each GPU is a node of Slurm (n1.., partition `split`), and all of them are one more (g1, `whole`). The stages:
 
@@ -26,9 +26,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages import Stage, environment, ran, shares
-from whole_path_evidence import counted, keep_logs, pack, ways_of_nccl
-from whole_path_machine import CHECKOUT, Machine, look, plugin_argument, problems, unpacked, write_systems
+sys.path.insert(0, str(Path(__file__).parents[3]))  # run as a script, this file is in no package
+
+from benchmarks.gpu.stages import Stage, environment, ran, shares
+from benchmarks.gpu.whole_path.evidence import counted, keep_logs, pack, ways_of_nccl
+from benchmarks.gpu.whole_path.host import (
+    CHECKOUT,
+    Machine,
+    look,
+    plugin_argument,
+    problems,
+    unpacked,
+    write_systems,
+)
 
 UP, DOWN = CHECKOUT / "tools/slurm/up.sh", CHECKOUT / "tools/slurm/down.sh"
 SHARES = {"up": 0.04, "local": 0.28, "split": 0.28, "one_host": 0.18, "whole": 0.22}

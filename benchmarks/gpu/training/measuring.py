@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.gpu.launch import Ended
-from benchmarks.gpu.records import Launch
-from benchmarks.gpu.rows import Case
-from benchmarks.gpu.summary import LOSS_TOLERANCE_NAT, NORM_STEPS, NORM_TOLERANCE
+from benchmarks.gpu.training.launch import Ended
+from benchmarks.gpu.training.records import Launch
+from benchmarks.gpu.training.rows import Case
+from benchmarks.gpu.training.summary import LOSS_TOLERANCE_NAT, NORM_STEPS, NORM_TOLERANCE
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire.step_events import StepEvent, parse_event

@@ -20,7 +20,7 @@ from pytest_llmbench.engines.base import RankTask
 from pytest_llmbench.readers.steps.standing import laggards
 from pytest_llmbench.workloads.rank.context import Owner, Task
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 # How long the other ranks may take to end after one has failed: they fail by themselves, in their own words.
 _GRACE_S = 10.0
 _LOOK_S = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.gpu.kernels import Part
+from benchmarks.gpu.profiling.kernels import Part
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.judging.flops import parameters
 

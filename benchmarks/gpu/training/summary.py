@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.gpu.records import Launch, Line, Published, Spread
-from benchmarks.gpu.rows import Case
+from benchmarks.gpu.training.records import Launch, Line, Published, Spread
+from benchmarks.gpu.training.rows import Case
 
 LOSS_TOLERANCE_NAT = 0.02
 NORM_TOLERANCE = 0.05
