@@ -56,7 +56,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/python tools/reference.py --check
-	$(VENV)/bin/python tools/prose.py README.md CONTRIBUTING.md docs pytest_llmbench
+	$(VENV)/bin/python tools/prose.py
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet

@@ -1,10 +1,11 @@
-"""Prose lint: finds sentences that a native reader has to decode, in documents, docstrings and messages.
+"""Prose lint: finds sentences that a native reader has to decode.
 
-    python tools/prose.py README.md docs pytest_llmbench     exits with 1 if a sentence has to change
-    python tools/prose.py --figures docs                     counts by file, and their sum
+    python tools/prose.py                     exits with 1 if a sentence has to change, or a goal is missed
+    python tools/prose.py README.md docs      the same of some files
+    python tools/prose.py --figures           counts by file, their sum, and each goal with its figure
 
-A pattern is a habit that makes text hard to read, with the way to say it instead. Code and links are
-left out.
+It reads documents, docstrings and messages, comments of shell scripts, and comments and texts of YAML files. A pattern
+is a habit that makes text hard to read, with the way to say it instead. Code and links are left out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import yaml
 
 ROOT = Path(__file__).parents[1]
+PLACES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "pytest_llmbench", "suites", "tools")
 # Pages that lead a reader by the hand; at least this share of their sentences says "you", "your" or is an order.
 GUIDES = ("docs/tutorial.md", "docs/install.md", "docs/ci.md", "docs/how-to/", "docs/extend/")
 YOU_AT_LEAST = 0.15
+WHAT_BELOW = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class Pattern:
     Attributes:
         name: for the report.
         regex: finds it in a sentence, in which code is `x`.
-        instead: how to say it.
+        instead: a way to say it plainly.
     """
 
     name: str
@@ -46,8 +52,13 @@ def _pattern(name: str, regex: str, instead: str) -> Pattern:
 PATTERNS = (
     _pattern(
         "what-clause",
-        r"^(what|whatever|who|whoever|how (far|surely))\b[^?]*$",
+        r"^(what|whatever|who|whoever)\b[^?]*$",
         "name the noun: `What was not measured ...` is `An unmeasured check ...`",
+    ),
+    _pattern(
+        "where-clause",
+        r"^(where|which|why(?! it matters)|how (far|surely)|when(?=[^,]*$))\b[^?]*$",
+        "name the noun: `Where the logs are` is `Folder of the logs`; a condition begins with `If`",
     ),
     _pattern(
         "is-no",
@@ -71,6 +82,7 @@ PATTERNS = (
     ),
 )
 
+_KEIN = re.compile(r"(?<!here )\b(is|are) (no|none)\b(?! (longer|more|less|fewer)\b)")
 _YOU = re.compile(r"\b(you|your|yours|yourself)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])[\"')*_]*\s+(?=[\"'(*_`A-Z0-9])")
 _CODE = re.compile(r"`+[^`]*`+")
@@ -82,16 +94,18 @@ class Sentence:
     """A sentence with its place.
 
     Attributes:
-        prose: it stands in a paragraph or a list, not in a heading or a table.
+        place: in the file; a heading may be `Where sources disagree`.
     """
 
     path: Path
     line: int
     text: str
-    prose: bool = True
+    place: Literal["prose", "heading", "cell"] = "prose"
 
 
-def sentences(path: Path, line: int, text: str, *, prose: bool = True) -> Iterator[Sentence]:
+def sentences(
+    path: Path, line: int, text: str, place: Literal["prose", "heading", "cell"] = "prose"
+) -> Iterator[Sentence]:
     """Split a paragraph into sentences; code becomes `x`, a link its words."""
     plain = _CODE.sub("x", _LINK.sub(r"\1", text))
     start = 0
@@ -99,7 +113,7 @@ def sentences(path: Path, line: int, text: str, *, prose: bool = True) -> Iterat
         sentence = plain[start:end]
         words = " ".join(sentence.split()).strip("*_ \"'(>")
         if re.search(r"[a-zA-Z]{2}", words):
-            yield Sentence(path, line + plain[:start].count("\n"), words, prose)
+            yield Sentence(path, line + plain[:start].count("\n"), words, place)
         start = end
 
 
@@ -119,9 +133,9 @@ def of_document(path: Path) -> Iterator[Sentence]:
             continue
         if line.lstrip().startswith("|"):
             for cell in re.split(r"(?<!\\)\|", line):
-                yield from sentences(path, number, cell, prose=False)
+                yield from sentences(path, number, cell, "cell")
         elif line.startswith("#"):
-            yield from sentences(path, number, line.lstrip("# "), prose=False)
+            yield from sentences(path, number, line.lstrip("# "), "heading")
         else:
             if not paragraph:
                 first = number
@@ -167,29 +181,57 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_message(path: Path, line: int, text: str) -> Iterator[Sentence]:
-    if text.count(" ") >= 2:
+    if text.count(" ") >= 2 and r"\b" not in text:
         yield from sentences(path, line, text)
 
 
+def of_script(path: Path) -> Iterator[Sentence]:
+    """Sentences of the comments of a shell script or a YAML file; of the latter, its texts as well."""
+    text = path.read_text(encoding="utf-8")
+    block: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        comment = re.match(r"\s*#(?!!|SBATCH)(?: ?shellcheck .*)? ?(.*)", line)
+        if comment and comment[1] and not comment[1].startswith("  "):
+            block.append(comment[1])
+        elif block:
+            yield from sentences(path, number - len(block), "\n".join(block))
+            block = []
+    if path.suffix == ".yaml":
+        for node in _scalars(yaml.compose(text)).values():
+            yield from _of_message(path, node.start_mark.line + 1, node.value)
+
+
+def _scalars(node: yaml.Node | None) -> dict[int, yaml.ScalarNode]:
+    """The values of a document by their place; one that aliases repeat is there once."""
+    if isinstance(node, yaml.ScalarNode):
+        return {node.start_mark.index: node}
+    inner = node.value if isinstance(node, yaml.CollectionNode) else []
+    values = (each[1] if isinstance(each, tuple) else each for each in inner)
+    return {index: scalar for value in values for index, scalar in _scalars(value).items()}
+
+
+READERS = {".md": of_document, ".py": of_module, ".sh": of_script, ".yaml": of_script}
+
+
 def files_in(places: list[Path]) -> list[Path]:
-    """The files given, and every document and module of the folders given."""
+    """The files given, and every file of the folders given that holds prose."""
     return [
         path
         for place in places
         for path in ([place] if place.is_file() else sorted(place.rglob("*")))
-        if path.suffix in {".md", ".py"}
+        if path.suffix in READERS
     ]
 
 
 def of_file(path: Path) -> list[Sentence]:
-    """Every sentence of a document or a module."""
-    return list(of_document(path) if path.suffix == ".md" else of_module(path))
+    """Every sentence of a file."""
+    return list(READERS[path.suffix](path))
 
 
 def faults(sentence: Sentence) -> Iterator[Pattern]:
     """Every pattern that a sentence shows."""
     for pattern in PATTERNS:
-        if pattern.regex.search(sentence.text):
+        if pattern.regex.search(sentence.text) and (pattern.name, sentence.place) != ("where-clause", "heading"):
             yield pattern
 
 
@@ -200,45 +242,80 @@ def is_guide(path: Path) -> bool:
 
 def you_share(found: list[Sentence]) -> float:
     """The share of sentences that speak to the reader."""
-    prose = [sentence for sentence in found if sentence.prose]
+    prose = [sentence for sentence in found if sentence.place == "prose"]
     return sum(bool(_YOU.search(sentence.text)) for sentence in prose) / max(1, len(prose))
 
 
-def print_figures(files: list[Path]) -> None:
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on a whole set of files, by a count of its own, so that no change of a pattern can loosen it.
+
+    Attributes:
+        name: for the report.
+        figure: a share.
+        met: whether it is within its bound.
+    """
+
+    name: str
+    figure: float
+    met: bool
+
+
+def goals(found: list[Sentence]) -> list[Goal]:
+    """The three goals on these sentences; those of pages that lead by the hand count for the last one."""
+    told = [sentence.text for sentence in found if not sentence.text.endswith("?")]
+    subjects = sum(bool(re.match(r"what\b.*\b(is|are|was|were)\b", text, re.IGNORECASE)) for text in told)
+    kein = sum(bool(_KEIN.search(text)) for text in told)
+    what, is_no = subjects / max(1, len(told)), kein / max(1, len(told))
+    led = [sentence for sentence in found if is_guide(sentence.path)]
+    you = you_share(led)
+    return [
+        Goal("sentences that begin with `What ... is`: under 2 %", what, what < WHAT_BELOW),
+        Goal("sentences with `is no ...`: none", is_no, is_no == 0),
+        Goal("sentences of tutorial and guides with `you`: at least 15 %", you, you >= YOU_AT_LEAST or not led),
+    ]
+
+
+def print_figures(found: dict[Path, list[Sentence]]) -> None:
     """Print how many sentences there are, how many have which fault, and the share that speaks to the reader."""
-    everything: list[Sentence] = []
-    for path in files:
-        found = of_file(path.resolve())
-        everything += found
-        hits = sum(1 for sentence in found for _ in faults(sentence))
-        print(f"{len(found):6d} sentences, {hits:4d} faults, you {you_share(found):4.0%}  {path}")
+    everything = [sentence for of_one in found.values() for sentence in of_one]
+    for path, of_one in found.items():
+        hits = sum(1 for sentence in of_one for _ in faults(sentence))
+        print(f"{len(of_one):6d} sentences, {hits:4d} faults, you {you_share(of_one):4.0%}  {path}")
     print(f"{len(everything):6d} sentences, you {you_share(everything):4.0%}  in all")
+    names = [pattern.name for sentence in everything for pattern in faults(sentence)]
     for pattern in PATTERNS:
-        hits = sum(1 for sentence in everything if pattern.regex.search(sentence.text))
+        hits = names.count(pattern.name)
         print(f"{hits:6d} {hits / max(1, len(everything)):5.1%}  {pattern.name}")
+    for goal in goals(everything):
+        print(f"{goal.figure:12.2%}  {goal.name}: {'met' if goal.met else 'MISSED'}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Report every sentence that has to change; 1 if there is one."""
+    """Report every sentence that has to change and every goal that is missed; 1 if there is one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("places", nargs="+", type=Path, help="files, or folders of them")
-    parser.add_argument("--figures", action="store_true", help="print counts by file, and exit with 0")
+    everywhere = [ROOT / place for place in PLACES]
+    parser.add_argument("places", nargs="*", type=Path, default=everywhere, help="files, or folders of them")
+    parser.add_argument("--figures", action="store_true", help="print counts by file and the goals, and exit with 0")
     given = parser.parse_args(arguments)
-    files = files_in(given.places)
+    found = {path: of_file(path.resolve()) for path in files_in(given.places)}
     if given.figures:
-        print_figures(files)
+        print_figures(found)
         return 0
     count = 0
-    for path in files:
-        found = of_file(path.resolve())
-        for sentence in found:
+    for path, of_one in found.items():
+        for sentence in of_one:
             for pattern in faults(sentence):
                 count += 1
                 print(f"{path}:{sentence.line}: {pattern.name}: {sentence.text}\n    {pattern.instead}")
-        share = you_share(found)
+        share = you_share(of_one)
         if is_guide(path.resolve()) and share < YOU_AT_LEAST:
             count += 1
             print(f"{path}:1: you: {share:.0%} of its sentences speak to the reader, {YOU_AT_LEAST:.0%} are needed")
+    for goal in goals([sentence for of_one in found.values() for sentence in of_one]):
+        if not goal.met:
+            count += 1
+            print(f"{goal.figure:.2%}: {goal.name}")
     return 1 if count else 0
 
 

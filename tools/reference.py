@@ -327,7 +327,7 @@ def table(name: str) -> str:
 
 
 def written(text: str) -> tuple[str, list[str]]:
-    """The text with every generated table anew, and the names of those that were not what the code says."""
+    """The text with every generated table written again, and the names of those that were not what the code says."""
     stale: list[str] = []
 
     def replace(found: re.Match[str]) -> str:

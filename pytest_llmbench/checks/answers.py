@@ -15,7 +15,7 @@ def one_per_host(answers: Sequence[Answer]) -> tuple[dict[str, Mapping[str, Any]
 
 
 def silent(answers: Sequence[Answer]) -> dict[str, str]:
-    """Why a host gave no whole answer, by host: the first of its ranks that did not counts."""
+    """The reason for a missing answer, by host: the first of its ranks that did not counts."""
     told: dict[str, str] = {}
     for answer in answers:
         if answer.why is not None:

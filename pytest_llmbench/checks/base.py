@@ -60,7 +60,7 @@ class Answer:
         rank: its number among the ranks of the probe.
         local_rank: its number on its node.
         data: the result of its function; None where there is no answer.
-        why: why there is none: it raised, died, or hung, and in which phase; None where there is one.
+        why: the reason for a missing answer: it raised, died, or hung, and in which phase; None where there is one.
     """
 
     host: str
@@ -81,7 +81,7 @@ class Site:
         gpu_model, gpu_memory_gib: as in the system's file; None where it lists none.
         peak_tflops: published dense peak of one GPU by precision.
         env: environment variables of every rank.
-        environments: where programs live that are not ours, by name (`dcgm`, `nccl_tests`).
+        environments: places of programs that are not ours, by name (`dcgm`, `nccl_tests`).
         scale: `full`, or `smoke` for the same code at a tiny size.
         slurm: whether srun is there.
         nodes: nodes that the session asked for.
@@ -142,7 +142,7 @@ class CheckSettings(Strict):
     """The settings of one check in a system's file.
 
     Attributes:
-        skip: why the check is not to run here: it is a SKIP with this reason.
+        skip: the reason to leave the check out here: it is then a SKIP with this reason.
         options: settings of this check: its own keys.
         references: bounds on the check's statistics.
         deadline_s: longest duration of each step of the check, seconds; absent, its own deadline.

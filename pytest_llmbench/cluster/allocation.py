@@ -38,7 +38,7 @@ class JobEndedError(ClusterError):
 
 
 class Allocation(Protocol):
-    """Where runs get their nodes from.
+    """The source of the nodes of runs.
 
     Attributes:
         job_id: the Slurm job that holds the nodes, if one does.

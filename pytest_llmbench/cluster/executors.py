@@ -102,7 +102,7 @@ class JobRequest:
         return [there, *self.setup, back]
 
     def _log(self, task: str, ending: str) -> str:
-        """Where a task logs, by submitit's name for it, as Slurm's own pattern."""
+        """The log file of a task, by submitit's name for it, as Slurm's own pattern."""
         return f"{slurm_pattern(self.folder)}/%j_{task}_log.{ending}"
 
     @property

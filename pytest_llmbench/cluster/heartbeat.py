@@ -21,7 +21,7 @@ def tell_the_end(folder: Path, why: str) -> None:
 
 
 def told_end(folder: Path) -> str | None:
-    """Why the owner of a session's folder is done; None while it is not, or while that is unknown."""
+    """The reason why the owner of a session's folder is done; None while it is not, or while that is unknown."""
     try:
         return (folder / _STOP).read_text(encoding="utf-8").strip()
     except OSError:

@@ -61,8 +61,8 @@ class RunSpec(Strict):
     Attributes:
         key: its name within the session, and that of its folder.
         recipe: the recipe.
-        group: which of the session's groups of nodes it runs on, from 1; None where the nodes are not split.
-        replayed: where its logs are, if it ran elsewhere.
+        group: number of the session's group of nodes that it runs on, from 1; None where the nodes are not split.
+        replayed: folder of its logs, if it ran elsewhere.
     """
 
     key: str
@@ -93,11 +93,11 @@ class Session:
         return f"{self.token}/{key}"
 
     def run_folder(self, key: str) -> Path:
-        """Where a run keeps everything it has."""
+        """The folder of a run."""
         return self.folder / "runs" / key
 
     def check_folder(self, name: str) -> Path:
-        """Where a check keeps everything it has."""
+        """The folder of a check."""
         return self.folder / "checks" / name
 
 
@@ -126,7 +126,7 @@ class Plan(Strict):
         checks: names of the checks that the nodes are validated with, in the order they run.
         gate: whether runs stay away from nodes that a check found unfit.
         tests: the tests that wait, in their order.
-        refused: why nothing of all this can be done; then the rest is empty.
+        refused: the reason why nothing of all this can be done; then the rest is empty.
     """
 
     runs: tuple[RunSpec, ...]

@@ -40,7 +40,7 @@ class Settings:
         first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
         scale: `full` or `smoke`.
         slurm: options handed to sbatch.
-        run_dir: where `reports/<session>/` goes; on a cluster, on a file system all nodes share.
+        run_dir: folder of the sessions' folders; on a cluster, on a file system that all nodes share.
         replay: a folder of logs to judge instead of running anything.
         gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
         nccl: whether links are measured although a node failed another check.

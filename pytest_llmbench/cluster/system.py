@@ -38,7 +38,7 @@ class Gpu(Strict):
         model: as the driver names it, without the vendor.
         memory_gib: memory of one GPU, GiB.
         peak_tflops: published dense peak of one GPU, for `mfu`.
-        source: where the peaks are published.
+        source: document that publishes the peaks.
     """
 
     model: str
@@ -53,7 +53,7 @@ class System(Strict):
     Attributes:
         name: the name for `--system` and `applies_to.system`.
         description: for people.
-        source: where the hardware is described.
+        source: document that describes the hardware.
         cluster: how jobs get there.
         gpus_per_node: GPUs of one node; absent, each recipe's own number.
         cpu_ranks_per_node: ranks per node when a run uses no GPUs.
@@ -67,7 +67,7 @@ class System(Strict):
         setup: run before the ranks start: in a job's script on its first node, in a held allocation by each rank.
         srun_args: further arguments of srun.
         python: the Python of our own processes on the nodes; absent, the one that runs pytest.
-        environments: where the frameworks live that are commands of their own, by engine.
+        environments: places of the frameworks that are commands of their own, by engine.
         references: this site's own thresholds; one with the name of a shipped reference replaces it.
         validation: settings of checks here, and the bounds of their measurements, by check.
     """

@@ -90,7 +90,7 @@ class Extensions(Generic[T]):
         return {name: self.load(name) for name in self.names() if name not in broken}
 
     def broken(self) -> dict[str, str]:
-        """Why extensions of others cannot be used, by name; all of theirs are imported to know it."""
+        """The reasons why extensions of others cannot be used, by name; all of theirs are imported to know it."""
         return {name: str(why) for name in self.names() if (why := self._failure(name)) is not None}
 
     def is_ours(self, name: str) -> bool:

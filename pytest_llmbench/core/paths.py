@@ -1,4 +1,4 @@
-"""Where the recipes and systems that come with the package are."""
+"""Folders of the recipes and systems that come with the package."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Command:
             is the shell's.
         launcher_args: arguments of torchrun or deepspeed themselves.
         env: environment variables of this command alone.
-        folder: where it starts; by default the run's folder.
+        folder: folder in which it starts; by default the run's.
         bare: outside the container, where the environment has one.
         shell: `argv` is one word: lines for bash.
     """
@@ -79,7 +79,7 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a command will run.
+    """The place in which a command will run.
 
     Attributes:
         folder: the run's folder, on a file system that all nodes share.

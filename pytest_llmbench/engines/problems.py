@@ -1,4 +1,4 @@
-"""Why a recipe cannot run on a topology: what several engines have to refuse, in the same words."""
+"""Reasons why a recipe cannot run on a topology, shared by several engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of many alike differ from the rest: by median and MAD, which a minority of bad ones does not move."""
+"""Search for outliers among many alike: by median and MAD, which a minority of bad ones does not move."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def outliers(
     Args:
         values: one number for each, all of the same unit, by any name.
         tolerance: the least distance from the median that counts, as a fraction of it.
-        side: which side is bad: low for rates, high for times.
+        side: the bad side: low for rates, high for times.
         factor: scaled MADs, 5 by default, so that none of a thousand healthy values is flagged.
 
     Returns:

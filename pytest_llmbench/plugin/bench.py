@@ -35,7 +35,7 @@ KEY = pytest.StashKey["Bench"]()
 
 
 class Board(Protocol):
-    """Where tests wait for the record of their run."""
+    """The place at which tests wait for the record of their run."""
 
     def wait(self, key: str) -> RunRecord:
         """Block until the run of that key has a record."""
@@ -66,7 +66,7 @@ class Bench:
 
     @cached_property
     def run_dir(self) -> Path:
-        """Where sessions leave their folders."""
+        """The folder of all sessions' folders."""
         return self._from_here(options.value(self._config, "run-dir") or Path("reports"))
 
     def _from_here(self, path: Path) -> Path:

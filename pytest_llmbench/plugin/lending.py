@@ -34,6 +34,6 @@ def lend(config: pytest.Config) -> None:
 
 
 def unusable() -> list[str]:
-    """Why what other packages bring cannot be used: one line each."""
+    """The reasons why extensions of other packages cannot be used: one line each."""
     known: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, READERS, SHARED, RECIPES, SYSTEMS, REPORTS)
     return [reason for each in known for reason in each.broken().values()]

@@ -235,7 +235,7 @@ OPTIONS = (
         group=Section.WHAT,
         parse=Path,
         metavar="DIR",
-        help="Where records, scripts and logs go; on a cluster, on a file system that all nodes share",
+        help="Folder for records, scripts and logs; on a cluster, on a file system that all nodes share",
         default="reports",
     ),
     Option(

@@ -1,4 +1,4 @@
-"""Which objects a process registers: a worker waits, every other process owns the runs."""
+"""The objects that a process registers: a worker waits, every other process owns the runs."""
 
 from __future__ import annotations
 

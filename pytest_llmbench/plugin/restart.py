@@ -51,7 +51,7 @@ class Second:
 
 
 def correct(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Where a path behind an option of ours was taken for a test, take that back.
+    """Undo pytest's taking a path behind an option of ours for a test.
 
     Args:
         config: of the session that is about to load its conftest files.

@@ -1,4 +1,4 @@
-"""Where our errors about the user's input become pytest's."""
+"""Conversion of our errors about the user's input into pytest's."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class TrainingLinks:
             ranks: how many take part.
             layout: of which training.
             stride: distance of two neighbours among them; between them are as many other groups, which talk at once.
-            end: which end of the links' bands.
+            end: the end of the links' bands.
 
         Raises:
             ConfigError: such a link was neither measured nor given.

@@ -17,7 +17,7 @@ class ProjectionRow:
 
     Attributes:
         nodes: how many.
-        refused: why it has no answer; None where it has one.
+        refused: the reason for a missing answer; None where it has one.
         memory: memory of the fullest GPU; None where the layout does not even divide.
         projection: the answer; None where it is refused.
     """

@@ -20,7 +20,7 @@ class FinishedSession:
 
     Attributes:
         id: its name.
-        folder: where its records and logs are, and where a report may write.
+        folder: folder of its records and logs, in which a report may write.
         planned: the tasks that its tests waited for.
         runs: the records of its runs by key, each with the verdicts of its tests.
         checks: the records of its checks by name.

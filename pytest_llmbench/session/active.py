@@ -19,7 +19,7 @@ class RunView:
 
     Attributes:
         state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
-        detail: why it waits, if it does.
+        detail: the reason for its waiting, if it waits.
         step, steps: its progress.
         words_per_s: of the last step; None before the first, and where its duration is not known.
         eta_s: seconds to its last step at that rate; None where there is none.

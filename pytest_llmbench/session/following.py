@@ -28,7 +28,7 @@ class Ended:
 
     Attributes:
         outcome: result of its run; None where nothing of it ever started.
-        never_began: why nothing of it started; it may be launched again.
+        never_began: the reason why nothing of it started; it may be launched again.
     """
 
     outcome: Outcome | None = None

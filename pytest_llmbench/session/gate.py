@@ -17,7 +17,7 @@ class Gate:
     Attributes:
         fit: the nodes that may train.
         stopped: runs that do not happen, each with the check and the node that stopped it.
-        note: where the other runs go instead, for people; empty where nothing changes.
+        note: the new nodes of the other runs, for people; empty if nothing changes.
     """
 
     fit: tuple[str, ...]

@@ -16,10 +16,10 @@ class Launches:
     """The outcomes of a session's launches.
 
     Attributes:
-        reasons: why each launch of a run came to nothing, by its key.
+        reasons: the reason for each failed launch of a run, by its key.
         in_a_row: how many runs could not be launched since the last one that could.
         pause_s: planned duration of the last pause, seconds.
-        note: why nothing is launched at the moment, for people; empty when something may be.
+        note: the reason why nothing is launched at the moment, for people; else empty.
     """
 
     def __init__(self) -> None:

@@ -286,7 +286,7 @@ class Runner(Keeper):
         """End what runs and record why, for every run that has no record yet.
 
         Args:
-            problem: why.
+            problem: the reason.
             ended: how the job ended that held the nodes of what runs, if it is that.
         """
         self._schedule.take_launched(None)  # each command has an end, and a soon one where somebody waits for ours

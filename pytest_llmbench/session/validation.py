@@ -139,7 +139,7 @@ class Validator:
             self.all_out = self.all_out or f"{record.check}: {record.report.problem.splitlines()[0]}"
 
     def why_gated(self, hosts: Sequence[str]) -> str | None:
-        """Why nothing may train on any of these nodes; None where the fit ones are known.
+        """The reason why nothing may train on any of these nodes; None where the fit ones are known.
 
         A fault of all nodes together is settled if a later check has named its node.
         """

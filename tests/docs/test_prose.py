@@ -24,7 +24,10 @@ def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, s
     [
         ("What was not measured is never a pass.", "what-clause"),
         ("Who is slow with most of them is bad.", "what-clause"),
-        ("How far is the host's affair.", "what-clause"),
+        ("How far is the host's affair.", "where-clause"),
+        ("Where the logs are.", "where-clause"),
+        ("Where a node has no GPU, the checks are skipped.", "where-clause"),
+        ("Why it cannot be judged.", "where-clause"),
         ("What could not be looked at", "what-clause"),
         ("`x` is no number of at least 1.", "is-no"),
         ("The lines are none.", "is-no"),
@@ -47,6 +50,7 @@ def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path)
     [
         "An unmeasured check never passes.",
         "What does a run need?",
+        "When Slurm is slow, it waits.",
         "There is no GPU on this machine.",
         "It is no longer there, and is no more than 5 % slower.",
         "The record names what was measured.",
@@ -97,3 +101,32 @@ def test_a_guide_speaks_to_its_reader(tmp_path: Path) -> None:
     assert prose.is_guide(CHECKOUT / "docs" / "how-to" / "write-a-test.md")
     assert not prose.is_guide(CHECKOUT / "docs" / "how-to" / "index.md")
     assert not prose.is_guide(CHECKOUT / "docs" / "reference.md")
+
+
+def test_comments_of_scripts_and_texts_of_yaml_are_read(tmp_path: Path) -> None:
+    """Paragraphs of comments without directives, with their lines; a text that an alias repeats counts once."""
+    script = "#!/bin/bash\n# shellcheck disable=SC1 # nobody\n# One line and\n# what\n#SBATCH --nobody\n# Nobody.\n"
+    assert found(script, tmp_path, "a.sh") == [(6, "nobody")]
+    text = "# Beside it.\na: &a\n  why: It is no number.\n  nodes: 2\nb: *a\nc: [It is no list., x]\n"
+    assert found(text, tmp_path, "a.yaml") == [(1, "leftover"), (1, "german"), (3, "is-no"), (6, "is-no")]
+
+
+@pytest.mark.parametrize(
+    ("guide", "missed"),
+    [("You can do it. It works. It ends.", []), ("It works. It ends.", ["with `you`"]),
+     ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"])],
+)  # fmt: skip
+def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
+    """By counts that do not depend on the patterns."""
+    page = CHECKOUT / "docs" / "how-to" / "page.md"
+    goals = prose.goals(list(prose.sentences(page, 1, guide)))
+    assert len(goals) == 3
+    assert [any(words in goal.name for words in missed) for goal in goals] == [not goal.met for goal in goals]
+
+
+def test_the_whole_project_is_read_and_meets_its_goals() -> None:
+    """Documents, the package, suites and tools."""
+    read = prose.files_in([CHECKOUT / place for place in prose.PLACES])
+    assert {path.suffix for path in read} == set(prose.READERS)
+    found = [sentence for path in read for sentence in prose.of_file(path)]
+    assert [goal.name for goal in prose.goals(found) if not goal.met] == []

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the builds of all frameworks share. Sourced by build.sh, not run.
+# Functions shared by the builds of all frameworks. Sourced by build.sh, not run.
 # shellcheck disable=SC2034,SC2154  # a framework's framework.sh sets and uses some names
 
 REPO=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -13,7 +13,7 @@ die() {
   exit "$status"
 }
 
-# Where everything of this framework is.
+# Set the paths of everything of this framework.
 places() {
   INTO=$(realpath -m -- "${LLMBENCH_FRAMEWORKS:-$REPO/.frameworks}")/$FRAMEWORK
   SOURCE=$INTO/src DATA=$INTO/data SYSTEM=$INTO/system.yaml
@@ -25,7 +25,7 @@ places() {
     die 2 "$INTO: need a path of letters, digits and /._+- (LLMBENCH_FRAMEWORKS, --venv, and this repository's own)"
 }
 
-# What the last build was given.
+# A setting of the last build.
 said() { cat "$INTO/$1" 2>/dev/null; }
 
 how_to_get() { printf 'git clone %s.git' "$REPOSITORY"; }
@@ -61,20 +61,20 @@ first_missing() {
   fi
 }
 
-# Of all that an environment is made from.
+# The digest of all that an environment is made from.
 digest() {
   { echo "$REPO $VENV" && cat "$HERE"/*.sh && find "$HERE/$FRAMEWORK" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 cat; } |
     short_sum
 }
 
-# Of what the packages are made from.
+# The digest of all that the packages are made from.
 digest_of_packages() {
   { "$PYTHON" -VV && cat "$HERE/$FRAMEWORK/constraints.txt" && echo "${FIRST[*]}" && declare -f packages; } | short_sum
 }
 
 short_sum() { sha256sum | cut -c1-16; }
 
-# One build at a time; the lock lies beside the folder, which may be removed by hand.
+# One build at a time; the lock lies next to the folder, which may be removed by hand.
 lock() {
   mkdir -p "$INTO"
   exec 9>"$INTO.lock"
@@ -148,14 +148,14 @@ make_clone() {
   rm -rf "$1"
   git clone --quiet --shared --no-checkout "$CHECKOUT" "$1"
   git -C "$1" sparse-checkout set --no-cone "${PATHS[@]}"
-  # What it says is of interest if it fails: it also names files that are neither here nor wanted.
+  # Its output matters only if it fails: it also names files that are neither here nor wanted.
   git_said=$(git -C "$1" -c advice.detachedHead=false checkout --quiet "$2" 2>&1) ||
     die 1 "$CHECKOUT lacks files of $2; bring them with git -C $CHECKOUT checkout $2. git said: $git_said"
 }
 
 objects_of() { (cd "$1" && realpath -- "$(git rev-parse --git-common-dir)/objects"); }
 
-# It may be made anew.
+# It may be made again.
 check_venv() {
   [[ ! -e $VENV || -f $VENV/pyvenv.cfg ]] || die 2 "--venv $VENV is there, and is no virtual environment: name another"
 }

@@ -17,7 +17,7 @@ set -euo pipefail
 
 PACKAGES=(
   munge slurm-client slurm-wlm-basic-plugins slurmctld slurmd
-  # What those load, beside the C library and what every Linux has.
+  # Libraries that those load, except the C library and others that every Linux has.
   libaudit1 libbz2-1.0 libcap-ng0 libgcrypt20 libgpg-error0 libhttp-parser2.9 libhwloc15 libjson-c5 libjwt0
   liblz4-1 libmunge2 libnuma1 libpam0g libreadline8 libtinfo6 libudev1 libyaml-0-2 zlib1g
 )

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What up.sh and down.sh share. Sourced, not run.
+# Functions shared by up.sh and down.sh. Sourced, not run.
 # shellcheck disable=SC2034  # some names are used in these only
 
 # Everything lives under BASE, and everything that is started carries a mark (see marked),
@@ -10,12 +10,12 @@ CONF=$ETC/slurm.conf
 HOSTS=$ETC/hosts
 SYSTEM_CONF=/etc/slurm/slurm.conf
 HOSTS_TAG="# llmbench-slurm $BASE"
-# Where bundle.sh has put a Slurm, in place of the machine's own; down.sh finds what up.sh was given.
+# The folder of a Slurm that bundle.sh made, instead of the machine's own; down.sh finds the one that up.sh was given.
 PREFIX=${SLURM_PREFIX-$(cat "$ETC/prefix" 2>/dev/null || true)}
 [[ -z $PREFIX ]] || PREFIX=$(realpath -m -- "$PREFIX")
 # Libraries of PREFIX that the machine lacks.
 LIBRARIES=$BASE/lib
-# Where the machine lets nobody have a hostname and an /etc/hosts of their own, this is in the
+# If the machine does not allow a node its own hostname and /etc/hosts, this is in the
 # environment of everything that is started.
 MARK=OF_LLMBENCH_SLURM=$BASE
 ONE_HOSTNAME=$ETC/one-hostname
@@ -50,7 +50,7 @@ check_base() {
   [[ ! -e $BASE || (-d $BASE && -O $BASE) ]] || die 2 "$BASE exists and is not a directory of root's"
 }
 
-# One up.sh or down.sh at a time. The lock file lies beside BASE, since BASE may be wiped,
+# One up.sh or down.sh at a time. The lock file lies next to BASE, since BASE may be wiped,
 # and is never removed: a waiter would then hold a lock on a file that is no longer there.
 lock() {
   exec 9>"$BASE.lock"
@@ -71,7 +71,7 @@ wait_for() {
 isolated() { [[ ! -e $ONE_HOSTNAME ]]; }
 
 # marked PID: is it a process of ours? Each is started with our hosts file bind-mounted
-# over /etc/hosts, its children inherit that, and nobody else has it. Unlike a pid or a name
+# over /etc/hosts, its children inherit that, and no other process has it. Unlike a pid or a name
 # this cannot be taken over by another process.
 marked() {
   if isolated; then
@@ -151,7 +151,7 @@ stop_daemon() {
   rm -f "$RUN/$1.pid" "$RUN/$1.fingerprint"
 }
 
-# edit_hosts FIRST_LINE: put it at the head of /etc/hosts, in place of the line that we put
+# edit_hosts FIRST_LINE: put it at the head of /etc/hosts, instead of the line that we put
 # there before; with an empty one, only take that out. Not by renaming a new file: in a
 # container /etc/hosts is a mount point. The dot keeps empty lines at the end from $().
 edit_hosts() {

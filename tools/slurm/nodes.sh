@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Which nodes up.sh makes, and what they have. Sourced, not run.
+# The nodes that up.sh makes, and their hardware. Sourced, not run.
 # shellcheck disable=SC2034,SC2154  # some names are used, or set, in up.sh only
 
 # The GPUs of this machine, in the order in which CUDA numbers them: a container may have only

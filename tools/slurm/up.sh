@@ -8,7 +8,7 @@
 #   NODES=4 GPUS=2 tools/slurm/up.sh
 #   GPUS=real tools/slurm/up.sh    the GPUs of this machine: n1.. have one each (partition split),
 #                                  g1 has all of them (partition whole)
-#   NODES=gpus GPUS=4 tools/slurm/up.sh     the same with GPUs that are none
+#   NODES=gpus GPUS=4 tools/slurm/up.sh     the same with dummy device files as GPUs
 #
 # Run it again at any time: it restarts dead daemons, returns nodes that are down or
 # drained, and applies a changed configuration (jobs live through that).
@@ -140,7 +140,7 @@ fill() {
   printf '%s\n' "$text"
 }
 
-# What a shell needs to use this Slurm.
+# The environment that a shell needs to use this Slurm.
 environment() {
   printf 'export SLURM_CONF=%s\n' "$CONF"
   if [[ -n $PREFIX ]]; then
@@ -171,7 +171,7 @@ configure() {
   write "$ETC/prefix" 644 <<<"$PREFIX"
   environment | write "$BASE/env.sh" 644
 
-  # What the daemons and jobs see as /etc/hosts: the machine's, less its lines for the names
+  # The /etc/hosts of the daemons and jobs: the machine's, less its lines for the names
   # that are ours (a name with two addresses would use either).
   self=$(uname -n)
   {
@@ -316,10 +316,10 @@ start_slurmdbd() {
   step "slurmdbd up"
 }
 
-# Jobs need an account (AccountingStorageEnforce). root, and whoever called sudo, get the
+# Jobs need an account (AccountingStorageEnforce). root, and the caller of sudo, get the
 # default account "proj" and the qos "normal" and "high". All in one sacctmgr, which skips
 # what exists: each call of it costs a third of a second, and so does looking. Hence the note
-# of who has been added, kept beside the database.
+# of who has been added, kept next to the database.
 accounts_script() {
   local user
   cat <<'END'
@@ -384,7 +384,7 @@ start_slurmds() {
 }
 
 # All nodes usable? Returns to service those that an earlier crash has left down, or that
-# somebody has drained.
+# an operator has drained.
 nodes_usable() {
   local node state usable=0 resume=()
   while read -r node state; do

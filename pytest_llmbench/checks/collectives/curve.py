@@ -37,7 +37,7 @@ def judge(
         fleet: the nodes.
         device: the GPU model as the driver names it, or `cpu`.
         wrong: elements with a wrong value by the node that got them, where that is known.
-        doubt: why it proves nothing, where that is known already.
+        doubt: the reason why it proves nothing, if that is known already.
     """
     site, hosts = fleet.site, fleet.hosts
     gpus = site.gpus_per_node * len(hosts)
@@ -105,7 +105,7 @@ def _wrong(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterat
 
 
 def _doubts(curve: Curve, ranks: int) -> Iterator[str]:
-    """Why a curve proves nothing, by itself, what tells most first."""
+    """Reasons why a curve proves nothing by itself, the most telling one first."""
     if not curve.points:
         yield curve.doubt or f"no size of {curve.collective} was measured"
     elif not curve.complete:

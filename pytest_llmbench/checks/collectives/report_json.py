@@ -113,7 +113,7 @@ def _mean(value: object) -> Printed | str | None:
 
 
 def _misjudged(count: int | None, okay: object) -> str | None:
-    """Where the word on wrong values is not what their number says."""
+    """Contradictions between the word on wrong values and their number."""
     if count is None or okay not in {"true", "false"} or (count == 0) == (okay == "true"):
         return None
     return f"it says {count} values out of bounds, and of that okay: {okay}"

@@ -93,7 +93,7 @@ def answered(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Mapping[str, A
 
 
 def subject(site: Site, answer: Answer) -> str:
-    """Which device of its node a rank had."""
+    """The device that a rank had on its node."""
     return f"GPU {answer.local_rank}" if site.device == "cuda" else "CPU"
 
 

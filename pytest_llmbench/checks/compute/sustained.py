@@ -111,7 +111,7 @@ class _Judged:
 
     Attributes:
         rated: its numbers.
-        why: why they cannot be judged; empty where they can.
+        why: the reason why they cannot be judged; empty if they can.
     """
 
     def __init__(self, site: Site, answer: Answer, data: Mapping[str, Any], options: SustainedOptions) -> None:

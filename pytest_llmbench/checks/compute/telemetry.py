@@ -19,7 +19,7 @@ class Sample:
     Attributes:
         at_s: seconds since the load began.
         clock: MHz. temperature: degC. power: W.
-        reasons: why the clock is not higher, as NVML's bits.
+        reasons: reasons for a lower clock, as NVML's bits.
         None: for what the device does not tell.
     """
 

@@ -29,7 +29,7 @@ class DcgmOptions(Strict):
         level: as `dcgmi diag -r` has it; absent, 3, at scale `smoke` 1.
         parameters: for `dcgmi diag -p`.
         allowed_skips: tests that need not run, by DCGM's names, such as `eud`.
-        hostengine: where nv-hostengine listens; absent, on the node itself.
+        hostengine: address of nv-hostengine; absent, the node itself.
     """
 
     level: Literal[1, 2, 3, 4] | None = None
@@ -100,7 +100,7 @@ def _skips(judged: Mapping[str, Judged]) -> list[str]:
 
 
 def _uncounted(judged: Mapping[str, Judged]) -> list[str]:
-    """Where nothing says how many GPUs were tested: at level 1 of DCGM 2."""
+    """Nodes whose output does not give the number of tested GPUs: at level 1 of DCGM 2."""
     hosts = [host for host, each in judged.items() if each.diagnosis.tests and each.diagnosis.gpus is None]
     return [f"DCGM does not say how many GPUs it tested on {', '.join(hosts)}"] if hosts else []
 

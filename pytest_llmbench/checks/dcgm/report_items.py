@@ -90,7 +90,7 @@ class Diagnosis:
         gpus: GPUs that it found; None where it does not say.
         tests: in order; of several iterations, all of them.
         overall: the result over all iterations; None for a single one.
-        runtime_error: why it ended without results, in its own words; else None.
+        runtime_error: the reason for an end without results, in its own words; else None.
         unreadable: the reason why this is not a whole diagnostic; else None. Then there are no tests.
     """
 

@@ -59,7 +59,7 @@ class Judged:
 
     Attributes:
         findings: the findings.
-        unjudged: why it proves nothing; empty where it does.
+        unjudged: the reason why it proves nothing; empty if it does.
         skipped: tests that did not run and need not have.
         diagnosis: the diagnostic that was read.
     """
@@ -98,7 +98,7 @@ def _without_results(diagnosis: Diagnosis, errors: str) -> list[str]:
 
 
 def _contradicted(code: int | None, diagnosis: Diagnosis, findings: list[Finding]) -> list[str]:
-    """Where the exit status says something else than the results."""
+    """Contradictions between exit status and results."""
     failed = any(finding.severity.fails for finding in findings)
     if code not in {None, 0} and not failed:
         meaning = _MEANINGS.get(code or 0, f"signal {-(code or 0)}" if (code or 0) < 0 else "unknown")
@@ -112,7 +112,7 @@ def _contradicted(code: int | None, diagnosis: Diagnosis, findings: list[Finding
 
 
 def _error_beside(diagnosis: Diagnosis, printed: str) -> list[str]:
-    """Where dcgmi says that something went wrong, and has results all the same."""
+    """Errors that dcgmi reports although it has results."""
     error = error_in(printed) if diagnosis.tests else None
     return [f"dcgmi printed results, and also {error!r}"] if error else []
 

@@ -19,7 +19,7 @@ def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> 
     """
     wrong = dissenters(values)
     counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())
-    rest = f"others: {counts}" if wrong is not None else f"which is right is not known: {counts}"
+    rest = f"others: {counts}" if wrong is not None else f"the right value is unknown: {counts}"
     for host, subject in values if wrong is None else wrong:
         yield Finding(
             host=host,

@@ -23,7 +23,7 @@ _ACTIONS = {
 
 
 class XidOptions(Strict):
-    """Which codes this site does not mind.
+    """Codes that this site tolerates.
 
     Attributes:
         tolerated: xids that are only hints here.

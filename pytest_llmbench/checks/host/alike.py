@@ -11,8 +11,8 @@ _NAMED = 4
 def differing(values: Mapping[str, str]) -> dict[str, str]:
     """Say of each host that stands out what it has, what the others have, and who they are.
 
-    A value that more hosts have than any other is right. Where there is none such, every host stands out, and all
-    groups are named: which of them is right is unknown.
+    A value that more hosts have than any other is right. Without such a group, every host stands out, and all
+    groups are named: the right one is unknown.
 
     Args:
         values: by host.

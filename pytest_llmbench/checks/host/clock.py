@@ -94,7 +94,7 @@ def outside(facts: HostFacts, began: float, ended: float, limit_s: float) -> Ite
 
 
 def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
-    """Why a clock that cannot be compared cannot be judged either; None where the kernel reports it as synchronised."""
+    """The reason not to judge a clock that cannot be compared; None if the kernel reports it as synchronised."""
     kernel = told["kernel"]
     if kernel is not None and kernel["synchronised"] and kernel["max_error_s"] < limit_s:
         return None
@@ -105,7 +105,7 @@ def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
 
 
 def _why_unmeasured(told: Mapping[str, Any], limit_s: float) -> str | None:
-    """Why the stamp of a file says nothing about a node's clock; None where it does."""
+    """The reason why the stamp of a file says nothing about a node's clock; None where it does."""
     if not has_one_clock(told["mount"]):
         return f"the shared folder is {kind_of(told['mount'])}, where files may have the node's own time"
     if told["uncertainty_s"] >= limit_s:

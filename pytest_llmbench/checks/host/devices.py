@@ -11,7 +11,7 @@ class DeviceVariable:
     """How a variable names devices.
 
     Attributes:
-        kinds: where devices come from: `interfaces`, `infiniband`.
+        kinds: source of the devices: `interfaces`, `infiniband`.
         prefixes: whether a name stands for all that begin with it, unless `=` stands before the list.
         ports: whether `:1` after a name is a port.
         every: whether each name must be there, not just one.

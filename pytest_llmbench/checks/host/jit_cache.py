@@ -18,7 +18,7 @@ CacheMarks = Mapping[str, Mapping[str, list[str]]]
 
 
 class JitCache(HostCheck):
-    """Where PyTorch, Triton and CUDA keep what they compile."""
+    """Folders in which PyTorch, Triton and CUDA keep compiled kernels."""
 
     name = "jit_cache"
     summary = "folders of compiled kernels: not shared between nodes, and filled"

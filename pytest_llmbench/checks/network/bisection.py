@@ -1,8 +1,8 @@
-"""Which nodes make a group slow although all of its pairs are fast: halves, halves of slow halves, and controls.
+"""Search for the nodes that make a group slow although all of its pairs are fast: slow halves, and controls.
 
-A half that is slow alone holds a culprit. Where only the whole is slow, its halves are filled up with good nodes to the
-size that was slow, as a fault may need that many ranks to show. A group that is slow only as a whole is reported as
-such.
+A half that is slow alone holds a culprit. If only the whole group is slow, its halves are filled up with good nodes
+to the size that was slow, as a fault may need that many ranks to show. A group that is slow only as a whole is reported
+as such.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
     """Measure all nodes as one group, and bisect it where it is slow or fails.
 
     Args:
-        ground: where.
+        ground: the place of the measurement.
         hosts: nodes whose pairs are well; with fewer than three, their pairs have said it all.
         floor: the rate that a group must reach, GB/s; None where only a failure counts.
         gpus: of each node.

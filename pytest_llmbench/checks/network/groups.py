@@ -25,7 +25,7 @@ class RankGroup:
 
     Attributes:
         hosts: their nodes.
-        local_ranks: which ranks of each.
+        local_ranks: the ranks of each.
     """
 
     hosts: tuple[str, ...]
@@ -85,7 +85,7 @@ class Sizes(Strict):
 
 
 class MeasuredGroups:
-    """Where groups are measured.
+    """The place at which groups are measured.
 
     Attributes:
         rounds, runs: how many rounds and groups have been measured.

@@ -1,4 +1,4 @@
-"""Which node is the slow one: every node plays pairs with several others, then suspects play with good partners.
+"""Search for the slow node: every node plays pairs with several others, then suspects play with good partners.
 
 A pair is as slow as the slower of its two. So a bad node is slow in all of its pairs, and each of its partners in one;
 what is left over is a slow link between two good nodes, or chance. The second pass tells them apart.

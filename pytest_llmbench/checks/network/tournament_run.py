@@ -54,7 +54,7 @@ def hunt(
     """Play pairs of nodes, and name the bad ones.
 
     Args:
-        field: where.
+        field: the place of the measurement.
         hosts: two nodes or more.
         rails: local ranks that play one at a time; None for all ranks of a node together.
         reference: bound on the rate of a pair.

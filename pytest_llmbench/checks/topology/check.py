@@ -31,7 +31,7 @@ class TopologyOptions(Strict):
         link_speed: speed of the PCIe links in the file that fits, as sysfs writes it; absent, `16 GT/s` is written,
             and speeds in installed files are not judged.
         link_width: lanes of these links.
-        sysfs: where sysfs is mounted on the nodes.
+        sysfs: folder of sysfs on the nodes.
     """
 
     link_speed: str | None = None

@@ -16,7 +16,7 @@ _NO_NUMA = -1
 def of_interest(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The GPUs, and the NICs that NCCL is to use.
 
-    Where there is InfiniBand, an Ethernet port of the same driver is the machine's way out, and no data goes there.
+    On a machine with InfiniBand, an Ethernet port of the same driver is the machine's way out, and no data goes there.
     """
     infiniband = any(_is_infiniband(device) for device in devices)
     return [device for device in devices if device["driver"] == "nvidia" or not infiniband or _is_infiniband(device)]

@@ -74,8 +74,8 @@ class JobStatus:
     """Slurm's answer about one job.
 
     Attributes:
-        state: where it stands.
-        reason: why it is pending or ended, in Slurm's word.
+        state: its state.
+        reason: the reason why it is pending or ended, in Slurm's word.
         nodelist: its nodes in Slurm's notation, empty while it is pending.
         word: the state as Slurm printed it.
     """
@@ -161,7 +161,7 @@ class JobMarks:
     """Past events of a job: the time as Slurm prints it, empty if it never happened.
 
     Attributes:
-        preempted: when a job of higher priority was given its nodes; it may run on for a grace time.
+        preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.
         suspended: when it was last suspended, or resumed after that.
     """
 

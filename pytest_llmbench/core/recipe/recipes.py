@@ -159,7 +159,7 @@ class WarmUp(Strict):
     """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them.
 
     Attributes:
-        rule: which steps are judged: all but the first `warm_up.steps`.
+        rule: the judged steps: all but the first `warm_up.steps`.
         steps: must be less than `steps`.
     """
 
@@ -168,7 +168,7 @@ class WarmUp(Strict):
 
 
 class Deadlines(Strict):
-    """When a run that makes no progress is ended and named.
+    """Deadlines after which a run without progress is ended and named.
 
     Attributes:
         startup_s: seconds from launch to the first step of a run; null for a framework that may log no step.
@@ -192,7 +192,7 @@ class Recipe(Strict):
     Attributes:
         name: the recipe's key in `recipes`; set by the loader, not written.
         description: for people.
-        source: where the configuration is published.
+        source: document that publishes the configuration.
         engine: one of the engines, or one that another package or a `conftest.py` brings.
         options: settings of this engine: its own keys.
         nodes: nodes it was published for.

@@ -56,8 +56,8 @@ class Reference(Strict):
         per_node: the bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number.
         floor: a run below the bound is broken, but one above it need not be fast: not a verdict on speed.
         why: reason for the number.
-        source: where it is written down.
-        date: when it was set.
+        source: document that states it.
+        date: day on which it was set.
         applies_to: the hardware it is for; without it the reference is portable, which only a fraction or a loss can
             be. It is always for the full scale, never for the smoke variant.
     """

@@ -66,7 +66,7 @@ class Claim(Strict):
     """One setting as a log line prints it, or as a rank counted it from its tensors.
 
     Attributes:
-        name: which setting.
+        name: name of the setting.
         value: a number, or a word such as `bf16`; a switch is `on` or `off`.
         where: `file:line` or `rank N`, for messages.
         stage: of the pipeline, where the claim is about one: `parameters_of_rank`.

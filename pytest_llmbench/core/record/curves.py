@@ -114,7 +114,7 @@ class Curve(Strict):
         unreadable: lines that look like a point and cannot be read as one.
         out_of_bounds: how many of its points nccl-tests found to have wrong values; None where it does not say.
         average_busbw: mean over all points by nccl-tests itself, GB/s; None where it does not say.
-        doubt: where it contradicts itself, in words; None where it does not.
+        doubt: its contradictions, in words; None where it does not.
     """
 
     collective: str | None

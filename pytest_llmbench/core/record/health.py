@@ -104,8 +104,8 @@ class Report(Strict):
         readings: measured values.
         unjudged: nodes that gave no answer, or none that can be read, and why.
         skipped: nodes that were not checked, and why.
-        problem: why the whole check cannot be judged; null where it can.
-        skip: why the check has no meaning here; null where it has.
+        problem: the reason why the whole check cannot be judged; null if it can.
+        skip: the reason why the check has no meaning here; null if it has.
         unbounded: true if no bound applied to any measured value.
         notes: further remarks for people.
         evidence: plain data behind the findings: outputs of tools, curves, facts.
@@ -163,7 +163,7 @@ class HealthRecord(Strict):
 
     @property
     def path(self) -> Path:
-        """Where the record is written."""
+        """Path of the record."""
         return Path(self.folder) / "record.json"
 
     def host(self, slot: int | None) -> str | None:

@@ -55,7 +55,7 @@ class Metric(Strict):
 
 
 class Problem(Strict):
-    """Why a run cannot be judged.
+    """The reason why a run cannot be judged.
 
     Attributes:
         kind: a stable word, such as `rank_died` or `allocation`.
@@ -132,7 +132,7 @@ class RunRecord(Strict):
         versions: software versions of rank 0.
         provenance: facts of what ran.
         timings: Unix times `submitted`, `started`, `ended`.
-        failed_launches: why each launch before the last came to nothing, with no rank started.
+        failed_launches: the reason for each failed launch before the last, with no rank started.
         rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
             what, and what its steps come to.
         steps: each step, or the mean of several (`interval`): seconds, tokens, samples, loss, gradient norm, peak
@@ -143,13 +143,13 @@ class RunRecord(Strict):
         unreadable: `file:line: why` of lines that look like steps, could not be read and were left out; of very many,
             the first.
         cut_off: how a run that is meant to be cut off at its time limit was.
-        replayed: where the logs are, of a run that was made elsewhere.
+        replayed: folder of the logs of a run that was made elsewhere.
         metrics: each statistic: value, unit, rule.
-        outside_steps: where the run's time went, in seconds: in steps (`steps_s`), before the first one (`before_s`)
+        outside_steps: parts of the run's time, in seconds: in steps (`steps_s`), before the first one (`before_s`)
             and otherwise (`around_s`).
         findings: findings about the run, a sentence each.
         unjudged: the same of a command's run that cannot be judged, as far as its log goes: evidence, and no verdict.
-        problem: why it cannot be judged: kind, message, log; null for a sane run.
+        problem: the reason why it cannot be judged: kind, message, log; null for a sane run.
         judgements: each test's verdict: statistic, measured, threshold, reference, reason.
     """
 
@@ -190,7 +190,7 @@ class RunRecord(Strict):
 
     @property
     def path(self) -> Path:
-        """Where the record is written."""
+        """Path of the record."""
         return Path(self.folder) / "record.json"
 
     @property

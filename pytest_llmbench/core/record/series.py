@@ -28,7 +28,7 @@ class OwnSteps(Strict):
         flat: how many have a gradient norm of 0.
         peak_memory_bytes: the highest that any of them says; None where none does.
         same_norm: the longest row of steps with the very same gradient norm, if it is not 0.
-        copied: which steps have the durations and losses of earlier ones, in words.
+        copied: the steps that repeat durations and losses of earlier ones, in words.
         less_memory: the first step whose highest memory so far is lower than before, in words.
     """
 
@@ -152,7 +152,7 @@ class StepSeries(Strict):
             a completed run. For ranks of our own: how the first failed that had not introduced itself.
         cut_off: the line with which Slurm says that it ended the run at its time limit; None for a completed run.
         bad_ends: texts of launchers about processes that ended with an error.
-        short: why fewer steps were made than there were to be, as the framework says itself.
+        short: the reason for missing steps, as the framework reports it.
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: values of each rank's GPU in the judged steps, if the ranks watched their GPUs.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
@@ -161,9 +161,9 @@ class StepSeries(Strict):
         written: the first and the last Unix time of its event files; None without any.
         skipped: how many steps had been skipped so far at which step, if the log has it apart from its steps.
         claims: claims of the ranks or the log about the training itself, to be compared with the recipe.
-        labels: which runs the log says it is of, in the lines that our own drivers print; each once.
+        labels: the runs that the log names, in the lines that our own drivers print; each once.
         nodes: hosts and how many ranks each was to have, as a framework's launcher says itself.
-        contradictions: where a log and other files of the same run do not say the same, in words.
+        contradictions: contradictions between a log and other files of the same run, in words.
     """
 
     ranks: tuple[RankInfo, ...] = ()

@@ -58,7 +58,7 @@ class GpuTelemetry(Strict):
             brake.
         power_capped: samples that name the power limit, which a healthy GPU reaches under full load.
         reasons: samples by each reason for lower clocks.
-        gaps: why something is null.
+        gaps: the reasons for null values.
     """
 
     rank: int

@@ -65,7 +65,7 @@ class CommandTask(Strict):
     machine_lock: Path | None = None
 
     def on_node(self, path: str) -> str | None:
-        """Where a path that the framework sees lies outside its container; None for one that no mount covers."""
+        """The path outside its container of a path that the framework sees; None for one that no mount covers."""
         if self.image is None:
             return path
         found = None
@@ -88,7 +88,7 @@ class DriverReport(Strict):
         device: `cpu`, or the GPU model that every node has, as its driver names it.
         started, ended: Unix times; `ended` is None while it runs.
         exit_code: of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
-        problem: why the script was not started, or what the nodes lack.
+        problem: the reason why the script was not started, or the things that the nodes lack.
         provenance: provenance: versions, commits, digests.
         secrets: marks that find the secrets of its environment in a text, without holding them.
     """

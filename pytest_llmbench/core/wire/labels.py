@@ -1,6 +1,6 @@
 """Labels: the lines by which a command's log says which run it is of.
 
-Our driver prints the first one before anything else does. Where a run has a process of ours on each of its nodes, every
+Our driver prints the first one before anything else does. If a run has a process of ours on each of its nodes, every
 node prints one.
 """
 

@@ -76,7 +76,7 @@ class TrainingEvent(_Event):
     Attributes:
         world_size: ranks in the process group that gradients travel in.
         tensor, pipeline: ranks that share the matrices, and the layers, of one copy of the model.
-        tensor_rank, pipeline_rank, copy_rank: which of them this rank is, and of which copy.
+        tensor_rank, pipeline_rank, copy_rank: the place of this rank among them, and the number of its copy.
         layers: of this rank's part of the model.
         parameters: of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share
             count for one of them.
@@ -102,7 +102,7 @@ class TrainingEvent(_Event):
 class StepEvent(_Event):
     """One optimizer step of one rank.
 
-    Where several ranks hold one copy of the model together, one of them counts its tokens and samples, and the
+    If several ranks hold one copy of the model together, one of them counts its tokens and samples, and the
     others count none.
 
     Attributes:
@@ -129,7 +129,7 @@ class TelemetryEvent(_Event):
     Attributes:
         gpu: its UUID, `GPU-...`.
         period_s: seconds from one sample to the next.
-        trouble: why there are no samples, or fewer.
+        trouble: the reason for missing samples.
     """
 
     event: Literal["telemetry"] = "telemetry"
@@ -145,7 +145,7 @@ class GpuEvent(_Event):
         energy_mj: counter of all energy since the driver was loaded, mJ.
         power_w: W; from Ampere on (but for GA100) the mean of the last second.
         memory_used_bytes: of everything on the GPU, the driver's own included.
-        clocks_event_reasons: why clocks are not higher: the bits of `core.telemetry.REASONS`.
+        clocks_event_reasons: reasons for lower clocks: the bits of `core.telemetry.REASONS`.
     """
 
     event: Literal["gpu"] = "gpu"

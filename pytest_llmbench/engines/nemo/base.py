@@ -95,7 +95,7 @@ class Nemo(External):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the steps from the event files, which have every digit; from the log where they have no step.
 
-        Where the log has them too, both have to say the same. That the run was completed is in the log alone.
+        If the log has them too, both must agree. That the run was completed is in the log alone.
         """
         said = super().read(folder, recipe)
         files = () if folder.is_file() else folder.rglob(tensorboard.PATTERN)

@@ -1,4 +1,4 @@
-"""Which node of a run was slow, by what its ranks measured of it alone.
+"""Search for the slow node of a run, by the times that its ranks measured alone.
 
 Their steps do not say it: in each of them, all ranks wait for the slowest.
 """

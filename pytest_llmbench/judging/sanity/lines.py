@@ -56,8 +56,8 @@ def lines(e: Evidence) -> Iterator[Problem]:
 def _interval(e: Evidence, numbers: list[int]) -> int | None:
     """After how many steps each there is a line; None where that is not known.
 
-    A framework logs the multiples of its interval. Where it does not say which, it is the largest number of which all
-    are multiples, whichever of them are lost.
+    A framework logs the multiples of its interval. If the log does not give the interval, it is the largest number of
+    which all are multiples, whichever of them are lost.
     """
     regular = [number for number in numbers if number > 1 or not e.series.first_apart]
     said = [e.series.log_interval] if e.series.log_interval else []

@@ -12,7 +12,7 @@ from pytest_llmbench.judging.sanity.evidence import Evidence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outside:
-    """Where a run's time went.
+    """The parts of a run's time.
 
     Attributes:
         steps_s: in steps, seconds.

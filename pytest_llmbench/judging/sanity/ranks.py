@@ -1,4 +1,4 @@
-"""Which ranks ran, where, and on what."""
+"""Checks of the ranks, their nodes and their devices."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Reported:
     Attributes:
         name: of the report, or of the plugin that makes it.
         lines: for the terminal.
-        failure: why it could not be made; None where it was.
+        failure: the reason why it could not be made; None where it was.
     """
 
     name: str

@@ -35,9 +35,9 @@ class ClauseVerdict:
     """How a clause ended.
 
     Attributes:
-        clause: which.
+        clause: the clause.
         verdict: INCOMPLETE, or the worst verdict of its tests.
-        reason: why it is INCOMPLETE; empty else.
+        reason: the reason for INCOMPLETE; else empty.
     """
 
     clause: Clause

@@ -33,7 +33,7 @@ class Unfinished:
     """A declared test without a verdict.
 
     Attributes:
-        test: which.
+        test: the test.
         why: the reason for its ERROR.
         told: its properties, where its verdict was decided and only its teardown was not reported.
         crash: whether pytest's writer has its error already.

@@ -30,7 +30,7 @@ class Energy:
     Attributes:
         joules: J; None where it is not known.
         error_j: the most that it can be wrong by, J.
-        why: why it is not known.
+        why: the reason for an unknown energy.
     """
 
     joules: float | None = None

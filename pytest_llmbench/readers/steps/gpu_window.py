@@ -164,7 +164,7 @@ class GpuWindow:
         )
 
     def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
-        """Why something is not known."""
+        """The reasons for unknown values."""
         why = f" ({self.trouble})" if self.trouble else ""
         if not self._samples:
             yield f"no sample in the {seconds:.3g} s of the judged window{why}"

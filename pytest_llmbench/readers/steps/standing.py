@@ -50,7 +50,7 @@ class Standing:
 
     @property
     def position(self) -> tuple[int, float, int]:
-        """Where this is in the order of time: the optimizer comes after every micro batch of its step."""
+        """Position in the order of time: the optimizer comes after every micro batch of its step."""
         order = PHASES.index(self.phase) if self.phase in PHASES else -1
         after_all = order >= PHASES.index("optimizer")
         return self.step, math.inf if after_all else self.micro_batch, order

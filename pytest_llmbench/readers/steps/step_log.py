@@ -230,8 +230,8 @@ class _Sum:
         """Return the step of the whole run.
 
         It lasts from the last rank's end of the step before to the last rank's end of this one: the sum of the slowest
-        ranks' seconds would count twice what one rank is late in one step and another waits for in the next. Where not
-        the same ranks logged both, it is as long as for the slowest of them.
+        ranks' seconds would count twice what one rank is late in one step and another waits for in the next. If other
+        ranks logged one than the other, it is as long as for the slowest of them.
         """
         seconds = self.seconds
         if before is not None and (before.number, before.ranks) == (self.number - 1, self.ranks) and self.ranks > 1:

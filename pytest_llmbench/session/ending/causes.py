@@ -1,4 +1,4 @@
-"""Why a run that is over cannot be judged, apart from what its log says: its job, its driver, its ranks."""
+"""Reasons outside its log why an ended run cannot be judged: its job, its driver, its ranks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Outcome:
         job: the processes started for it.
         status: how Slurm says that it ended.
         driver: the report of the driver of a command; None for ranks of our own, or when it never began.
-        ended_by_us: why the watch ended it, if it did.
+        ended_by_us: the reason why the watch ended it, if it did.
         wall_s: from launch to end by our clock, seconds.
         origin: the same as Unix times, and the run's token.
     """

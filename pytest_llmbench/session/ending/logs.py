@@ -1,4 +1,4 @@
-"""Which log to read first."""
+"""Choice of the log to read first."""
 
 from __future__ import annotations
 

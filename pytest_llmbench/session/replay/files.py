@@ -36,7 +36,7 @@ class ReplayFacts(Strict):
         ended: `time_limit` for a run that was meant to be cut off there, and was; only of a recipe with `end:
             time_limit`, and not needed where Slurm's own line in the log says it.
         wall_s: from launch to end, seconds; the steps must not add up to more.
-        source: where the logs are from.
+        source: origin of the logs.
     """
 
     nodes: PositiveInt | None = None

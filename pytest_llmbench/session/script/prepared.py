@@ -28,7 +28,7 @@ class PreparedRun:
 
     Attributes:
         spec: the run as the plan has it.
-        place: where a command will run; its folder is the run's, whatever the engine.
+        place: the place in which a command will run; its folder is the run's, whatever the engine.
         work: a task for every rank, or the script of a command.
         script: the bash script of a command; None where the ranks are our own.
         preparations: preparations of a command before its first start.
@@ -98,7 +98,7 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
 
 
 def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Settings) -> Problem | None:
-    """Why the run cannot be tried here, whatever its script will be."""
+    """The reason why the run cannot be tried here, whatever its script will be."""
     recipe, system = run.recipe, settings.system
     here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
     if here is not None and here < topology.gpus_per_node:  # the ranks of other nodes find out for themselves

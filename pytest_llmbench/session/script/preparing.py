@@ -66,7 +66,7 @@ def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
 
     Args:
         container: the image.
-        place: where the run will be.
+        place: the run's future place.
         variables: names of the environment variables that go inside.
     """
     folder = str(place.folder)

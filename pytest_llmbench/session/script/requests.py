@@ -80,7 +80,7 @@ def srun_command(
         module: command of every task.
         folder: its argument.
         job_id: the job that holds the nodes.
-        hosts: which of them.
+        hosts: those of its nodes to use.
         end_together: whether a task that fails ends the others.
     """
     return [

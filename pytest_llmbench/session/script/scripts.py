@@ -33,8 +33,8 @@ def write_script(script: Script, place: Place, topology: Topology, env: Mapping[
 
     Args:
         script: the commands.
-        place: where they run.
-        topology: how many nodes and ranks.
+        place: the place in which they run.
+        topology: the numbers of nodes and ranks.
         env: the system's environment variables, under the environment's own.
         title: name of the run, for the first line.
 

@@ -1,4 +1,4 @@
-"""Where a task stands: the folder that relative paths of a recipe or a script begin at."""
+"""The working folder of a task: the one that relative paths of a recipe or a script begin at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a rank finds out what it runs and which of the ranks it is."""
+"""A rank's knowledge of its task and of its place among the ranks."""
 
 from __future__ import annotations
 

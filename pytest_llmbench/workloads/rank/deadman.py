@@ -29,7 +29,7 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
         on_pause: called with its length in seconds after each time in which this process stood still.
 
     Returns:
-        Why it ended, in words.
+        The reason for its end, in words.
     """
     file = Path(path)
     stop = file.with_name(_STOP)

@@ -62,7 +62,7 @@ class Fed:
             dtypes: of its matrices; the types that autocast makes of them count instead.
             tensor: this rank among those that share matrices, and how many these are.
             pipeline: the same of those that share layers.
-            copy: which copy of the model it has a part of.
+            copy: number of the copy of the model that it has a part of.
         """
         found = self._dtypes or set(dtypes)
         return TrainingEvent(

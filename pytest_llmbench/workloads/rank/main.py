@@ -1,4 +1,4 @@
-"""Where every rank starts: `python -m pytest_llmbench.workloads.rank.main FOLDER`, or `run_rank` in a job."""
+"""Entry point of every rank: `python -m pytest_llmbench.workloads.rank.main FOLDER`, or `run_rank` in a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where every rank of a check's step starts: `python -m pytest_llmbench.workloads.rank.probe FOLDER`.
+"""Entry point of every rank of a check's step: `python -m pytest_llmbench.workloads.rank.probe FOLDER`.
 
 `FOLDER/task.json` is a `context.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns plain
 data: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and ends well: what

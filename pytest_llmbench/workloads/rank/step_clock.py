@@ -49,7 +49,7 @@ class StepClock:
 
     Args:
         log: of this rank.
-        device: where it trains.
+        device: the device that trains.
         samples: sequences that this rank counts in each step.
         tokens: the same in tokens.
         fed: function that counts them, instead of both.

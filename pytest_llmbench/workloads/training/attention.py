@@ -1,4 +1,4 @@
-"""Which of PyTorch's attention kernels a training uses: the one it names, or the one that proves fastest."""
+"""Choice of PyTorch's attention kernel for a training: the one it names, or the one that proves fastest."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def rates(
 
     Args:
         work: the work; it may return before the device has finished.
-        device: where it is done.
+        device: the device that does it.
         seconds: for how long, after the warm-up; at least one block.
         start: called once, after the warm-up: it returns when the others are warm, too.
         block_s: how long one block takes, seconds.

@@ -16,7 +16,7 @@ FIRST=(torch setuptools wheel ninja numpy)
 packages() {
   pip_install accelerate datasets protobuf pydantic pyyaml sentencepiece tensorboard tokenizers transformers
   step "DeepSpeed, with its kernels for the CPU"
-  # Compiled here once and for all, into the package: else every session might compile them anew, a minute or two. The
+  # Compiled here once and for all, into the package: else every session might compile them again, a minute or two. The
   # three are what a training on the CPU loads.
   DS_ACCELERATOR=cpu DS_BUILD_OPS=0 DS_BUILD_SHM_COMM=1 DS_BUILD_FUSED_ADAM=1 DS_BUILD_CPU_ADAM=1 PATH=$VENV/bin:$PATH \
     pip_install --no-build-isolation --no-cache-dir --no-binary deepspeed deepspeed

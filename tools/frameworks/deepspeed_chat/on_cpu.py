@@ -22,7 +22,7 @@ initialize = deepspeed.initialize
 
 
 def in_bf16(*, config: Mapping[str, Any], **named: Any) -> Any:
-    """What the fork calls, with the other type."""
+    """The function that the fork calls, with the other type."""
     return initialize(config={**config, "fp16": {"enabled": False}, "bf16": {"enabled": True}}, **named)
 
 

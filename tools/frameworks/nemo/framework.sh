@@ -11,8 +11,8 @@ PROGRAMS=()
 FIRST=(torch setuptools wheel)
 
 packages() {
-  # nemo_run is imported, and is not among what NeMo asks for. Of the others, newer releases are asked for than work
-  # together: the constraints hold them back.
+  # nemo_run is imported, and NeMo does not require it. NeMo requires newer releases of the others than
+  # work together: the constraints hold them back.
   pip_install 'nemo_toolkit[llm]' nemo_run
 }
 

@@ -35,7 +35,7 @@ class CollectivesPlan(Strict):
     """The sizes and counts of a measurement.
 
     Attributes:
-        collectives: which, in this order.
+        collectives: the collectives to measure, in this order.
         sizes: of the messages, bytes, ascending.
         dtype: type of an element.
         iterations: operations that are timed together.
@@ -113,7 +113,7 @@ class _Bench:
         )
 
     def _unsupported(self, operation: Operation) -> str | None:
-        """Why the backend cannot do an operation at all, in its own words; None where it can."""
+        """The backend's reason for not doing an operation at all; None if it can."""
         count = operation.count(ALIGNMENT * operation.ranks, self._dtype)
         views = operation.views(self._send, self._recv, count, operation.places[0])
         why = why_unsupported(operation.prepare(*views))

@@ -28,7 +28,7 @@ class NcclTestsCommand(Strict):
 
     Attributes:
         root: the folder of the programs, or the checkout that has them in `build`.
-        collectives: which; the program of `all_reduce` is `all_reduce_perf`.
+        collectives: the operation; the program of `all_reduce` is `all_reduce_perf`.
         args: arguments of every program.
         hosts: the nodes, this one first.
         gpus: of every node.

@@ -62,7 +62,7 @@ def _gemms(context: RankContext, device: torch.device, start: Callable[[str], Ca
 
 
 def _lacks(precision: str, device: torch.device) -> str:
-    """Why a device does not multiply in a precision; empty where it does."""
+    """The reason why a device does not multiply in a precision; empty if it does."""
     if precision in {"tf32", "bf16"} and torch.cuda.get_device_capability(device) < (8, 0):
         return "needs compute capability 8.0"
     if precision == "fp8" and torch.cuda.get_device_capability(device) < (8, 9):

@@ -50,7 +50,7 @@ def gemm(
     Args:
         precision: `bf16`, `fp16`, `fp32`, `tf32` or `fp8` (e4m3, result in bf16).
         given: shapes and precisions to multiply.
-        device: where.
+        device: the rank's device.
         seconds: for how long, after the warm-up.
         start: returns when the other ranks are warm, too.
 

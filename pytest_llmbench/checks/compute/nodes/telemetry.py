@@ -23,7 +23,7 @@ class Telemetry:
 
     Attributes:
         samples: seconds since the start, and a line of `COLUMNS` as nvidia-smi writes them.
-        trouble: why there are none, or no more; None where there is no reason.
+        trouble: the reason for a lack of samples; None where there is no reason.
     """
 
     def __init__(self, uuid: str | None) -> None:

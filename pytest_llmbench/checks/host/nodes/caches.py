@@ -1,4 +1,4 @@
-"""Where a node keeps compiled kernels: three short probes find out which other nodes keep theirs in the same folders.
+"""The folders of a node's compiled kernels: three short probes find the other nodes that use the same folders.
 
 `mark` leaves a file in each folder, `look` says whose files are there, `sweep` takes them away again. They are apart
 because every node has to be done with one before any begins the next.
@@ -58,7 +58,7 @@ def sweep(context: RankContext, log: ProbeLog) -> dict[str, Any]:
 
 
 def cache_folders(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Where PyTorch, Triton and CUDA keep what they compile, by the variable that moves it."""
+    """Folders in which PyTorch, Triton and CUDA keep compiled kernels, by the variable that moves it."""
     home = environ.get("HOME") or str(Path.home())
     usual = {
         "TORCH_EXTENSIONS_DIR": Path(environ.get("XDG_CACHE_HOME") or f"{home}/.cache", "torch_extensions"),

@@ -1,4 +1,4 @@
-"""Which software a node has: versions of the system, of what is installed for this Python, and container runtimes."""
+"""The software of a node: versions of the system, of what is installed for this Python, and container runtimes."""
 
 from __future__ import annotations
 

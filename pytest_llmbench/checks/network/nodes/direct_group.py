@@ -28,7 +28,7 @@ class DirectGroup:
             store: one that no other group uses.
             ranks: members of the group.
             rank: this one.
-            device: where its tensors are.
+            device: device of its tensors.
             timeout_s: how long to wait for the others, here and in every collective.
         """
         self.size = len(ranks)

@@ -43,7 +43,7 @@ class PairsPlan:
         iterations, warm_up: measured calls of each size, and calls before them.
         timeout_s: longest wait in a group.
         patience_s: longest wait for all ranks to be there at the start.
-        limit_s: when to answer with what there is.
+        limit_s: time at which to answer with the results so far.
     """
 
     rounds: Sequence[Sequence[Sequence[int]]]
@@ -87,8 +87,8 @@ class _Player:
     Attributes:
         games: its measurements so far.
         phase: its current phase.
-        stopped: why it does not go on.
-        failed_to_start: why it never played.
+        stopped: the reason why it stopped.
+        failed_to_start: the reason why it never played.
         broken: groups that failed.
     """
 

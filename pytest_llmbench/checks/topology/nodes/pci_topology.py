@@ -1,4 +1,4 @@
-"""Which GPUs and NICs a node has, and which NUMA node each is at; and the NCCL topology file that is installed."""
+"""The GPUs and NICs of a node, each with its NUMA node, and the installed NCCL topology file."""
 
 from __future__ import annotations
 

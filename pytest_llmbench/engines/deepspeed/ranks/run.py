@@ -1,4 +1,4 @@
-"""Where every rank of engine deepspeed starts."""
+"""Entry point of every rank of engine deepspeed."""
 
 from __future__ import annotations
 

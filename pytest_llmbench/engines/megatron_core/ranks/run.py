@@ -1,4 +1,4 @@
-"""Where every rank of engine megatron_core starts."""
+"""Entry point of every rank of engine megatron_core."""
 
 from __future__ import annotations
 

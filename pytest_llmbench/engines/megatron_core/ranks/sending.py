@@ -20,7 +20,7 @@ class Split:
     Attributes:
         group: of these ranks.
         ranks: how many there are.
-        rank: which of them this is.
+        rank: its number among them.
         sequence: whether each has its part of the sequence where there is no product.
         accumulate: whether a weight's gradient is added to its `main_grad` instead of being returned.
         copies: sender of the parts of a sequence; None for NCCL.

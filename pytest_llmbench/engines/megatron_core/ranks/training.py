@@ -35,8 +35,7 @@ class MegatronTraining:
         positions: [micro batch, sequence], the same in every micro batch.
         chunks: this rank's parts of the model, each in Megatron-Core's wrapper for data parallelism.
         copies: how many copies of the model there are.
-        copy: which of them this rank has a part of; it trains on sequences `copy * copy_batch` and following of every
-            step.
+        copy: number of this rank's copy, which trains on sequences `copy * copy_batch` and following of every step.
         copy_batch: sequences per step of one copy.
         speaks: whether this rank is the one of its copy that knows the loss and counts the tokens.
         fed: counts what the model is fed.

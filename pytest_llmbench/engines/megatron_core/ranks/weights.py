@@ -38,7 +38,7 @@ def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device
     Args:
         chunks: bare `GPTModel`s of this rank.
         recipe: their configuration.
-        device: where matrices are drawn, whole and one at a time.
+        device: device on which matrices are drawn, whole and one at a time.
         seed: of the values.
     """
     homes: dict[str, list[nn.Parameter]] = {}

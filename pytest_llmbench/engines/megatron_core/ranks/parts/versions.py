@@ -1,4 +1,4 @@
-"""Where versions 0.16 and 0.19 of Megatron-Core differ for us; all else of them that we call is the same in both.
+"""Differences between versions 0.16 and 0.19 of Megatron-Core; all else of them that we call is the same in both.
 
 Parts of a layer are built by `build_module` from a class or `ModuleSpec` in 0.16, mostly by a call in 0.19, with the
 same arguments and a `name` more: a class serves both, a `ModuleSpec` does not.

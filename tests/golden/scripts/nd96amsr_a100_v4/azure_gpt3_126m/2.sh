@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # azure_gpt3_126m: 2 nodes × 8 GPUs, 16 ranks. Started once, on the first node.
-# What the source has people edit in the launcher's files is said by overrides, and no file is changed:
+# The source has people edit the launcher's files. Here overrides do it, and no file is changed:
 # run_data_preparation and run_training are in conf/config.yaml, where it speaks of conf/cluster/bcm.yaml.
 # Its example is named gpt3_126m-1n-tp1-pp1-mbs1 and has a micro batch of 4; a name here is the run's own,
 # since the launcher writes its script into its own folder over any other of that name.
-# debug=True keeps the launcher from submitting: its script runs on this run's nodes in place of a job.
+# debug=True keeps the launcher from submitting: its script runs on this run's nodes instead of a job.
 # The script's own launcher drops the exit code of the training: only the log proves that it was completed.
 set -euo pipefail
 export CUDA_DEVICE_ORDER=PCI_BUS_ID

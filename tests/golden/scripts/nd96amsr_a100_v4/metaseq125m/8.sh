@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # metaseq125m: 8 nodes × 8 GPUs, 64 ranks. Started once, on the first node.
-# The source's `-t $NP` is no number of nodes: it is how many sets of hyper-parameters to train, 1 here.
+# The source's `-t $NP` is the number of sets of hyper-parameters to train, 1 here, and not one of nodes.
 # Its `-n 128` is ignored with --local, which trains on this node alone, and asks for 128 nodes whatever NP is
 # without it; here -n is the run's own number of nodes.
 # Its Slurm line submits a job of its own, returns at once, and that job idles 610 s after training. Here
