@@ -15,8 +15,8 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.record.health import Report
-from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.schema import NoOptions, Strict, validate
 
 # In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
 FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
@@ -182,6 +182,15 @@ class Check(Protocol):
         """Look, measure, judge."""
 
 
+class NodeCheck:
+    """Base class of a check that gives every node a verdict of its own, and takes no options and measures nothing."""
+
+    scope: Literal["node", "cluster"] = "node"
+    options: type[Strict] = NoOptions
+    statistics: Mapping[str, str] = {}
+    deadline_s = 300.0
+
+
 def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions]) -> CheckOptions:
     """The options of a check as its own model.
 
@@ -194,6 +203,11 @@ def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions])
 def deadline_of(check: Check, settings: CheckSettings) -> float:
     """How long each step of a check may take, seconds."""
     return settings.deadline_s or check.deadline_s
+
+
+def finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:
+    """A finding without a number."""
+    return Finding(host=host, subject=subject, kind=kind, severity=severity, message=message, action=action)
 
 
 def _accept(name: str, thing: object) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.checks.base import Fleet
+from pytest_llmbench.checks.base import Fleet, finding
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, asked_size, size_name
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
@@ -95,13 +95,8 @@ def _wrong(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterat
         f"wrong elements of all ranks: {', '.join(sizes)}" if sizes else "",
         f"{curve.out_of_bounds} measurements out of bounds" if curve.out_of_bounds else "",
     ]
-    yield Finding(
-        host=seen[0] if len(seen) == 1 else host,
-        kind="wrong_values",
-        severity=Severity.ISOLATE,
-        message=f"{curve.collective} gives wrong results: {'; '.join(part for part in told if part)}",
-        action=_WRONG,
-    )
+    message = f"{curve.collective} gives wrong results: {'; '.join(part for part in told if part)}"
+    yield finding(seen[0] if len(seen) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
 
 
 def _doubts(curve: Curve, ranks: int) -> Iterator[str]:

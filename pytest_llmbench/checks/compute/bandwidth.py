@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pytest_llmbench.checks.answers import silent
-from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, NodeCheck, Site, options_of
 from pytest_llmbench.checks.compute.rates import (
     Rated,
     RateOptions,
@@ -24,16 +24,14 @@ from pytest_llmbench.core.schema import Strict
 _DIRECTIONS = ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all")
 
 
-class MemoryBandwidth:
+class MemoryBandwidth(NodeCheck):
     """The triad of STREAM in each device's own memory, all devices of a node at once."""
 
     name = "memory_bandwidth"
     family = "compute"
-    scope: Literal["node", "cluster"] = "node"
     summary = "bandwidth of the memory of every GPU (or of the host), against references and the other nodes"
     options: type[Strict] = RateOptions
     statistics: Mapping[str, str] = {"memory_triad": "GB/s"}
-    deadline_s = 300.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Measure, and judge."""
@@ -41,16 +39,14 @@ class MemoryBandwidth:
         return _report(self, fleet, settings, part="memory", action=action)
 
 
-class HostDeviceBandwidth:
+class HostDeviceBandwidth(NodeCheck):
     """Copies between pinned memory of the host and each GPU: one GPU after the other, and all of a node at once."""
 
     name = "host_device_bandwidth"
     family = "compute"
-    scope: Literal["node", "cluster"] = "node"
     summary = "bandwidth between the host and every GPU, alone and with all GPUs of the node at once"
     options: type[Strict] = RateOptions
     statistics: Mapping[str, str] = dict.fromkeys(_DIRECTIONS, "GB/s")
-    deadline_s = 300.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Measure, and judge."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pytest_llmbench.checks.agreement import dissenters
 from pytest_llmbench.checks.answers import silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, finding, options_of
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
     Rated,
@@ -44,16 +44,14 @@ class GemmOptions(RateOptions):
     min_fraction: Fraction = 0.5
 
 
-class Gemm:
+class Gemm(NodeCheck):
     """The same product on all GPUs, in each precision, all GPUs of a node at once."""
 
     name = "gemm"
     family = "compute"
-    scope: Literal["node", "cluster"] = "node"
     summary = "rate and correctness of dense matrix products on every GPU (or CPU), by precision"
     options: type[Strict] = GemmOptions
     statistics: Mapping[str, str] = {f"gemm_{precision}": _UNIT for precision in _LARGEST_ERROR}
-    deadline_s = 300.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Multiply, and judge."""
@@ -130,14 +128,7 @@ def _compared(
 
 
 def _finding(site: Site, answer: Answer, kind: str, message: str) -> Finding:
-    return Finding(
-        host=answer.host,
-        subject=subject(site, answer),
-        kind=kind,
-        severity=Severity.ISOLATE,
-        message=message,
-        action=_REPLACE,
-    )
+    return finding(answer.host, subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
 
 
 def _share(each: Rated, site: Site) -> float | None:

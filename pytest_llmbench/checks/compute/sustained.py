@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from statistics import mean, median
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, finding, options_of
 from pytest_llmbench.checks.compute import telemetry
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
@@ -53,16 +53,14 @@ class SustainedOptions(Strict):
     temperature_degc: PositiveFloat = 85.0
 
 
-class Sustained:
+class Sustained(NodeCheck):
     """Products in a loop on all GPUs of all nodes, watched once a second."""
 
     name = "sustained"
     family = "compute"
-    scope: Literal["node", "cluster"] = "node"
     summary = "rate of matrix products over minutes, with clocks, temperature, power and throttling of every GPU"
     options: type[Strict] = SustainedOptions
     statistics: Mapping[str, str] = _UNITS
-    deadline_s = 300.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Load the devices, and judge."""
@@ -162,14 +160,7 @@ class _Judged:
             yield self._finding("hot", Severity.MONITOR, message)
 
     def _finding(self, kind: str, severity: Severity, message: str) -> Finding:
-        return Finding(
-            host=self.answer.host,
-            subject=subject(self.site, self.answer),
-            kind=kind,
-            severity=severity,
-            message=message,
-            action=_ACTION,
-        )
+        return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)
 
     def notes(self) -> Iterator[str]:
         """Missing measurements."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, Site, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, options_of
 from pytest_llmbench.checks.dcgm.verdict import ExpectedTests, Judged, judge
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict
@@ -44,15 +44,13 @@ class DcgmOptions(Strict):
         return [f"{root}/bin/dcgmi" if root else "dcgmi", "diag", "-r", str(level), *parameters, *host]
 
 
-class Dcgm:
+class Dcgm(NodeCheck):
     """`dcgmi diag` on every node at once, whatever its version; bare, or in the container of environment `dcgm`."""
 
     name = "dcgm"
     family = "dcgm"
-    scope: Literal["node", "cluster"] = "node"
     summary = "NVIDIA's own diagnostic of every GPU (dcgmi diag)"
     options: type[Strict] = DcgmOptions
-    statistics: Mapping[str, str] = {}
     deadline_s = _DEADLINES[3]
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:

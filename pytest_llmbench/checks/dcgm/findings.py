@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_llmbench.checks.base import finding
 from pytest_llmbench.checks.dcgm.report_items import DcgmResult, Diagnosis, DiagnosticOutcome, Recorded, Status
 from pytest_llmbench.core.record.health import Finding, Severity
 
@@ -44,10 +45,8 @@ def findings_of(host: str, diagnosis: Diagnosis) -> list[Finding]:
 def isolated(host: str) -> Finding:
     """The finding about a node that dcgmi's exit status alone condemns."""
     severity = Severity.ISOLATE
-    return Finding(
-        host=host, kind="dcgm_isolate", severity=severity, action=_ACTIONS[severity],
-        message="dcgmi ended with status 205: it found an error for which the GPU is to be isolated",
-    )  # fmt: skip
+    message = "dcgmi ended with status 205: it found an error for which the GPU is to be isolated"
+    return finding(host, "", "dcgm_isolate", severity, message, _ACTIONS[severity])
 
 
 def untested(diagnosis: Diagnosis) -> list[str]:
@@ -98,7 +97,4 @@ def _not_allocated(recorded: Recorded) -> bool:
 
 def _finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity, text: str) -> Finding:
     kind = {Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"}.get(severity, "dcgm_failed")
-    return Finding(
-        host=host, subject=entity, kind=kind, severity=severity, action=_ACTIONS[severity],
-        message=f"{test.category} test {test.name}: {text}",
-    )  # fmt: skip
+    return finding(host, entity, kind, severity, f"{test.category} test {test.name}: {text}", _ACTIONS[severity])

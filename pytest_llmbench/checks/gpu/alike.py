@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.agreement import dissenters
+from pytest_llmbench.checks.base import finding
 from pytest_llmbench.core.record.health import Finding, Severity
 
 
@@ -21,11 +22,6 @@ def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> 
     counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())
     rest = f"others: {counts}" if wrong is not None else f"the right value is unknown: {counts}"
     for host, subject in values if wrong is None else wrong:
-        yield Finding(
-            host=host,
-            subject=subject,
-            kind="unlike_others",
-            severity=Severity.CONFIGURE,
-            message=f"{what} {values[host, subject]}; {rest}",
-            action=action,
+        yield finding(
+            host, subject, "unlike_others", Severity.CONFIGURE, f"{what} {values[host, subject]}; {rest}", action
         )

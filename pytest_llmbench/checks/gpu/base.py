@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
-from pytest_llmbench.core.schema import Strict
 
-NO_GPUS = Report(skip="this system has no GPUs")
 _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 
@@ -46,10 +44,28 @@ class Nodes:
                 yield host, gpu
 
 
-def ask_nodes(fleet: Fleet, check: Check, settings: CheckSettings) -> Nodes:
-    """Ask every node once for all GPU checks."""
-    probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(check, settings), gpus=True)
-    told, silent = one_per_host(fleet.once(probe))
+class GpuCheck(NodeCheck):
+    """A check of what a node's driver and kernel say of its GPUs, which every node is asked once for all of them."""
+
+    name: str
+    summary: str
+    family = "gpu"
+    deadline_s = 240.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        """Ask every node, and judge."""
+        options = options_of(self, settings, self.options)
+        if not fleet.site.gpus_per_node:
+            return Report(skip="this system has no GPUs")
+        probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(self, settings), gpus=True)
+        return self.report(_read(*one_per_host(fleet.once(probe))), fleet.site, options)
+
+    def report(self, nodes: Nodes, site: Site, options: Any) -> Report:
+        """Judge the answers of all nodes."""
+        raise NotImplementedError
+
+
+def _read(told: Mapping[str, Mapping[str, Any]], silent: Mapping[str, str]) -> Nodes:
     smi: dict[str, Smi] = {}
     failed: dict[str, str] = {}
     for host, answer in told.items():
@@ -76,7 +92,7 @@ def fault(gpu: SmiGpu, kind: str, severity: Severity, message: str, action: str)
     return Finding(subject=subject(gpu), kind=kind, severity=severity, message=message, action=action)
 
 
-class PerGpu:
+class PerGpu(GpuCheck):
     """A check that judges what nvidia-smi says of each GPU.
 
     Attributes:
@@ -84,13 +100,6 @@ class PerGpu:
         shows: further ones that belong in the record.
     """
 
-    name: str
-    summary: str
-    options: type[Strict]
-    family = "gpu"
-    scope: Literal["node", "cluster"] = "node"
-    statistics: Mapping[str, str] = {}
-    deadline_s = 240.0
     needs: ClassVar[tuple[str, ...]]
     shows: ClassVar[tuple[str, ...]] = ()
 
@@ -110,12 +119,8 @@ class PerGpu:
         """Yield further remarks for people."""
         yield from ()
 
-    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node, and judge GPU by GPU."""
-        options = options_of(self, settings, self.options)
-        if not fleet.site.gpus_per_node:
-            return NO_GPUS
-        nodes = ask_nodes(fleet, self, settings)
+    def report(self, nodes: Nodes, site: Site, options: Any) -> Report:  # noqa: ARG002 - each GPU by itself
+        """Judge GPU by GPU."""
         findings = [
             found.model_copy(update={"host": host}) for host, gpu in nodes.gpus() for found in self.judge(gpu, options)
         ]

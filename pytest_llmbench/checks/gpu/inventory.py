@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 from pydantic import Field
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.alike import unlike
-from pytest_llmbench.checks.gpu.base import NO_GPUS, Nodes, ask_nodes, fault, subject
+from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, fault, subject
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -33,32 +32,24 @@ class InventoryOptions(Strict):
     memory_tolerance: float = Field(default=0.05, ge=0, lt=1)
 
 
-class Inventory:
+class Inventory(GpuCheck):
     """Compare the GPUs of a node with the system's file."""
 
     name = "gpu_inventory"
-    family = "gpu"
-    scope: Literal["node", "cluster"] = "node"
     summary = "number, model and memory of the GPUs, all alike and all answering; MIG off, persistence on"
     options: type[Strict] = InventoryOptions
-    statistics: Mapping[str, str] = {}
-    deadline_s = 240.0
 
-    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
-        options = options_of(self, settings, InventoryOptions)
-        if not fleet.site.gpus_per_node:
-            return NO_GPUS
-        nodes = ask_nodes(fleet, self, settings)
-        findings = [found.model_copy(update={"host": host}) for host, found in _all(nodes, fleet.site, options)]
-        promised = {"model": fleet.site.gpu_model, "memory": fleet.site.gpu_memory_gib}
+    def report(self, nodes: Nodes, site: Site, options: InventoryOptions) -> Report:
+        """Judge every GPU, and compare them."""
+        findings = [found.model_copy(update={"host": host}) for host, found in _all(nodes, site, options)]
+        promised = {"model": site.gpu_model, "memory": site.gpu_memory_gib}
         gpus = {host: [f"{gpu.name} {gpu.bus} {gpu.uuid}" for gpu in smi.gpus] for host, smi in nodes.smi.items()}
         broken = {found.host for found in findings if found.kind in _WHY_FAILED}
         return Report(
             findings=(*findings, *_alike(nodes)),
             unjudged={
                 **{host: why for host, why in nodes.unjudged.items() if host not in broken},
-                **_unknown(nodes, fleet.site, options),
+                **_unknown(nodes, site, options),
             },
             notes=tuple(f"the system's file has no GPU {what}" for what, of in promised.items() if of is None),
             evidence={"gpus": gpus, "nvidia_smi": {host: answer["smi"] for host, answer in nodes.told.items()}},

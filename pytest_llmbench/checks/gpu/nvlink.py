@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import NonNegativeInt, PositiveFloat
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import Site, finding
 from pytest_llmbench.checks.gpu.alike import unlike
-from pytest_llmbench.checks.gpu.base import NO_GPUS, Nodes, ask_nodes
+from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi
 from pytest_llmbench.checks.gpu.nvlink_report import NvlinkState, read_links
 from pytest_llmbench.core.errors import RunError
@@ -33,23 +33,15 @@ class NvlinkOptions(Strict):
     speed_gb_s: PositiveFloat | None = None
 
 
-class GpuNvlink:
+class GpuNvlink(GpuCheck):
     """State and speed of every link, and whether GPUs joined the fabric."""
 
     name = "gpu_nvlink"
-    family = "gpu"
-    scope: Literal["node", "cluster"] = "node"
     summary = "every NVLink is active and at full speed, and GPUs joined their fabric"
     options: type[Strict] = NvlinkOptions
-    statistics: Mapping[str, str] = {}
-    deadline_s = 240.0
 
-    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
-        options = options_of(self, settings, NvlinkOptions)
-        if not fleet.site.gpus_per_node:
-            return NO_GPUS
-        nodes = ask_nodes(fleet, self, settings)
+    def report(self, nodes: Nodes, site: Site, options: NvlinkOptions) -> Report:  # noqa: ARG002
+        """Judge and compare the links."""
         links, unjudged = _read(nodes)
         evidence = {"nvlink": {host: _shown(each) for host, each in links.items()}}
         if _without(links) and options.links is None and not unjudged:
@@ -110,9 +102,7 @@ def _of_node(host: str, gpus: Mapping[int, NvlinkState], options: NvlinkOptions)
 
 
 def _fault(host: str, gpu: int, kind: str, message: str, action: str) -> Finding:
-    return Finding(
-        host=host, subject=f"GPU {gpu}", kind=kind, severity=Severity.RESET, message=message, action=action
-    )  # fmt: skip
+    return finding(host, f"GPU {gpu}", kind, Severity.RESET, message, action)
 
 
 def _alike(links: Mapping[str, Mapping[int, NvlinkState]], options: NvlinkOptions) -> Iterator[Finding]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.gpu.base import NO_GPUS, ask_nodes, subject
+from pytest_llmbench.checks.base import Site, finding
+from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, subject
 from pytest_llmbench.checks.gpu.kernel_log import DriverLog, KernelEvent, read_driver_log
 from pytest_llmbench.checks.gpu.xids import meaning
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -36,29 +36,21 @@ class XidOptions(Strict):
     whole_log: bool = True
 
 
-class Xid:
+class Xid(GpuCheck):
     """Xids and SXids, each with what NVIDIA advises."""
 
     name = "gpu_xid"
-    family = "gpu"
-    scope: Literal["node", "cluster"] = "node"
     summary = "errors of GPUs and NVSwitches in the kernel log since the node booted"
     options: type[Strict] = XidOptions
-    statistics: Mapping[str, str] = {}
-    deadline_s = 240.0
 
-    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node; an unreadable log may contain errors."""
-        options = options_of(self, settings, XidOptions)
-        if not fleet.site.gpus_per_node:
-            return NO_GPUS
-        nodes = ask_nodes(fleet, self, settings)
+    def report(self, nodes: Nodes, site: Site, options: XidOptions) -> Report:  # noqa: ARG002
+        """Judge each log; an unreadable one may contain errors."""
         findings: list[Finding] = []
         unjudged = dict(nodes.silent)
         for host, answer in nodes.told.items():
             log = read_driver_log("\n".join(answer["kernel_log"]["lines"]))
             names = {gpu.bus: subject(gpu) for gpu in nodes.smi[host].gpus} if host in nodes.smi else {}
-            findings += (found.model_copy(update={"host": host}) for found in _findings(log, names, options))
+            findings += _findings(host, log, names, options)
             why = _why_unjudged(answer["kernel_log"], log, options)
             if why:
                 unjudged[host] = why
@@ -66,7 +58,7 @@ class Xid:
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"kernel_log": evidence})
 
 
-def _findings(log: DriverLog, names: Mapping[str, str], options: XidOptions) -> Iterator[Finding]:
+def _findings(host: str, log: DriverLog, names: Mapping[str, str], options: XidOptions) -> Iterator[Finding]:
     """One finding for each device, code and severity, however often it was logged."""
     seen: dict[tuple[str, bool, int, Severity], list[KernelEvent]] = {}
     for event in log.events:
@@ -75,14 +67,10 @@ def _findings(log: DriverLog, names: Mapping[str, str], options: XidOptions) -> 
         seen.setdefault((event.bus, event.switch, event.code, severity), []).append(event)
     for (bus, switch, code, severity), events in seen.items():
         times = f"{len(events)} times" if len(events) > 1 else "once"
-        yield Finding(
-            subject=f"NVSwitch {bus}" if switch else names.get(bus, f"GPU at {bus}"),
-            kind="sxid" if switch else "xid",
-            severity=severity,
-            message=f"{'SXid' if switch else 'Xid'} {code}, {times}: {meaning(events[-1]).words} "
-            f"({events[-1].text[:200] or 'no words of the driver'})",
-            action=_ACTIONS[severity],
-        )
+        device, name = (f"NVSwitch {bus}", "SXid") if switch else (names.get(bus, f"GPU at {bus}"), "Xid")
+        said = events[-1].text[:200] or "no words of the driver"
+        message = f"{name} {code}, {times}: {meaning(events[-1]).words} ({said})"
+        yield finding(host, device, name.lower(), severity, message, _ACTIONS[severity])
 
 
 def _why_unjudged(told: Mapping[str, Any], log: DriverLog, options: XidOptions) -> str | None:

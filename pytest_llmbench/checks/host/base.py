@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe, Site, deadline_of
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
 from pytest_llmbench.core.record.health import Finding, Reading
-from pytest_llmbench.core.schema import NoOptions, Strict
 from pytest_llmbench.judging.bounds import missed
 
 # Variables whose value is a file or a folder that is read. Those that name a file to be written are not among them.
@@ -21,13 +20,10 @@ _READ = (
 HostFacts = Mapping[str, Mapping[str, Any]]
 
 
-class HostCheck:
+class HostCheck(NodeCheck):
     """Base class of host checks."""
 
     family = "host"
-    scope: Literal["node", "cluster"] = "node"
-    options: type[Strict] = NoOptions
-    statistics: Mapping[str, str] = {}
     deadline_s = 60.0
     entry: str | None = None
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
 from pytest_llmbench.checks.host.base import HostCheck, HostFacts, below
 from pytest_llmbench.checks.host.file_systems import has_one_clock, kind_of
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
@@ -117,22 +117,9 @@ def unkept(facts: HostFacts) -> Iterator[Finding]:
     """Findings about clocks without time synchronisation, according to their kernel."""
     for host, told in facts.items():
         if told["kernel"] is not None and not told["kernel"]["synchronised"]:
-            yield Finding(
-                host=host,
-                subject="clock",
-                kind="clock_not_kept",
-                severity=Severity.MONITOR,
-                message="the kernel says that nothing keeps its clock (NTP, chrony, timesyncd or PTP)",
-                action=_ACTION,
-            )
+            message = "the kernel says that nothing keeps its clock (NTP, chrony, timesyncd or PTP)"
+            yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)
 
 
 def _off(host: str, message: str, limit_s: float) -> Finding:
-    return Finding(
-        host=host,
-        subject="clock",
-        kind="clock_skew",
-        severity=Severity.CONFIGURE,
-        message=f"{message}; {limit_s:g} s are allowed",
-        action=_ACTION,
-    )
+    return finding(host, "clock", "clock_skew", Severity.CONFIGURE, f"{message}; {limit_s:g} s are allowed", _ACTION)

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site, finding
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Report, Severity
 
 
 class ContainerRuntime(HostCheck):
@@ -24,15 +24,9 @@ class ContainerRuntime(HostCheck):
             return Report(skip="no environment of the system's file names a container")
         facts, unjudged = ask_hosts(self, fleet, settings)
         told = {host: each["containers"] for host, each in facts.items()}
+        needed = {each: f"needed by environments.{', environments.'.join(names)}" for each, names in asked.items()}
         findings = [
-            Finding(
-                host=host,
-                subject=runtime,
-                kind="container_runtime",
-                severity=Severity.CONFIGURE,
-                message=f"{message} (needed by environments.{', environments.'.join(asked[runtime])})",
-                action=action,
-            )
+            finding(host, runtime, "container_runtime", Severity.CONFIGURE, f"{message} ({needed[runtime]})", action)
             for host, runtimes in told.items()
             for runtime, answer in runtimes.items()
             for message, action in _WRONG[runtime](answer, bool(fleet.site.gpus_per_node))

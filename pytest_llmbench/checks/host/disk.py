@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
 from pytest_llmbench.checks.host.base import HostCheck, below
-from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _ACTION = "clean the folder up, or make the file system larger"
@@ -57,9 +57,7 @@ class Disk(HostCheck):
             if "free_bytes" in room
         ]
         findings = [
-            Finding(
-                host=host, subject=room["path"], kind=kind, severity=Severity.CONFIGURE, message=text, action=action
-            )
+            finding(host, room["path"], kind, Severity.CONFIGURE, text, action)
             for host, name, room in rooms
             for kind, text, action in wrong_with(name, room, options)
         ]

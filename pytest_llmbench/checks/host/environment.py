@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, finding
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, named_paths, variables
 from pytest_llmbench.checks.host.devices import RULES, DeviceVariable, chosen
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -41,14 +41,8 @@ def missing_files(host: str, told: Mapping[str, Any], paths: Mapping[str, str]) 
     """Findings about files and folders that are not there, empty, or not to be read."""
     for path, where in paths.items():
         if wrong := told["paths"][path]:
-            yield Finding(
-                host=host,
-                subject=where,
-                kind="missing_file",
-                severity=Severity.CONFIGURE,
-                message=wrong,
-                action="put it on every node at that path, or correct the system's file",
-            )
+            action = "put it on every node at that path, or correct the system's file"
+            yield finding(host, where, "missing_file", Severity.CONFIGURE, wrong, action)
 
 
 def missing_devices(host: str, told: Mapping[str, Any], named: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
@@ -56,14 +50,9 @@ def missing_devices(host: str, told: Mapping[str, Any], named: Mapping[tuple[str
     for (where, name), value in named.items():
         severity, words = _wrong_with(value, told, RULES[name])
         if words:
-            yield Finding(
-                host=host,
-                subject=f"{name} of {where}",
-                kind="missing_device",
-                severity=severity,
-                message=f"{name}={value}: {words}",
-                action="bring the device up, or correct the variable in the system's file",
-            )
+            message = f"{name}={value}: {words}"
+            action = "bring the device up, or correct the variable in the system's file"
+            yield finding(host, f"{name} of {where}", "missing_device", severity, message, action)
 
 
 def _wrong_with(value: str, told: Mapping[str, Any], rule: DeviceVariable) -> tuple[Severity, str]:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding
 from pytest_llmbench.checks.host.alike import few
 from pytest_llmbench.checks.host.base import HostCheck, HostFacts, variables
 from pytest_llmbench.checks.host.file_systems import is_network, kind_of
@@ -60,14 +60,9 @@ def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[
                 whom = few(others) if others else "other nodes that mount it"
                 said.append(f"{name} ({cache['folder']}, {kind_of(cache['mount'])}) with {whom}")
         if said:
-            yield Finding(
-                host=host,
-                subject="compiled kernels",
-                kind="shared_cache",
-                severity=severity,
-                message=f"shares {'; '.join(said)}: jobs that start at once may hang in the compiler",
-                action="set these variables in `env` of the system's file to folders on the nodes' own disks",
-            )
+            message = f"shares {'; '.join(said)}: jobs that start at once may hang in the compiler"
+            action = "set these variables in `env` of the system's file to folders on the nodes' own disks"
+            yield finding(host, "compiled kernels", "shared_cache", severity, message, action)
 
 
 def cold(facts: HostFacts) -> Iterator[Finding]:
@@ -75,14 +70,9 @@ def cold(facts: HostFacts) -> Iterator[Finding]:
     for host, told in facts.items():
         empty = [name for name, cache in told["folders"].items() if not cache["warm"]]
         if empty:
-            yield Finding(
-                host=host,
-                subject="compiled kernels",
-                kind="cold_cache",
-                severity=Severity.MONITOR,
-                message=f"nothing is compiled yet in {', '.join(empty)}: the first run compiles",
-                action="use --first-run-alone",
-            )
+            message = f"nothing is compiled yet in {', '.join(empty)}: the first run compiles"
+            action = "use --first-run-alone"
+            yield finding(host, "compiled kernels", "cold_cache", Severity.MONITOR, message, action)
 
 
 def _notes(facts: HostFacts) -> Iterator[str]:

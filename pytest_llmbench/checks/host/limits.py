@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, finding, options_of
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -82,15 +82,9 @@ def too_low(host: str, told: Mapping[str, Any], site: Site, options: LimitsOptio
                 f"only root can: raise {name}, soft and hard (now {_words(hard)}), in /etc/security/limits.d and in "
                 "slurmd's unit, and restart slurmd"
             )
-        yield Finding(
-            host=host,
-            subject=name,
-            kind="limit",
-            severity=Severity.CONFIGURE,
-            message=f"{_words(soft)} {_WORDS[name]} allowed, {_words(needed)} needed by {site.nodes} × "
-            f"{site.ranks_per_node} ranks",
-            action=action,
-        )
+        message = f"{_words(soft)} {_WORDS[name]} allowed, {_words(needed)} needed by {site.nodes} × "
+        message += f"{site.ranks_per_node} ranks"
+        yield finding(host, name, "limit", Severity.CONFIGURE, message, action)
 
 
 def _reaches(limit: int | None, needed: int | None) -> bool:

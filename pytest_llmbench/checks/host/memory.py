@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, finding, options_of
 from pytest_llmbench.checks.host.alike import alike_in_size, differing
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, below
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
@@ -76,22 +76,10 @@ def _need(total: int, options: MemoryOptions) -> float:
 
 
 def _other_size(host: str, words: str) -> Finding:
-    return Finding(
-        host=host,
-        subject="memory",
-        kind="differs",
-        severity=Severity.ISOLATE,
-        message=words,
-        action="a memory module is missing, off, or of another size: see `dmidecode --type memory` and the BMC's log",
-    )
+    action = "a memory module is missing, off, or of another size: see `dmidecode --type memory` and the BMC's log"
+    return finding(host, "memory", "differs", Severity.ISOLATE, words, action)
 
 
 def _used(host: str, free: int, total: int) -> Finding:
-    return Finding(
-        host=host,
-        subject="memory",
-        kind="memory_in_use",
-        severity=Severity.CONFIGURE,
-        message=f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are available before anything has started",
-        action=_ACTION,
-    )
+    message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are available before anything has started"
+    return finding(host, "memory", "memory_in_use", Severity.CONFIGURE, message, _ACTION)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding
 from pytest_llmbench.checks.host.base import HostCheck, HostFacts
 from pytest_llmbench.checks.host.file_systems import kind_of
 from pytest_llmbench.core.files import write_text
@@ -64,14 +64,8 @@ def strangers(facts: HostFacts, token: str, found: Mapping[str, str | None], fol
             message = f"this machine does not see what the node wrote into {there}"
         else:
             continue
-        yield Finding(
-            host=host,
-            subject="shared folder",
-            kind="other_folder",
-            severity=Severity.CONFIGURE,
-            message=message,
-            action="mount one file system at this path on all nodes, which caches attributes for seconds at most",
-        )
+        action = "mount one file system at this path on all nodes, which caches attributes for seconds at most"
+        yield finding(host, "shared folder", "other_folder", Severity.CONFIGURE, message, action)
 
 
 def _text(path: Path) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, finding, options_of
 from pytest_llmbench.checks.host.alike import differing
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -53,14 +53,8 @@ def unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ...]) -
     for name in sorted({name for versions in software.values() for name in versions} - {*ignore}):
         versions = {host: versions.get(name, _NONE) for host, versions in software.items()}
         for host, words in differing(versions).items():
-            yield Finding(
-                host=host,
-                subject=name,
-                kind="differs",
-                severity=Severity.CONFIGURE,
-                message=words,
-                action=f"install the same {name} on all nodes, or list it under `ignore`",
-            )
+            action = f"install the same {name} on all nodes, or list it under `ignore`"
+            yield finding(host, name, "differs", Severity.CONFIGURE, words, action)
 
 
 def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
@@ -78,7 +72,7 @@ def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
         message = f"PyTorch {torch} is built for CUDA {cuda}, newer than the driver's {driver}: kernels that it would "
         message += "compile at run time fail"
     if message:
-        yield Finding(host=host, subject="CUDA", kind="cuda", severity=severity, message=message, action=action)
+        yield finding(host, "CUDA", "cuda", severity, message, action)
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet
+from pytest_llmbench.checks.base import CheckSettings, Fleet, finding
 from pytest_llmbench.checks.host.alike import differing
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
 from pytest_llmbench.checks.host.memory import meminfo
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Report, Severity
 
 # Less than that is what lies in there since the node started.
 _SWAP_BYTES = 256 * 2**20
@@ -39,8 +39,7 @@ class Tuning(HostCheck):
             for host, words in differing(pages).items()
         ]
         findings = [
-            Finding(host=host, subject=what, kind="tuning", severity=Severity.MONITOR, message=found, action=action)
-            for host, (what, found, action) in hints
+            finding(host, what, "tuning", Severity.MONITOR, found, action) for host, (what, found, action) in hints
         ]
         blind = [host for host, each in told.items() if gpus and each["acs"] is None]
         notes = ("only root can read PCI ACS: it was not looked at",) if blind else ()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, deadline_of, options_of
 from pytest_llmbench.checks.network.group_bisection import Whole, measure_whole
 from pytest_llmbench.checks.network.groups import MeasuredGroups
 from pytest_llmbench.checks.network.options import Bounds, NetworkOptions
@@ -55,12 +55,11 @@ class PairsOptions(TournamentOptions):
     bisect: bool = True
 
 
-class Rail:
+class Rail(NodeCheck):
     """Pairs of nodes over one rail at a time: rank i of either node."""
 
     name = "rail"
     family = "network"
-    scope: Literal["node", "cluster"] = "node"
     summary = "pairs of nodes over one NIC rail at a time"
     options: type[Strict] = RailOptions
     statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s"}
@@ -81,12 +80,11 @@ class Rail:
         return _report(found, field, bounds, readings, "rail_busbw", options.allowed(fleet.site))
 
 
-class Pairs:
+class Pairs(NodeCheck):
     """All ranks of two nodes, each node with many others; then suspects with good nodes; then all together."""
 
     name = "pairs"
     family = "network"
-    scope: Literal["node", "cluster"] = "node"
     summary = "tournament of pairs of nodes that names slow, dead and wrong nodes"
     options: type[Strict] = PairsOptions
     statistics: Mapping[str, str] = {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_llmbench.checks.base import finding
 from pytest_llmbench.checks.network.bisection import bisect
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
 from pytest_llmbench.checks.network.tournament_findings import KINDS
@@ -61,13 +62,9 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
         whole.findings += [_culprit(host, why, runs) for host in found.culprits]
         for group in found.together:
             names = ", ".join(group)
-            whole.findings.append(
-                Finding(
-                    subject=names, kind="slow_together", severity=Severity.CONFIGURE,
-                    message=f"only together: {names}; all {len(hosts)} nodes: {why}; no part of this group is bad",
-                    action="check what they share: switches, routing, and settings that depend on scale",
-                )
-            )  # fmt: skip
+            message = f"only together: {names}; all {len(hosts)} nodes: {why}; no part of this group is bad"
+            action = "check what they share: switches, routing, and settings that depend on scale"
+            whole.findings.append(finding(None, names, "slow_together", Severity.CONFIGURE, message, action))
             for host in group:
                 whole.unjudged[host] = f"fails only as part of a group ({names}); no single node identified"
         whole.evidence["halvings"] = math.ceil(math.log2(len(hosts)))
@@ -81,10 +78,5 @@ def _culprit(host: str, why: str, runs: Sequence[GroupResult]) -> Finding:
     smallest = min((each for each in runs if host in each.group.hosts), key=lambda each: len(each.group.hosts))
     kind, severity, action = KINDS[smallest.fault]
     others = ", ".join(other for other in smallest.group.hosts if other != host)
-    return Finding(
-        host=host,
-        kind=kind,
-        severity=severity,
-        message=f"all nodes together: {why}; halving the group leads to this one: with {others} {smallest.text}",
-        action=action,
-    )
+    message = f"all nodes together: {why}; halving the group leads to this one: with {others} {smallest.text}"
+    return finding(host, "", kind, severity, message, action)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Literal
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, deadline_of, finding, options_of
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
 from pytest_llmbench.checks.network.options import Bounds, NetworkOptions
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
@@ -16,16 +15,14 @@ from pytest_llmbench.judging.outliers import outliers
 _REPEATS = 3
 
 
-class IntraNode:
+class IntraNode(NodeCheck):
     """All ranks of each node among themselves."""
 
     name = "nvlink"
     family = "network"
-    scope: Literal["node", "cluster"] = "node"
     summary = "all_reduce inside each node: NVLink or NVSwitch"
     options: type[Strict] = NetworkOptions
     statistics: Mapping[str, str] = {"nvlink_busbw": "GB/s", "nvlink_latency": "us"}
-    deadline_s = 300.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Measure every node by itself, all at once."""
@@ -49,9 +46,7 @@ class IntraNode:
         for host, outlier in outliers(rates, tolerance=options.allowed(fleet.site)).items():
             message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"
             action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
-            findings.append(
-                Finding(host=host, kind="slow_node", severity=Severity.ISOLATE, message=message, action=action)
-            )
+            findings.append(finding(host, "", "slow_node", Severity.ISOLATE, message, action))
         bounds = Bounds(fleet, settings)
         return Report(
             findings=(*findings, *bounds.missed(readings, played.device)),
@@ -78,10 +73,7 @@ def _inside(host: str, told: Sequence[GroupResult], fleet: Fleet) -> list[Readin
 def _failing(host: str, told: Sequence[GroupResult]) -> Iterator[Finding]:
     bad = [each for each in told if each.fault in {"error", "wrong_values"}]
     if bad:
-        yield Finding(
-            host=host,
-            kind="wrong_values" if any(each.fault == "wrong_values" for each in bad) else "failing_node",
-            severity=Severity.ISOLATE,
-            message=f"its ranks among themselves: {bad[0].why}",
-            action="run dcgmi diag on it, and take it out if the fault stays",
-        )
+        message = f"its ranks among themselves: {bad[0].why}"
+        action = "run dcgmi diag on it, and take it out if the fault stays"
+        kind = "wrong_values" if any(each.fault == "wrong_values" for each in bad) else "failing_node"
+        yield finding(host, "", kind, Severity.ISOLATE, message, action)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from pytest_llmbench.checks.base import finding
 from pytest_llmbench.checks.network.groups import Fault, GroupResult
 from pytest_llmbench.checks.network.tournament import Game, is_slow
 from pytest_llmbench.checks.network.tournament_run import Hunt
@@ -85,7 +86,7 @@ def _dead(hunt: Hunt) -> Iterator[Finding]:
         kind, severity, action = KINDS["no_answer"]
         for host, why in hunt.silent.items():
             message = f"it gave no answer, and other nodes did: {why}"
-            yield Finding(host=host, kind=kind, severity=severity, message=message, action=action)
+            yield finding(host, "", kind, severity, message, action)
 
 
 def _culprits(hunt: Hunt) -> Iterator[Finding]:
@@ -121,14 +122,9 @@ def _links(hunt: Hunt) -> Iterator[Finding]:
         said = "; ".join(result.text for result in [hunt.first[pair], *again])
         # Either node works with all others, so neither is at fault: both say so, and neither is taken out.
         for player in pair:
-            yield Finding(
-                host=hunt.players[player][0],
-                subject=" - ".join(pair),
-                kind="slow_link",
-                severity=Severity.MONITOR,
-                message=f"slow with each other alone: {said}; both are well with other nodes; {_floor(hunt)}",
-                action="check the switches and cables between the two; until then, keep them out of one training",
-            )
+            message = f"slow with each other alone: {said}; both are well with other nodes; {_floor(hunt)}"
+            action = "check the switches and cables between the two; until then, keep them out of one training"
+            yield finding(hunt.players[player][0], " - ".join(pair), "slow_link", Severity.MONITOR, message, action)
 
 
 def _at_times(hunt: Hunt) -> Iterator[Finding]:
@@ -138,15 +134,11 @@ def _at_times(hunt: Hunt) -> Iterator[Finding]:
             continue
         first = [(pair, result) for pair, result in hunt.first.items() if player in pair]
         slow = [result.text for pair, result in first if is_slow(_game(pair, result), hunt.verdict.floor)]
-        yield Finding(
-            host=hunt.players[player][0],
-            subject=hunt.players[player][1],
-            kind="slow_at_times",
-            severity=Severity.MONITOR,
-            message=f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
-            f"{_floor(hunt)}",
-            action="measure again; a link that drops or retrains shows in its counters",
-        )
+        message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
+        message += _floor(hunt)
+        action = "measure again; a link that drops or retrains shows in its counters"
+        host, rail = hunt.players[player]
+        yield finding(host, rail, "slow_at_times", Severity.MONITOR, message, action)
 
 
 def _floor(hunt: Hunt) -> str:

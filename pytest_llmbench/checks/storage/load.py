@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt
 
 from pytest_llmbench.checks.agreement import NOT_COMPARED
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding, options_of
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import QuantityField, Strict
@@ -126,14 +126,9 @@ def _wrong_bytes(answers: Sequence[Answer]) -> Iterator[Finding]:
     for answer, data in ((answer, answer.data) for answer in answers if answer.data is not None):
         writer = answers[data["read_from"]].host
         for where in data["wrong"]:
-            yield Finding(
-                host=answer.host,
-                subject=f"file of {writer}",
-                kind="wrong_bytes",
-                severity=Severity.ISOLATE,
-                message=f"read other bytes than {writer} wrote: {where}",
-                action="train on neither node before it is known which of the two, or the storage, damages data",
-            )
+            message = f"read other bytes than {writer} wrote: {where}"
+            action = "train on neither node before it is known which of the two, or the storage, damages data"
+            yield finding(answer.host, f"file of {writer}", "wrong_bytes", Severity.ISOLATE, message, action)
 
 
 def _slow(readings: Sequence[Reading], tolerance: float) -> Iterator[Finding]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.agreement import dissenters
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -42,16 +42,13 @@ class DataStagingOptions(Strict):
     most: PositiveInt = 2000
 
 
-class DataStaging:
+class DataStaging(NodeCheck):
     """The data of the system's environments, and further paths, on every node."""
 
     name = "data_staging"
     family = "storage"
-    scope: Literal["node", "cluster"] = "node"
     summary = "data sets and paths of the system's file: there, readable, and the same on all nodes"
     options: type[Strict] = DataStagingOptions
-    statistics: Mapping[str, str] = {}
-    deadline_s = 300.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Look on every node, and compare."""
@@ -117,7 +114,7 @@ def _differs(path: str, told: Mapping[str, Mapping[str, Any]], odd: Sequence[str
 
 
 def _finding(host: str, path: str, kind: str, message: str) -> Finding:
-    return Finding(host=host, subject=path, kind=kind, severity=Severity.CONFIGURE, message=message, action=_MOUNT)
+    return finding(host, path, kind, Severity.CONFIGURE, message, _MOUNT)
 
 
 def _cut(path: str, told: Mapping[str, Mapping[str, Any]], most: int) -> Iterator[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.agreement import dissenters
 from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
 from pytest_llmbench.checks.topology.file import render
 from pytest_llmbench.checks.topology.report import read_topology
 from pytest_llmbench.core.errors import RunError
@@ -48,15 +48,13 @@ class _NodeFiles:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-class NcclTopology:
+class NcclTopology(NodeCheck):
     """The topology file that NCCL_TOPO_FILE names, against what sysfs says, and nodes against each other."""
 
     name = "nccl_topology"
     family = "topology"
-    scope: Literal["node", "cluster"] = "node"
     summary = "GPUs and NICs by NUMA node: the same on all nodes, and as NCCL's topology file says"
     options: type[Strict] = TopologyOptions
-    statistics: Mapping[str, str] = {}
     deadline_s = 60.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -138,14 +136,10 @@ def _unlike_others(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
         if not differs:  # but for what one of the nodes does not tell of its processors
             continue
         rest = "" if alone is not None else "; which node is right is not known"
-        yield Finding(
-            host=host,
-            subject="PCI devices",
-            kind="unlike_others",
-            severity=Severity.ISOLATE if lacks and alone is not None else Severity.CONFIGURE,
-            message=f"differs from {other}: {_told(differs)}{rest}",
-            action=f"see why the devices of this node are others; a file for it alone is {kept[host]}",
-        )
+        message = f"differs from {other}: {_told(differs)}{rest}"
+        action = f"see why the devices of this node are others; a file for it alone is {kept[host]}"
+        severity = Severity.ISOLATE if lacks and alone is not None else Severity.CONFIGURE
+        yield finding(host, "PCI devices", "unlike_others", severity, message, action)
 
 
 def _installed(
@@ -166,14 +160,9 @@ def _installed(
             if not differs:
                 return
             why = f"does not fit this node: {_told(differs)}"
-    yield Finding(
-        host=host,
-        subject=installed["path"],
-        kind="topology_file",
-        severity=Severity.CONFIGURE,
-        message=f"NCCL_TOPO_FILE {why}",
-        action=f"copy {kept} to {installed['path']} on the node",
-    )
+    message = f"NCCL_TOPO_FILE {why}"
+    action = f"copy {kept} to {installed['path']} on the node"
+    yield finding(host, installed["path"], "topology_file", Severity.CONFIGURE, message, action)
 
 
 def _told(differs: list[str]) -> str:
