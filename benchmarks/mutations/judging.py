@@ -20,7 +20,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import BatchLog, get_engine
-from pytest_llmbench.session.replay.replayer import Replayer
+from pytest_llmbench.session.replay.replayer import replayed_record
 
 Files = Mapping[str, bytes]
 State = Literal["judged", "failed", "error"]
@@ -70,8 +70,8 @@ class Runs:
 
     def __init__(self, recipe: Recipe, system: System, **shape: Any) -> None:
         root = new_folder()
-        settings = Settings(system=system, cluster="replay", allocation="run", run_dir=root)
-        self._replayer = Replayer(settings, Session(id="mutations", folder=root / "session"))
+        self._settings = Settings(system=system, cluster="replay", allocation="run", run_dir=root)
+        self._session = Session(id="mutations", folder=root / "session")
         self._logs = root / "logs"
         self._replayed = Replayed(logs=self._logs, **shape)
         self._run = RunSpec(key=recipe.name, recipe=recipe.on(self._replayed.topology), replayed=self._replayed)
@@ -86,7 +86,7 @@ class Runs:
             path = self._logs / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        return self._replayer.record(self._run, self._replayed)
+        return replayed_record(self._run, self._replayed, self._settings, self._session)
 
     def evaluated(self, files: Files) -> Judgement:
         """Judge a log as the row of the source's evaluator, beside the verdict with which we show it."""

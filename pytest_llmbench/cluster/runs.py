@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -94,11 +95,15 @@ class Session:
 
     def run_folder(self, key: str) -> Path:
         """The folder of a run."""
-        return self.folder / "runs" / key
+        return self.folder_of("run", key)
 
     def check_folder(self, name: str) -> Path:
         """The folder of a check."""
-        return self.folder / "checks" / name
+        return self.folder_of("check", name)
+
+    def folder_of(self, about: Literal["run", "check"], name: str) -> Path:
+        """The folder of a run or a check."""
+        return self.folder / f"{about}s" / name
 
 
 class Declared(Strict):

@@ -27,6 +27,7 @@ from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.keeper import AnyRecord
 from pytest_llmbench.session.replay.files import find_replays
 from pytest_llmbench.session.script.importable import refuse_unimportable
 from pytest_llmbench.session.validation import health_record
@@ -35,13 +36,10 @@ KEY = pytest.StashKey["Bench"]()
 
 
 class Board(Protocol):
-    """The place at which tests wait for the record of their run."""
+    """The place at which tests wait for the record of their run or check."""
 
-    def wait(self, key: str) -> RunRecord:
-        """Block until the run of that key has a record."""
-
-    def wait_check(self, name: str) -> HealthRecord:
-        """Block until the check of that name has a record."""
+    def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
+        """Block until the run or check of that name has a record."""
 
 
 class Bench:
@@ -268,7 +266,7 @@ class Bench:
     def unmade_check(self, name: str) -> HealthRecord:
         """Facts of a planned check before it starts."""
         report = Report(problem="it was not made")
-        return health_record(get_check(name), self.settings, self.session, report=report, hosts=(), job_id=None)
+        return health_record(get_check(name), self.settings, self.session, report=report)
 
     @staticmethod
     def _default_allocation(cluster: str, nodes: int | None) -> cluster_settings.AllocationMode:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.health import CheckKey, Health
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.session.keeper import AnyRecord
 
 
 @pytest.fixture
@@ -21,14 +23,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
     It is run once, however many tests ask for it. A run that cannot be judged is an error of the test.
     """
-    board = bench_of(request.config).board
-    if board is None or not hasattr(request, "param"):
-        pytest.fail(
-            "the fixture `run` needs to know its recipe at collection: name it among the arguments of the test or of "
-            "a fixture, not in getfixturevalue",
-            pytrace=False,
-        )
-    record = board.wait(request.param)
+    record = _awaited(request, RunRecord, "recipe")
     outcome.note(request.node, **outcome.facts_of_run(record))
     if record.problem is not None and record.problem.kind == "gated":
         pytest.skip(record.problem.message)
@@ -62,15 +57,8 @@ def health(request: pytest.FixtureRequest) -> Health:
     A check runs once for all nodes, however many tests ask for it. A node that was not checked is skipped with the
     reason, and one that gave no answer is an error.
     """
-    board = bench_of(request.config).board
-    if board is None or not hasattr(request, "param"):
-        pytest.fail(
-            "the fixture `health` needs to know its check at collection: name it among the arguments of the test or "
-            "of a fixture, not in getfixturevalue",
-            pytrace=False,
-        )
+    record = _awaited(request, HealthRecord, "check")
     key: CheckKey = request.param
-    record = board.wait_check(key.check)
     outcome.note(request.node, **outcome.facts_of_check(record, key.slot))
     verdict, told = record.state(key.slot)
     if verdict is Verdict.SKIP:
@@ -80,3 +68,15 @@ def health(request: pytest.FixtureRequest) -> Health:
     health = Health(record, key.slot)
     outcome.note(request.node, **dict(health.properties()))
     return health
+
+
+def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str) -> AnyRecord:
+    """The record that a fixture is about, as soon as it is there."""
+    board, key = bench_of(request.config).board, getattr(request, "param", None)
+    if board is None or key is None:
+        pytest.fail(
+            f"the fixture `{request.fixturename}` needs to know its {subject} at collection: name it among the "
+            "arguments of the test or of a fixture, not in getfixturevalue",
+            pytrace=False,
+        )
+    return board.wait(kind, key.check if isinstance(key, CheckKey) else key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from pytest_llmbench.plugin.output.provenance import suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict import outcome, speed
-from pytest_llmbench.plugin.verdict.boards import RunnerBoard
+from pytest_llmbench.plugin.verdict.boards import KeeperBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared, facts
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
@@ -31,7 +31,7 @@ from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, verdic
 from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.planning import describe
-from pytest_llmbench.session.replay.replayer import Replayer
+from pytest_llmbench.session.replay.replayer import replay
 from pytest_llmbench.session.runner import Runner
 
 
@@ -41,8 +41,8 @@ class Supervisor:
     def __init__(
         self, config: pytest.Config, bench: Bench, progress: LiveLine, reports: Reports, requirements: Requirements
     ) -> None:
-        self.runner: Runner | Replayer | None = None
-        self._never_began: Runner | Replayer | None = None
+        self.keeper: Keeper | None = None
+        self._runner: Runner | None = None
         self._config = config
         self._bench = bench
         self._progress = progress
@@ -66,18 +66,21 @@ class Supervisor:
         self._bench.check_nodes_are_held()
         _ = self._bench.requires_verdict  # whose ini key may be wrong
         folder = self._bench.session.folder
-        runs_elsewhere = self._bench.settings.replay is not None
-        runner = (Replayer if runs_elsewhere else Runner)(self._bench.settings, self._bench.session)
-        self.runner = runner
-        self._bench.board = RunnerBoard(runner, self._progress, self._interruption)
+        settings, session = self._bench.settings, self._bench.session
+        keeper = self.keeper = Keeper(settings.system)
+        self._bench.board = KeeperBoard(keeper, self._progress, self._interruption)
         try:
             write_model(folder / SESSION_FILE, self._bench.planned)
             self._expect_reports()
-            with self._interruption.bearing(0 if self._bench.settings.cluster == "debug" else 1):
-                runner.start(self._bench.planned)
+            with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
+                if settings.replay is not None:
+                    replay(self._bench.planned, settings, session, keeper)
+                else:
+                    self._runner = Runner(settings, session, keeper)
+                    self._runner.start(self._bench.planned)
         except Exception as error:
-            # There is no record to add to. It is stopped with the session: whoever waits is told why before.
-            self.runner, self._never_began = None, runner
+            # There is no record to add to. The runner is stopped with the session: whoever waits is told why before.
+            self.keeper = None
             if isinstance(error, OSError):
                 raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
             raise
@@ -139,14 +142,14 @@ class Supervisor:
             self._junit.discard()
         if self._in_earnest:
             self._judge_clauses(session)
-        if self.runner is not None:
-            self.runner.add_judgements(_judgements(self._rows, "run"), _judgements(self._rows, "check"))
-            self._make_reports(self.runner)
-            self._progress.take(self.runner.notes)
-            self._junit.describe_session(suite_properties(self.runner.records))
+        if self.keeper is not None:
+            self.keeper.add_judgements(_judgements(self._rows))
+            self._make_reports(self.keeper)
+            self._progress.take(self.keeper.notes)
+            self._junit.describe_session(suite_properties(self.keeper.runs))
         result = yield
         broken = any(report.failure for report in self._made)
-        if broken or (self.runner is not None and self.runner.unwritten):
+        if broken or (self.keeper is not None and self.keeper.unwritten):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         return result
 
@@ -159,7 +162,7 @@ class Supervisor:
         """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
         tests = list(self._reports.unfinished(self._bench.planned.tests, session))
         for test in tests:
-            properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.runner))
+            properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.keeper))
             self._rows.append({**properties, "test": test.test.test})
             if test.crash or test.told is not None:
                 self._junit.close(test.test.test, properties)
@@ -168,8 +171,8 @@ class Supervisor:
                 self._unreported.append(report_of(test.test.test, properties, "setup", "failed"))
         if tests and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self.runner is not None:
-            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.runner.records)
+        if self.keeper is not None:
+            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.keeper.runs)
         if self._unjudged and self._bench.requires_verdict and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = speed.EXIT_CODE
 
@@ -206,7 +209,7 @@ class Supervisor:
             terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
         for report in self._made:
             terminal.report_lines(terminalreporter, report)
-        if self.runner is not None and self._not_tested:
+        if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
 
     def pytest_unconfigure(self) -> None:
@@ -228,12 +231,11 @@ class Supervisor:
 
     def _stop(self) -> None:
         """End all runs. A second signal means that the user does not want to wait: the processes end by themselves."""
-        runner = self.runner or self._never_began
-        if runner is None:
+        if self._runner is None:
             return
         try:
             with self._interruption.bearing(1):
-                runner.stop(self._progress.note)
+                self._runner.stop(self._progress.note)
         except KeyboardInterrupt:
             self._progress.note("not waiting for the processes that still end; they end within a minute")
             tell_the_end(self._bench.session.folder, "the session ended")
@@ -243,33 +245,37 @@ class Supervisor:
 
         def end(why: str) -> None:
             session.shouldstop = why
-            if self.runner is not None:
-                self.runner.begin_no_more()
+            self.begin_no_more()
 
         self._interruption.take_signals(end)
 
-    def _make_reports(self, runner: Keeper) -> None:
+    def begin_no_more(self) -> None:
+        """Begin nothing that has not begun, and return at once."""
+        if self._runner is not None:
+            self._runner.begin_no_more()
+
+    def _make_reports(self, keeper: Keeper) -> None:
         finished = FinishedSession(
             id=self._bench.session.id,
             folder=self._bench.session.folder,
             planned=self._bench.planned,
-            runs=dict(runner.records),
-            checks=dict(runner.checks),
+            runs=keeper.runs,
+            checks=keeper.checks,
         )
         self._made = make_reports(finished, self._config)
-        runner.notes.extend(report.failure for report in self._made if report.failure is not None)
+        keeper.notes.extend(report.failure for report in self._made if report.failure is not None)
 
     @property
     def _not_tested(self) -> str:
         """The nodes of the session that no run had, by name where every run had its own of them."""
-        if self.runner is not None and self.runner.checks:
+        if self.keeper is not None and self.keeper.checks:
             return ""  # checks looked at every node
-        left, settings = self.runner.left_over if self.runner is not None else (), self._bench.settings
+        left, settings = self.keeper.left_over if self.keeper is not None else (), self._bench.settings
         return ", ".join(left) or (f"{settings.left_over} of {settings.nodes}" if settings.left_over else "")
 
     def _facts(self) -> dict[str, str]:
         settings, session = self._bench.settings, self._bench.session
-        unfit = self.runner.unfit if self.runner is not None else {}
+        unfit = self.keeper.unfit if self.keeper is not None else {}
         return {
             "llmbench_version": __version__,
             "llmbench_session": session.id,
@@ -308,13 +314,14 @@ def _names(groups: Iterable[Sequence[str]]) -> str:
     return ", ".join(name for group in groups for name in group)
 
 
-def _judgements(rows: list[Mapping[str, Any]], about: Literal["run", "check"]) -> dict[str, list[Judgement]]:
-    found: dict[str, list[Judgement]] = defaultdict(list)
+def _judgements(rows: list[Mapping[str, Any]]) -> dict[tuple[str, str], list[Judgement]]:
+    found: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
     for row in rows:
-        if about not in row:
-            continue  # it is about something else, or never got as far as a run
+        about = next((word for word in ("run", "check") if word in row), None)
+        if about is None:
+            continue  # it never got as far as a run
         value = row.get("value")
-        found[str(row[about])].append(
+        found[about, str(row[about])].append(
             Judgement(
                 test=str(row["test"]),
                 verdict=Verdict(str(row["verdict"])),

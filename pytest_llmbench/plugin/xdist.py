@@ -109,8 +109,7 @@ class Controller:
         """
         self._over.set()
         self._interruption.bear_all()
-        if self._supervisor.runner is not None:
-            self._supervisor.runner.begin_no_more()  # in the debug cluster, starting a run is running it
+        self._supervisor.begin_no_more()  # in the debug cluster, starting a run is running it
         if self._thread.is_alive():
             self._thread.join()
         self._bench.planned = self._plan or self._bench.planned  # the session may end before it is started
@@ -162,7 +161,7 @@ class Controller:
             self._progress.print(traceback.format_exc())
             self._give_up(f"the runs could not be started: {type(error).__name__}: {error}")
             return
-        runner = self._supervisor.runner
-        while runner is not None and not self._over.wait(_LOOK_S):
-            self._progress.take(runner.notes)
-            self._progress.show(runner.views)
+        keeper = self._supervisor.keeper
+        while keeper is not None and not self._over.wait(_LOOK_S):
+            self._progress.take(keeper.notes)
+            self._progress.show(keeper.views)

@@ -1,29 +1,31 @@
-"""Storage of the records of a session's runs: in memory for waiting tests, on disk as evidence."""
+"""The records of a session's runs and checks: in memory for waiting tests, on disk as evidence."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel
 
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, RunRecord, write_model
+from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, write_model
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending.logs import with_log_to_read
 
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
 
 class Keeper:
-    """The records of a session's runs, whether they are run or replayed.
+    """The state of a session for its readers, whether it runs or is replayed.
 
     Attributes:
-        records: finished runs by key; a record is here as soon as it is final.
-        checks: finished checks by name, likewise.
+        views: how every unfinished run stands; replaced whole, so that readers need no lock.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
         unwritten: files of evidence that could not be written.
@@ -31,74 +33,46 @@ class Keeper:
     """
 
     def __init__(self, system: System) -> None:
-        self._border = Border(system)
-        self.records: dict[str, RunRecord] = {}
-        self.checks: dict[str, HealthRecord] = {}
+        self.views: tuple[RunView, ...] = ()
         self.unfit: dict[str, str] = {}
         self.notes: deque[str] = deque()
         self.unwritten: list[Path] = []
         self.left_over: tuple[str, ...] = ()
+        self._border = Border(system)
+        self._records: dict[tuple[str, str], Record] = {}
         self._changed = threading.Condition()
 
     @property
-    def views(self) -> tuple[RunView, ...]:
-        """How every unfinished run stands."""
-        return ()
+    def runs(self) -> dict[str, RunRecord]:
+        """Finished runs by key; a record is here as soon as it is final."""
+        return self._all(RunRecord)
 
-    def begin_no_more(self) -> None:
-        """Begin nothing that has not begun, and return at once: `stop` follows."""
+    @property
+    def checks(self) -> dict[str, HealthRecord]:
+        """Finished checks by name, likewise."""
+        return self._all(HealthRecord)
 
-    def stop(self, say: Callable[[str], None] | None = None) -> None:
-        """End what is not finished. Safe to call twice.
-
-        Args:
-            say: told what is waited for, where that takes longer than a moment.
-        """
-
-    def wait(self, key: str, timeout_s: float) -> RunRecord | None:
-        """Wait for a run's record; None when it is not there within `timeout_s`."""
+    def wait(self, kind: type[AnyRecord], name: str, timeout_s: float) -> AnyRecord | None:
+        """Wait for the record of a run or a check; None when it is not there within `timeout_s`."""
         with self._changed:
-            self._changed.wait_for(lambda: key in self.records, timeout_s)
-            return self.records.get(key)
+            self._changed.wait_for(lambda: (kind.about, name) in self._records, timeout_s)
+            return self._all(kind).get(name)
 
-    def wait_check(self, name: str, timeout_s: float) -> HealthRecord | None:
-        """Wait for a check's record; None when it is not there within `timeout_s`."""
-        with self._changed:
-            self._changed.wait_for(lambda: name in self.checks, timeout_s)
-            return self.checks.get(name)
-
-    def add_judgements(
-        self, runs: Mapping[str, Sequence[Judgement]], checks: Mapping[str, Sequence[Judgement]]
-    ) -> None:
-        """Write the verdicts of tests into the records of the runs and checks they are about."""
-        for key, verdicts in runs.items():
-            record = self.records[key].model_copy(update={"judgements": tuple(verdicts)})
-            self.records[key] = record
+    def add_judgements(self, found: Mapping[tuple[str, str], Sequence[Judgement]]) -> None:
+        """Write the verdicts of tests into the records that they are about: `run` or `check`, and its name."""
+        for about, verdicts in found.items():
+            record = self._records[about].model_copy(update={"judgements": tuple(verdicts)})
+            self._records[about] = record
             self.write(record.path, record)
-        for name, verdicts in checks.items():
-            health = self.checks[name].model_copy(update={"judgements": tuple(verdicts)})
-            self.checks[name] = health
-            self.write(health.path, health)
 
-    def keep_check(self, record: HealthRecord) -> None:
-        """Make a check's record final, and wake the tests that wait for it."""
-        record = self._border.check(record)
-        self.write(record.path, record)
-        with self._changed:
-            self.checks[record.check] = record
-            self._changed.notify_all()
-
-    def keep(self, record: RunRecord) -> None:
+    def keep(self, record: Record) -> None:
         """Make a record final, and wake the tests that wait for it."""
-        record = self._border.run(with_log_to_read(record))
+        record = self._border.crossed(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         self.write(record.path, record)
-        if record.problem is None and record.unreadable:
-            unread = first_of(record.unreadable)
-            self.notes.append(f"run {record.key} is judged without what could not be read: {unread}")
-        if record.problem is None and (unknown := gaps(record.telemetry, record.gpus)):
-            self.notes.append(f"run {record.key} is judged without some of its telemetry: {first_of(unknown)}")
+        if isinstance(record, RunRecord) and record.problem is None:
+            self._note_gaps(record)
         with self._changed:
-            self.records[record.key] = record
+            self._records[record.about, record.name] = record
             self._changed.notify_all()
 
     def write(self, path: Path, model: BaseModel) -> None:
@@ -108,3 +82,13 @@ class Keeper:
         except OSError as error:
             self.unwritten.append(path)
             self.notes.append(f"{path} could not be written: {error}")
+
+    def _all(self, kind: type[AnyRecord]) -> dict[str, AnyRecord]:
+        return {name: record for (_, name), record in list(self._records.items()) if isinstance(record, kind)}
+
+    def _note_gaps(self, record: RunRecord) -> None:
+        if record.unreadable:
+            unread = first_of(record.unreadable)
+            self.notes.append(f"run {record.key} is judged without what could not be read: {unread}")
+        if unknown := gaps(record.telemetry, record.gpus):
+            self.notes.append(f"run {record.key} is judged without some of its telemetry: {first_of(unknown)}")

@@ -1,9 +1,12 @@
-"""Starting one run: its task on disk, then its ranks, by whatever the session's cluster is."""
+"""Starting a run, or a probe of a check: its task on disk, then its processes, on the session's cluster."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
+from pathlib import Path
 
+from pytest_llmbench.checks.base import Probe
 from pytest_llmbench.cluster.allocation import refusal
 from pytest_llmbench.cluster.executors import run_here, submit_local, submit_slurm
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
@@ -21,12 +24,14 @@ from pytest_llmbench.core.wire.driver import SCRIPT_FILE, TASK_FILE, CommandTask
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.script.preparing import opened, setup_of
+from pytest_llmbench.session.script.requests import Startable, probe_request
 from pytest_llmbench.session.script.scripts import labels_of
 from pytest_llmbench.workloads.rank.context import Task
+from pytest_llmbench.workloads.rank.probe import run_probe
 
 
 class Launcher:
-    """Starts runs for one session."""
+    """Starts runs and probes for one session."""
 
     def __init__(self, settings: Settings, session: Session, heartbeat: Heartbeat, slurm: Slurm) -> None:
         self._settings = settings
@@ -34,37 +39,49 @@ class Launcher:
         self._heartbeat = heartbeat
         self._slurm = slurm
 
-    def start(self, run: PreparedRun, lease: Lease | None, allocation: str | None) -> Job:
-        """Start a run on a lease of Slurm job `allocation`, or as a job of its own where there is none.
+    def start_run(self, run: PreparedRun, lease: Lease | None, job_id: str | None) -> Job:
+        """Start a run on a lease of Slurm job `job_id`, or as a job of its own where there is none.
 
         Raises:
             ClusterError: the cluster refuses it.
         """
-        self._write_task(run, lease)
-        if self._settings.cluster == "local":
-            return self._local(run)
-        if self._settings.cluster == "debug":
-            return self._here(run)
-        if lease is None or allocation is None:
-            return self._job(run)
-        return self._step(run, lease, allocation)
-
-    def _write_task(self, run: PreparedRun, lease: Lease | None) -> None:
         work, topology = run.work, run.topology
         if isinstance(work, Script):
             self._write_script(run, lease, labels_of(work, run.place, topology))
-            return
+        else:
+            task = Task(
+                entry=work.entry,
+                config=work.config,
+                nodes=topology.nodes,
+                ranks_per_node=topology.ranks_per_node,
+                device=topology.device,
+                env={**work.env, **self._settings.system.env},
+                owner=owner_of(self._settings, self._heartbeat),
+                token=self._session.run_token(run.key),
+            )
+            write_model(run.place.folder / "task.json", task)
+        return self._start(run.processes, lease.hosts if lease is not None else (), job_id)
+
+    def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], job_id: str | None) -> Job:
+        """Start a check's probe on some nodes of Slurm job `job_id`, or on this machine.
+
+        Raises:
+            ClusterError: the cluster refuses it.
+        """
         task = Task(
-            entry=work.entry,
-            config=work.config,
-            nodes=topology.nodes,
-            ranks_per_node=topology.ranks_per_node,
-            device=topology.device,
-            env={**work.env, **self._settings.system.env},
+            entry=probe.entry,
+            config=probe.config,
+            nodes=len(hosts),
+            ranks_per_node=probe.ranks_per_node,
+            device=self._settings.site_device if probe.gpus else "cpu",
+            env=self._settings.system.env,
             owner=owner_of(self._settings, self._heartbeat),
-            token=self._session.run_token(run.key),
         )
-        write_model(run.place.folder / "task.json", task)
+        write_model(folder / "task.json", task)
+        request = probe_request(probe, folder, len(hosts), self._settings, self._session)
+        # A node that fails must not take the answers of the others with it.
+        ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
+        return self._start(ranks, hosts, job_id)
 
     def _write_script(self, run: PreparedRun, lease: Lease | None, labels: int) -> None:
         topology, place, environment = run.topology, run.place, run.place.environment
@@ -94,27 +111,25 @@ class Launcher:
         write_model(place.folder / TASK_FILE, task)
         write_text(place.folder / SCRIPT_FILE, run.script or "", mode=PRIVATE)
 
-    def _local(self, run: PreparedRun) -> Job:
-        folder = str(run.place.folder)
-        submitted = submit_local(run.request, run.function, folder)
-        command = f"submitit local: {run.function.__name__}({folder!r})"
-        return LocalJob(submitted, socket.gethostname(), command, driven=run.script is not None)
-
-    def _here(self, run: PreparedRun) -> Job:
-        folder = str(run.place.folder)
-        error = run_here(run.request, run.function, folder)
-        return FinishedJob(socket.gethostname(), f"in this process: {run.function.__name__}({folder!r})", error)
-
-    def _job(self, run: PreparedRun) -> Job:
-        try:
-            submitted = submit_slurm(self._slurm, run.request, run.function, str(run.place.folder))
-        except ClusterError as error:
-            raise refusal(error, run.request, self._slurm) from error
-        return SlurmJob(submitted, self._slurm)
-
-    def _step(self, run: PreparedRun, lease: Lease, job_id: str) -> Job:
-        command = run.step_command(job_id, lease.hosts)
-        make_folder(run.request.folder)
-        env = clean_environment(self._settings.system.env)
-        log = run.request.folder / "srun.log"
-        return StepJob(command, job_id=job_id, hosts=lease.hosts, slurm=self._slurm, env=env, log=log)
+    def _start(self, processes: Startable, hosts: Sequence[str], job_id: str | None) -> Job:
+        request, function, folder = processes.request, processes.function, str(processes.folder)
+        called = f"{function.__name__}({folder!r})"
+        if self._settings.cluster == "debug":
+            return FinishedJob(socket.gethostname(), f"in this process: {called}", run_here(request, function, folder))
+        if self._settings.cluster == "local":
+            submitted = submit_local(request, function, folder)
+            return LocalJob(submitted, socket.gethostname(), f"submitit local: {called}", driven=processes.driven)
+        if job_id is None:
+            try:
+                return SlurmJob(submit_slurm(self._slurm, request, function, folder), self._slurm)
+            except ClusterError as error:
+                raise refusal(error, request, self._slurm) from error
+        make_folder(request.folder)
+        return StepJob(
+            processes.step_command(job_id, hosts),
+            job_id=job_id,
+            hosts=tuple(hosts),
+            slurm=self._slurm,
+            env=clean_environment(self._settings.system.env),
+            log=request.folder / "srun.log",
+        )

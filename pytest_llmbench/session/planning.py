@@ -83,7 +83,7 @@ def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings,
         return ["", f"All runs are steps of Slurm job {existing_allocation()}, which this process is in."]
     held = settings.allocation == "session"
     lines = []
-    requests = [run.request for run in ready]
+    requests = [run.processes.request for run in ready]
     if held:
         feasible = plan.model_copy(update={"runs": tuple(run.spec for run in ready)})
         requests = [holder_request(feasible, settings, session)]
@@ -131,4 +131,4 @@ def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
 def _planned_step(run: PreparedRun) -> str:
     """The srun command of a run, with as many names as it will have nodes."""
     hosts = [f"NODE{number}" for number in range(1, run.topology.nodes + 1)]
-    return shlex.join(run.step_command("JOB", hosts))
+    return shlex.join(run.processes.step_command("JOB", hosts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.checks.base import get_check
@@ -39,7 +38,6 @@ from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.gate import gate
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
-from pytest_llmbench.session.probes import ProbeLauncher
 from pytest_llmbench.session.schedule import Schedule, broken
 from pytest_llmbench.session.script.prepared import prepare
 from pytest_llmbench.session.script.requests import holder_request
@@ -51,35 +49,28 @@ _STOP_WAIT_S = 60.0
 _SLURM_STOP_WAIT_S = 10.0
 
 
-@dataclass(kw_only=True)
-class _State:
-    """State of the thread; the views are replaced whole, so that readers need no lock."""
+class Runner:
+    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the keeper has what it tells."""
 
-    plan: Plan = field(default_factory=lambda: Plan(runs=()))
-    views: tuple[RunView, ...] = ()
-    allocation_note: str = ""
-    checking: str = ""
-
-
-class Runner(Keeper):
-    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow."""
-
-    def __init__(self, settings: Settings, session: Session) -> None:
-        super().__init__(settings.system)
+    def __init__(self, settings: Settings, session: Session, keeper: Keeper) -> None:
         self._settings = settings
         self._session = session
-        self._state = _State()
+        self._keeper = keeper
+        self._plan = Plan(runs=())
+        self._allocation_note = ""
+        self._checking = ""
         self._stopping = threading.Event()
-        self._slurm = Slurm(self.notes)
+        self._slurm = Slurm(keeper.notes)
         self._heartbeat = Heartbeat(session.folder)
-        self._follower = Follower(settings, session, self._slurm, self.notes.append)
+        self._launcher = Launcher(settings, session, self._heartbeat, self._slurm)
+        self._follower = Follower(settings, session, self._slurm, keeper.notes.append)
         self._schedule = Schedule(
             settings,
-            Launcher(settings, session, self._heartbeat, self._slurm),
+            self._launcher,
             self._slurm,
             begun=self._note_begun,
             fail=lambda run, problem: self._publish(run.spec, problem=problem),
-            say=self.notes.append,
+            say=keeper.notes.append,
         )
         self._allocation: Allocation = JobPerRun()
         self._thread: threading.Thread | None = None
@@ -89,7 +80,7 @@ class Runner(Keeper):
         executors.load()
         make_folder(self._session.folder)
         self._heartbeat.start()
-        self._state.plan = plan
+        self._plan = plan
         for run in plan.runs:
             prepared = prepare(run, self._settings, self._session)
             if isinstance(prepared, Problem):
@@ -109,16 +100,20 @@ class Runner(Keeper):
         self._slurm.end_within(0.8 * self._stop_wait_s)
 
     def stop(self, say: Callable[[str], None] | None = None) -> None:
-        """End every run that is not finished, give the nodes back, fall silent. Safe to call twice."""
+        """End every run that is not finished, give the nodes back, fall silent. Safe to call twice.
+
+        Args:
+            say: told what is waited for, where that takes longer than a moment.
+        """
         self.begin_no_more()
         deadline = time.monotonic() + self._stop_wait_s
         thread, self._thread = self._thread, None
         while thread is not None and thread.is_alive() and time.monotonic() < deadline:
             thread.join(_TICK_S)
-            while self.notes and say is not None:
-                say(self.notes.popleft())
+            while self._keeper.notes and say is not None:
+                say(self._keeper.notes.popleft())
         if thread is not None and thread.is_alive():
-            self.notes.append(
+            self._keeper.notes.append(
                 "the runs did not end in time; their jobs end themselves within a minute: see squeue for the comment "
                 f"{self._session.token}"
             )
@@ -127,16 +122,6 @@ class Runner(Keeper):
     @property
     def _stop_wait_s(self) -> float:
         return _SLURM_STOP_WAIT_S if self._settings.cluster == "slurm" else _STOP_WAIT_S
-
-    @property
-    def views(self) -> tuple[RunView, ...]:
-        """How every unfinished run stands."""
-        return self._state.views
-
-    @property
-    def job_id(self) -> str | None:
-        """The Slurm job that holds the session's nodes, if one does."""
-        return self._allocation.job_id
 
     def _work(self) -> None:
         try:
@@ -162,17 +147,17 @@ class Runner(Keeper):
 
     @property
     def _unchecked(self) -> list[str]:
-        return [name for name in self._state.plan.checks if name not in self.checks]
+        return [name for name in self._plan.checks if name not in self._keeper.checks]
 
     def _allocate(self) -> None:
         self._allocation = self._choose_allocation()
         if self._settings.cluster == "slurm" and (ignored := ignored_options()):
-            self.notes.append(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
+            self._keeper.notes.append(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
         self._allocation.start()
         self._schedule.job_id = self._allocation.job_id
         if isinstance(self._allocation, HeldJob):
-            self.notes.append(f"Slurm job {self._allocation.job_id} asks for {self._settings.nodes} nodes")
-        self.notes.extend([self._allocation.note] if self._allocation.note else [])
+            self._keeper.notes.append(f"Slurm job {self._allocation.job_id} asks for {self._settings.nodes} nodes")
+        self._keeper.notes.extend([self._allocation.note] if self._allocation.note else [])
 
     def _choose_allocation(self) -> Allocation:
         if self._settings.cluster != "slurm":
@@ -181,7 +166,7 @@ class Runner(Keeper):
             return ExistingJob(self._settings, self._slurm)
         if self._settings.allocation == "run":
             return JobPerRun()
-        plan = self._state.plan.model_copy(update={"runs": tuple(run.spec for run in self._schedule.waiting)})
+        plan = self._plan.model_copy(update={"runs": tuple(run.spec for run in self._schedule.waiting)})
         request = holder_request(plan, self._settings, self._session)
         return HeldJob(request, self._heartbeat, self._slurm)
 
@@ -189,13 +174,13 @@ class Runner(Keeper):
         self._schedule.take_launched(0.0)
         hosts = self._allocation.hosts()
         if isinstance(hosts, Waiting):
-            if not self._state.allocation_note and self._settings.cluster != "slurm":
-                self.notes.append(f"waiting: {hosts.reason}")
-            self._state.allocation_note = hosts.reason
+            if not self._allocation_note and self._settings.cluster != "slurm":
+                self._keeper.notes.append(f"waiting: {hosts.reason}")
+            self._allocation_note = hosts.reason
         else:
             if hosts is not None and self._schedule.pool is None:
                 self._schedule.pool = self._take_over(hosts)
-            self._state.allocation_note = self._schedule.launches.note
+            self._allocation_note = self._schedule.launches.note
             self._schedule.launch_what_fits()
         for active in list(self._schedule.active):
             try:
@@ -203,46 +188,46 @@ class Runner(Keeper):
                     self._take_end(active, ended)
             except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
                 self._break(active)
-        self._state.views = self._look()
+        self._keeper.views = self._look()
 
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
         """Validate the nodes that are there now, and make leases of those that may train."""
-        self._state.allocation_note = ""
+        self._allocation_note = ""
         refuse_quarantined(hosts, self._settings)
         job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
-        self.notes.append(f"{job}{', '.join(hosts)}")
-        fit = self._validate(hosts) if self._state.plan.checks else hosts
+        self._keeper.notes.append(f"{job}{', '.join(hosts)}")
+        fit = self._validate(hosts) if self._plan.checks else hosts
         pool = LeasePool(fit, out=[host for host in hosts if host not in fit])
         if self._settings.left_over:
-            self.left_over = pool.beyond_groups(self._settings.nodes_per_run or 1)
-        if self.left_over:
-            left = ", ".join(self.left_over)
-            self.notes.append(f"NOT TESTED, too few for a group of {self._settings.nodes_per_run}: {left}")
+            self._keeper.left_over = pool.beyond_groups(self._settings.nodes_per_run or 1)
+        if self._keeper.left_over:
+            left = ", ".join(self._keeper.left_over)
+            self._keeper.notes.append(f"NOT TESTED, too few for a group of {self._settings.nodes_per_run}: {left}")
         return pool
 
     def _validate(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """Run every check; return the nodes that runs may have."""
-        plan, probes = self._state.plan, ProbeLauncher(self._settings, self._session, self._heartbeat, self._slurm)
+        plan, launcher = self._plan, self._launcher
         validator = Validator(
             self._settings,
             self._session,
             gate=plan.gate,
-            start=lambda probe, folder, on: probes.start(probe, folder, on, self._allocation.job_id),
+            start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, self._allocation.job_id),
             look=self._look_while_checking,
-            keep=self.keep_check,
+            keep=self._keeper.keep,
             say=self._say_check,
         )
         validator.run(plan.checks, hosts, self._allocation.job_id)
-        self._state.checking = ""
-        self.unfit = validator.out
-        self.notes.extend(remove_bad(validator.bad, hosts, self._settings, self._session))
+        self._checking = ""
+        self._keeper.unfit = validator.out
+        self._keeper.notes.extend(remove_bad(validator.bad, hosts, self._settings, self._session))
         if not plan.gate:
             return hosts
         opened = gate([run.spec for run in self._schedule.waiting], validator, hosts, self._settings)
         for run, why in opened.stopped:
             self._schedule.waiting = [other for other in self._schedule.waiting if other.spec is not run]
             self._publish(run, problem=Problem(kind="gated", message=why))
-        self.notes.extend([opened.note] if opened.note else [])
+        self._keeper.notes.extend([opened.note] if opened.note else [])
         return opened.fit
 
     def _look_while_checking(self) -> None:
@@ -253,19 +238,19 @@ class Runner(Keeper):
             raise ClusterError(f"the nodes went away while they were checked: {hosts.reason}")
 
     def _say_check(self, text: str) -> None:
-        self._state.checking = text
-        self._state.views = self._look()
+        self._checking = text
+        self._keeper.views = self._look()
 
     def _note_begun(self, active: Active) -> None:
         """Write what it takes to find a run again from another process."""
         job = active.job
-        self.notes.extend([job.note] if job.note else [])
+        self._keeper.notes.extend([job.note] if job.note else [])
         traces = JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
             allocation=self._allocation.job_id, job_id=job.job_id, hosts=job.hosts,
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
-        self.write(active.run.place.folder / "job.json", traces)
+        self._keeper.write(active.run.place.folder / "job.json", traces)
 
     def _take_end(self, active: Active, ended: Ended) -> None:
         """Publish what a run came to, or launch it again where nothing of it started."""
@@ -304,26 +289,26 @@ class Runner(Keeper):
             self._publish(each.run.spec, active=each, problem=problem)
         self._schedule.fail_waiting(problem)
         for name in self._unchecked:
-            report = Report(problem=f"{problem.kind}: {problem.message}")
-            check = get_check(name)
-            job_id = self._allocation.job_id
-            self.keep_check(health_record(check, self._settings, self._session, report=report, hosts=(), job_id=job_id))
-        self._state.views = ()
+            report, job_id = Report(problem=f"{problem.kind}: {problem.message}"), self._allocation.job_id
+            self._keeper.keep(
+                health_record(get_check(name), self._settings, self._session, report=report, job_id=job_id)
+            )
+        self._keeper.views = ()
 
     def _end_all(self, runs: Sequence[Active]) -> None:
         """End runs side by side: jobs of their own by one command, steps and processes each by a signal."""
         try:
             end_all([active.job for active in runs], self._slurm)
         except ClusterError as error:
-            self.notes.append(f"runs could not be cancelled: {error}; they end themselves within a minute")
+            self._keeper.notes.append(f"runs could not be cancelled: {error}; they end themselves within a minute")
 
     def _release(self) -> None:
         try:
             self._allocation.release()
             if strays := self._slurm.cancel_strays():
-                self.notes.append(f"cancelled: job {', '.join(strays)}, which sbatch had not owned up to")
+                self._keeper.notes.append(f"cancelled: job {', '.join(strays)}, which sbatch had not owned up to")
         except ClusterError as error:
-            self.notes.append(
+            self._keeper.notes.append(
                 f"Slurm job {self._allocation.job_id} could not be cancelled: {error}; it ends itself soon"
             )
 
@@ -339,11 +324,11 @@ class Runner(Keeper):
         told = findings(outcome, self._settings) if outcome else {"problem": problem}
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
         failed = tuple(self._schedule.launches.reasons.get(run.key, ()))
-        self.keep(RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told}))
+        self._keeper.keep(RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told}))
 
     def _look(self) -> tuple[RunView, ...]:
-        note, launching = self._state.allocation_note, self._schedule.launching
-        checks = [RunView(key="checks", state="checking", detail=self._state.checking)] if self._state.checking else []
+        note, launching = self._allocation_note, self._schedule.launching
+        checks = [RunView(key="checks", state="checking", detail=self._checking)] if self._checking else []
         if self._unchecked and note:
             checks = [RunView(key="checks", state="waiting", detail=note)]
         return (

@@ -180,7 +180,7 @@ class Schedule:
     def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
         taken = marks is not None and bool(marks.preempted)
-        job = None if taken else self._launcher.start(run, lease, self.job_id)
+        job = None if taken else self._launcher.start_run(run, lease, self.job_id)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
         return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
 

@@ -152,7 +152,13 @@ class Validator:
 
 
 def health_record(
-    check: Check, settings: Settings, session: Session, *, report: Report, hosts: Sequence[str], job_id: str | None
+    check: Check,
+    settings: Settings,
+    session: Session,
+    *,
+    report: Report,
+    hosts: Sequence[str] = (),
+    job_id: str | None = None,
 ) -> HealthRecord:
     """Put a check's report on record."""
     return HealthRecord(

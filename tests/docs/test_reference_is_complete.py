@@ -18,7 +18,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
-from pytest_llmbench.core.record.records import SCHEMA_VERSION, Metric, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import Engine, engine_names
@@ -188,8 +188,8 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
 
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
     bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
-    runner = SimpleNamespace(unfit={"n1": "limits: too low"})
-    supervisor = SimpleNamespace(_bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, runner=runner)
+    keeper = SimpleNamespace(unfit={"n1": "limits: too low"})
+    supervisor = SimpleNamespace(_bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, keeper=keeper)
     facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", supervisor))
     assert set(of_suite) == set(facts)
 
@@ -208,7 +208,7 @@ def test_every_exit_code_is_there() -> None:
 
 def test_the_schema_version_of_a_run_record_is_there() -> None:
     """It changes when a reader of the old one would misread the new one."""
-    assert f"JSON, schema version {SCHEMA_VERSION}." in TEXT
+    assert f"JSON, schema version {RunRecord.model_fields['schema_version'].default}." in TEXT
 
 
 def test_every_field_of_a_gpu_event_is_there() -> None:

@@ -15,7 +15,7 @@ from pytest_llmbench.checks.host import disk as host_disk
 from pytest_llmbench.checks.network import tournament_findings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.record.health import SCHEMA_VERSION, Severity
+from pytest_llmbench.core.record.health import HealthRecord, Severity
 from pytest_llmbench.core.schema import read_yaml
 from pytest_llmbench.plugin.options import OPTIONS
 from tests.docs.documents import CHECKOUT
@@ -83,7 +83,7 @@ def test_every_way_of_the_gate_is_there() -> None:
 
 def test_the_schema_version_of_a_health_record_is_there() -> None:
     """It changes when a reader of the old one would misread the new one."""
-    assert f"JSON, schema version {SCHEMA_VERSION}," in TEXT
+    assert f"JSON, schema version {HealthRecord.model_fields['schema_version'].default}," in TEXT
 
 
 # Kinds that no source line has as a text of its own, by the module that puts them together.

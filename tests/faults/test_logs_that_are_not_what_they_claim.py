@@ -19,7 +19,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.session.replay.files import find_replays
-from pytest_llmbench.session.replay.replayer import Replayer
+from pytest_llmbench.session.replay.replayer import replayed_record
 from tests.conftest import TEST_REFERENCES, UserFolder, trained_in
 from tests.support.standin import MegatronLM
 
@@ -83,7 +83,7 @@ class Logs:
         )  # fmt: skip
         (spec,) = find_replays(self.session, load_recipes([self.recipes]), settings).values()
         assert spec.replayed is not None
-        return Replayer(settings, Session(id="again", folder=self.session)).record(spec, spec.replayed)
+        return replayed_record(spec, spec.replayed, settings, Session(id="again", folder=self.session))
 
 
 @pytest.fixture(scope="session")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, ValidationError
+from pydantic import NonNegativeInt
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.record.records import Judgement, Timings, Verdict
+from pytest_llmbench.core.record.records import Record, Verdict
 from pytest_llmbench.core.schema import Name, Strict
-
-SCHEMA_VERSION = 1
 
 
 class Severity(StrEnum):
@@ -122,49 +118,36 @@ class Report(Strict):
     evidence: Mapping[str, Any] = {}
 
 
-class HealthRecord(Strict):
+class HealthRecord(Record):
     """One check on the nodes of one session, whole.
 
     Attributes:
         schema_version: 1.
-        session: session id.
-        token: text in the comment of its Slurm job.
         check: name of the check.
         family: its family.
         scope: `node` or `cluster`.
-        system: system.
-        cluster: `slurm`, `local`, `debug` or `replay`.
         job_id: Slurm job that holds the nodes.
         hosts: the nodes by slot.
         gpus_per_node: GPUs of each, as asked for.
-        folder: the check's folder.
         options: the check's `options` in the system's file.
         timings: Unix times `started`, `ended`.
         report: the result of the check.
-        judgements: each test's verdict and reason.
     """
 
+    about = "check"
+    title = "health record"
     schema_version: Literal[1] = 1
-    session: str
-    token: str
     check: Name
     family: str
     scope: Literal["node", "cluster"]
-    system: str
-    cluster: str
-    job_id: str | None = None
-    hosts: tuple[str, ...] = ()
     gpus_per_node: NonNegativeInt = 0
-    folder: str
     options: Mapping[str, Any] = {}
-    timings: Timings = Timings()
     report: Report
-    judgements: tuple[Judgement, ...] = ()
 
     @property
-    def path(self) -> Path:
-        """Path of the record."""
-        return Path(self.folder) / "record.json"
+    def name(self) -> str:
+        """The check's name."""
+        return self.check
 
     def host(self, slot: int | None) -> str | None:
         """The node of a slot; None for the whole cluster, and where the nodes never came."""
@@ -216,15 +199,3 @@ class HealthRecord(Strict):
 def _of(hosts: set[str] | None, told: Mapping[str, str]) -> list[str]:
     """Texts about these hosts, or about all."""
     return [f"{host}: {why}" for host, why in told.items() if hosts is None or host in hosts]
-
-
-def read_health(path: Path) -> HealthRecord:
-    """Read a health record back.
-
-    Raises:
-        ConfigError: it is not there, cut, of another schema version, or not a health record.
-    """
-    try:
-        return HealthRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ConfigError(f"{path}: no health record of schema version {SCHEMA_VERSION}: {error}") from error

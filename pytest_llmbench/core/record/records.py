@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,9 +16,6 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Strict
-
-# 2: the log of a command begins with the run's token.
-SCHEMA_VERSION = 2
 
 
 class Verdict(StrEnum):
@@ -107,26 +104,72 @@ class JobTraces(Strict):
     submitted: float
 
 
-class RunRecord(Strict):
+class Record(Strict):
+    """The part of a record that runs and checks share.
+
+    Attributes:
+        about: `run` or `check`.
+        title: the record in words.
+        session: session id.
+        token: text in the comment of its Slurm job.
+        system: system.
+        cluster: `slurm`, `local`, `debug` or `replay`.
+        folder: its folder.
+        hosts: host names.
+        judgements: each test's verdict: statistic, measured, threshold, reference, reason.
+    """
+
+    about: ClassVar[Literal["run", "check"]]
+    title: ClassVar[str]
+    schema_version: int
+    session: str
+    token: str
+    system: str
+    cluster: str
+    folder: str
+    job_id: str | None = None
+    hosts: tuple[str, ...] = ()
+    timings: Timings = Timings()
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the run or check within the session."""
+        raise NotImplementedError
+
+    @property
+    def path(self) -> Path:
+        """Path of the record."""
+        return Path(self.folder) / "record.json"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a record back.
+
+        Raises:
+            ConfigError: it is not there, cut, of another schema version, or not a record of this kind.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            newest = cls.model_fields["schema_version"].default
+            raise ConfigError(f"{path}: no {cls.title} of schema version {newest} or before: {error}") from error
+
+
+class RunRecord(Record):
     """One execution of one recipe, whole.
 
     Attributes:
         schema_version: 2.
-        session: session id.
         key: name of the run within the session.
-        token: text in the comment of its Slurm job.
         run_token: random text that each rank of our own writes into its step log, and the driver of a command into
             its log, to tell them from logs of other runs; null if the log has none.
         recipe: the whole recipe, defaults and references included.
-        system: system.
-        cluster: `slurm`, `local`, `debug` or `replay`.
         allocation: `session` or `run`.
         nodes: nodes.
         ranks: ranks in all.
         gpus: GPUs in all.
-        folder: the run's folder.
         job_id: Slurm job; locally the process id of the launcher.
-        hosts: host names.
         device: device of the ranks: `cpu`, or the GPU model as the driver names it.
         command: started commands or tasks.
         versions: software versions of rank 0.
@@ -150,29 +193,23 @@ class RunRecord(Strict):
         findings: findings about the run, a sentence each.
         unjudged: the same of a command's run that cannot be judged, as far as its log goes: evidence, and no verdict.
         problem: the reason why it cannot be judged: kind, message, log; null for a sane run.
-        judgements: each test's verdict: statistic, measured, threshold, reference, reason.
     """
 
+    about = "run"
+    title = "run record"
+    # 2: the log of a command begins with the run's token.
     schema_version: Literal[1, 2] = 2
-    session: str
     key: str
-    token: str
     run_token: str | None = None
     recipe: Recipe
-    system: str
-    cluster: str
     allocation: str
     nodes: int
     ranks: int
     gpus: int
-    folder: str
-    job_id: str | None = None
-    hosts: tuple[str, ...] = ()
     device: str | None = None
     command: str | None = None
     versions: Mapping[str, str] = {}
     provenance: Mapping[str, str] = {}
-    timings: Timings = Timings()
     failed_launches: tuple[str, ...] = ()
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
@@ -186,12 +223,11 @@ class RunRecord(Strict):
     findings: tuple[str, ...] = ()
     unjudged: Mapping[str, Metric] = {}
     problem: Problem | None = None
-    judgements: tuple[Judgement, ...] = ()
 
     @property
-    def path(self) -> Path:
-        """Path of the record."""
-        return Path(self.folder) / "record.json"
+    def name(self) -> str:
+        """The run's key."""
+        return self.key
 
     @property
     def logs(self) -> Path:
@@ -202,15 +238,3 @@ class RunRecord(Strict):
 def write_model(path: Path, model: BaseModel) -> None:
     """Write a model as JSON so that a reader sees the whole of it or nothing."""
     write_text(path, model.model_dump_json(indent=1) + "\n", mode=PRIVATE)
-
-
-def read_record(path: Path) -> RunRecord:
-    """Read a run record back.
-
-    Raises:
-        ConfigError: it is not there, cut, of another schema version, or not a run record.
-    """
-    try:
-        return RunRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ConfigError(f"{path}: no run record of schema version {SCHEMA_VERSION} or before: {error}") from error

@@ -59,7 +59,7 @@ class Evidence:
     series: StepSeries
     hosts: tuple[str, ...]
     wall_s: float | None
-    gpu: str | None
+    gpu: str | None = None
     kind: Literal["ranks", "command"] = "ranks"
     device: str | None = None
     proof: str = ""

@@ -3,53 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import TTL_S, told_end
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.health import HealthRecord, read_health
-from pytest_llmbench.core.record.records import RunRecord, read_record
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.session.keeper import Keeper
+from pytest_llmbench.session.keeper import AnyRecord, Keeper
 
 _LOOK_S = 0.2
-_Record = TypeVar("_Record")
 
 
-class RunnerBoard:
-    """Waits on the runner of this process, and shows how the runs stand meanwhile.
+class KeeperBoard:
+    """Waits for the keeper of this process, and shows how the runs stand meanwhile.
 
     The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
     """
 
-    def __init__(self, runner: Keeper, progress: LiveLine, interruption: Interruption) -> None:
-        self._runner = runner
+    def __init__(self, keeper: Keeper, progress: LiveLine, interruption: Interruption) -> None:
+        self._keeper = keeper
         self._progress = progress
         self._interruption = interruption
 
-    def wait(self, key: str) -> RunRecord:
-        """Block until the run has a record; the runner gives every run one, whatever happens."""
-        return self._wait(lambda: self._runner.wait(key, _LOOK_S))
-
-    def wait_check(self, name: str) -> HealthRecord:
-        """Block until the check has a record; every check gets one, whatever happens."""
-        return self._wait(lambda: self._runner.wait_check(name, _LOOK_S))
-
-    def _wait(self, look: Callable[[], _Record | None]) -> _Record:
+    def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
+        """Block until the run or check has a record; every one gets one, whatever happens."""
         with self._interruption.bearing(1):
             while True:
-                record = look()
-                self._progress.take(self._runner.notes)
+                record = self._keeper.wait(kind, name, _LOOK_S)
+                self._progress.take(self._keeper.notes)
                 if record is not None:
                     self._progress.clear()
                     return record
-                self._progress.show(self._runner.views)
+                self._progress.show(self._keeper.views)
 
 
 class FileBoard:
@@ -58,21 +46,12 @@ class FileBoard:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def wait(self, key: str) -> RunRecord:
+    def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
         """Block until the record is on disk."""
-        path = self._session.run_folder(key) / "record.json"
-        self._wait_for(path, f"run {key}")
+        path = self._session.folder_of(kind.about, name) / "record.json"
+        self._wait_for(path, f"{kind.about} {name}")
         try:
-            return read_record(path)
-        except ConfigError as error:
-            pytest.fail(str(error), pytrace=False)
-
-    def wait_check(self, name: str) -> HealthRecord:
-        """Block until the record is on disk."""
-        path = self._session.check_folder(name) / "record.json"
-        self._wait_for(path, f"check {name}")
-        try:
-            return read_health(path)
+            return kind.read(path)
         except ConfigError as error:
             pytest.fail(str(error), pytrace=False)
 

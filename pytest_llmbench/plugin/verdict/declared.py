@@ -47,7 +47,7 @@ def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping
         check = keeper.checks.get(test.check) if keeper is not None else None
         return outcome.facts_of_check(check or bench.unmade_check(test.check), test.slot, made=check is not None)
     run = test.run or ""
-    record = keeper.records.get(run) if keeper is not None else None
+    record = keeper.runs.get(run) if keeper is not None else None
     told = outcome.facts_of_run(record or bench.unmade(run), made=record is not None)
     references = (record or bench.unmade(run)).recipe.references
     applied = [outcome.facts_of_reference(reference) for reference in references if reference.name == test.reference]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, published_tflops
-from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Metric, Problem
 from pytest_llmbench.core.wire.driver import DriverReport
@@ -39,19 +39,20 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
 
 def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
     """Fields of a run's record about its outcome: ranks, steps, versions, and metrics or the problem."""
-    evidence = _evidence(outcome, settings)
-    problem = cause(outcome) or first_problem(evidence)
-    ranks, driver = outcome.series.ranks, outcome.driver
-    device = _device(outcome)
-    found = judged(evidence, settings.system, problem)
-    return found | {
-        "hosts": driver.hosts if driver else outcome.job.hosts,
-        "device": device,
-        "versions": ranks[0].versions if ranks else {},
-        "provenance": _provenance(driver),
-        "rank_info": ranks,
-        "cut_off": outcome.cut_off,
-    }
+    driver = outcome.driver
+    told = Evidence(
+        recipe=outcome.recipe,
+        topology=outcome.topology,
+        series=outcome.series,
+        hosts=outcome.job.hosts,
+        wall_s=outcome.wall_s,
+        device=driver.device if driver else None,
+        cut_off=outcome.cut_off,
+        origin=outcome.origin,
+    )
+    evidence = with_expectations(told, settings.system)
+    found = judged(evidence, settings.system, cause(outcome) or first_problem(evidence))
+    return found | {"hosts": driver.hosts if driver else outcome.job.hosts, "provenance": _provenance(driver)}
 
 
 def _provenance(driver: DriverReport | None) -> dict[str, str]:
@@ -62,7 +63,7 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
 
 
 def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
-    """Fields of a record about a log: its steps, and its metrics, for a verdict or as evidence alone."""
+    """Fields of a record about a log: ranks, steps, versions, and metrics, for a verdict or as evidence alone."""
     measurement, series = _measurement(evidence, system), evidence.series
     metrics = measure(measurement, statistics_of(get_engine(evidence.recipe.engine)))
     # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
@@ -72,6 +73,10 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
     problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed)
     spent = outside(evidence)
     return {
+        "device": _device(evidence),
+        "versions": series.ranks[0].versions if series.ranks else {},
+        "rank_info": series.ranks,
+        "cut_off": evidence.cut_off,
         "steps": series.steps,
         "totals": series.totals,
         "telemetry": series.telemetry,
@@ -86,10 +91,10 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
 
 
 def _machine(evidence: Evidence, system: System) -> Machine:
-    ranks, topology = evidence.series.ranks, evidence.topology
+    topology = evidence.topology
     return Machine(
         system=system.name,
-        device=evidence.device or (ranks[0].device if ranks else "unknown"),
+        device=_device(evidence) or "unknown",
         gpus=topology.gpus,
         nodes=topology.nodes,
         scale=evidence.recipe.scale,
@@ -105,37 +110,27 @@ def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Me
     return {"mfu": Metric(value=share, unit="%", rule="model FLOPs per second / published peak of this GPU model")}
 
 
-def _evidence(outcome: Outcome, settings: Settings) -> Evidence:
-    gpu, engine = settings.system.gpu, get_engine(outcome.recipe.engine)
-    return Evidence(
-        recipe=outcome.recipe,
-        topology=outcome.topology,
-        series=outcome.series,
-        hosts=outcome.job.hosts,
-        wall_s=outcome.wall_s,
+def with_expectations(told: Evidence, system: System) -> Evidence:
+    """Evidence as a launch or logs tell it, and what engine and system expect of it."""
+    recipe, topology, gpu, device = told.recipe, told.topology, system.gpu, _device(told)
+    engine = get_engine(recipe.engine)
+    return replace(
+        told,
         gpu=gpu.model if gpu else None,
         kind=engine.kind,
-        device=outcome.driver.device if outcome.driver else None,
         proof=engine.proof,
-        cut_off=outcome.cut_off,
-        doubts=tuple(engine.doubts(outcome.recipe, outcome.topology, outcome.series)),
-        origin=outcome.origin,
-        peak_tflops=peak_of(outcome.recipe, outcome.topology, settings.system, _device(outcome)),
-        expected=engine.expected(outcome.recipe, outcome.topology),
-        asks=engine.asks(outcome.recipe, outcome.topology),
+        doubts=tuple(engine.doubts(recipe, topology, told.series)),
+        # None on CPUs, and if no peak is published.
+        peak_tflops=published_tflops(device, recipe.precision, gpu) if topology.gpus and device else None,
+        expected=engine.expected(recipe, topology),
+        asks=engine.asks(recipe, topology),
     )
 
 
-def _device(outcome: Outcome) -> str | None:
-    """Device of the ranks."""
-    if outcome.driver:
-        return outcome.driver.device
-    return outcome.series.ranks[0].device if outcome.series.ranks else None
-
-
-def peak_of(recipe: Recipe, topology: Topology, system: System, device: str | None) -> tuple[float, float] | None:
-    """The lowest and highest published peak of a run's GPU, TFLOP/s; None on CPUs, and if no peak is published."""
-    return published_tflops(device, recipe.precision, system.gpu) if topology.gpus and device else None
+def _device(evidence: Evidence) -> str | None:
+    """Device of the ranks, where they or their launcher said it."""
+    ranks = evidence.series.ranks
+    return evidence.device or (ranks[0].device if ranks else None)
 
 
 def _measurement(evidence: Evidence, system: System) -> Measurement:

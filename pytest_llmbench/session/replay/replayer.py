@@ -1,4 +1,4 @@
-"""The replayer: in the runner's place, it reads and concludes what ran elsewhere."""
+"""In the runner's place: reads and concludes what ran elsewhere, at once and in the caller's thread."""
 
 from __future__ import annotations
 
@@ -12,70 +12,48 @@ from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.session.ending.conclude import identity_of, judged, peak_of
+from pytest_llmbench.session.ending.conclude import identity_of, judged, with_expectations
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.validation import health_record
 from pytest_llmbench.workloads.rank.context import token_of
 
 
-class Replayer(Keeper):
-    """Concludes every run of a session from logs, at once and in the caller's thread."""
+def replay(plan: Plan, settings: Settings, session: Session, keeper: Keeper) -> None:
+    """Read and conclude the runs of a session. There are no nodes to check."""
+    for name in plan.checks:
+        report = Report(skip="logs are replayed: no node is there to be checked")
+        keeper.keep(health_record(get_check(name), settings, session, report=report))
+    make_folder(session.folder)
+    heartbeat = Heartbeat(session.folder).start()  # logs may be long, and workers wait for a sign of life
+    for run in plan.runs:
+        if run.replayed is not None:
+            keeper.keep(replayed_record(run, run.replayed, settings, session))
+    heartbeat.stop()
 
-    def __init__(self, settings: Settings, session: Session) -> None:
-        super().__init__(settings.system)
-        self._settings = settings
-        self._session = session
 
-    def start(self, plan: Plan) -> None:
-        """Read and conclude the runs. There are no nodes to check."""
-        for name in plan.checks:
-            report = Report(skip="logs are replayed: no node is there to be checked")
-            record = health_record(get_check(name), self._settings, self._session, report=report, hosts=(), job_id=None)
-            self.keep_check(record)
-        make_folder(self._session.folder)
-        heartbeat = Heartbeat(self._session.folder).start()  # logs may be long, and workers wait for a sign of life
-        for run in plan.runs:
-            if run.replayed is not None:
-                self.keep(self.record(run, run.replayed))
-        heartbeat.stop()
-
-    def record(self, run: RunSpec, replayed: Replayed) -> RunRecord:
-        """Read the log of one run, and say what it measured or why it cannot be judged."""
-        engine, topology, gpu = get_engine(run.recipe.engine), replayed.topology, self._settings.system.gpu
-        series = engine.read(replayed.logs, run.recipe)
-        device = replayed.gpu or (series.ranks[0].device if series.ranks else None)
-        evidence = Evidence(
-            recipe=run.recipe,
-            topology=topology,
-            series=series,
-            hosts=replayed.hosts,
-            wall_s=replayed.wall_s,
-            gpu=gpu.model if gpu else None,
-            kind=engine.kind,
-            device=replayed.gpu,
-            proof=engine.proof,
-            cut_off=replayed.cut_off,
-            doubts=tuple(engine.doubts(run.recipe, topology, series)),
-            origin=Origin(
-                token=replayed.token or token_of(replayed.logs), launched=replayed.launched, ended=replayed.ended
-            ),
-            peak_tflops=peak_of(run.recipe, topology, self._settings.system, device),
-            expected=engine.expected(run.recipe, topology),
-            asks=engine.asks(run.recipe, topology),
-        )
-        problem = replayed.problem or _empty(replayed, series) or first_problem(evidence)
-        ranks = series.ranks
-        return RunRecord(
-            **{**identity_of(run, topology, self._settings, self._session), "run_token": evidence.origin.token},
-            **judged(evidence, self._settings.system, problem),
-            hosts=replayed.hosts,
-            device=device,
-            versions=ranks[0].versions if ranks else {},
-            rank_info=ranks,
-            provenance=replayed.provenance,
-            cut_off=replayed.cut_off,
-            replayed=str(replayed.logs),
-        )
+def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
+    """Read the log of one run, and say what it measured or why it cannot be judged."""
+    told = Evidence(
+        recipe=run.recipe,
+        topology=replayed.topology,
+        series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe),
+        hosts=replayed.hosts,
+        wall_s=replayed.wall_s,
+        device=replayed.gpu,
+        cut_off=replayed.cut_off,
+        origin=Origin(
+            token=replayed.token or token_of(replayed.logs), launched=replayed.launched, ended=replayed.ended
+        ),
+    )
+    evidence = with_expectations(told, settings.system)
+    problem = replayed.problem or _empty(replayed, told.series) or first_problem(evidence)
+    return RunRecord(
+        **{**identity_of(run, replayed.topology, settings, session), "run_token": evidence.origin.token},
+        **judged(evidence, settings.system, problem),
+        hosts=replayed.hosts,
+        provenance=replayed.provenance,
+        replayed=str(replayed.logs),
+    )
 
 
 def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pytest_llmbench.cluster.runs import SESSION_FILE, Plan, Replayed, RunSpec
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, read_record
+from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord
 from pytest_llmbench.core.wire.driver import TASK_FILE, CommandTask, read_report
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.workloads.rank.context import Task, read_task
@@ -32,7 +32,7 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
     for key in [*planned, *sorted(recorded - set(planned))]:
         run = folder / "runs" / key
         if key in recorded:
-            record = read_record(run / "record.json")
+            record = RunRecord.read(run / "record.json")
             ran, replayed = record.recipe, _concluded(record, run)
         else:
             ran = planned[key].recipe

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import gpus_here
@@ -16,7 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
 from pytest_llmbench.session.script.preparing import preparations
-from pytest_llmbench.session.script.requests import run_request, srun_command
+from pytest_llmbench.session.script.requests import Startable, run_request
 from pytest_llmbench.session.script.scripts import write_script
 from pytest_llmbench.workloads.node.command import run_command
 from pytest_llmbench.workloads.rank.main import run_rank
@@ -32,7 +30,7 @@ class PreparedRun:
         work: a task for every rank, or the script of a command.
         script: the bash script of a command; None where the ranks are our own.
         preparations: preparations of a command before its first start.
-        request: the job, or the local processes, of the run.
+        processes: the ranks, or the driver of the command.
     """
 
     spec: RunSpec
@@ -42,23 +40,12 @@ class PreparedRun:
     work: RankTask | Script
     script: str | None
     preparations: tuple[Preparation, ...]
-    request: JobRequest
+    processes: Startable
 
     @property
     def key(self) -> str:
         """The run's name in the session."""
         return self.spec.key
-
-    @property
-    def function(self) -> Callable[[str], None]:
-        """Entry of each process that we start, called with the run's folder."""
-        return run_rank if self.script is None else run_command
-
-    def step_command(self, job_id: str, hosts: Sequence[str]) -> list[str]:
-        """The srun command that starts the run as a step of a held job, from outside it."""
-        if self.script is None:
-            return srun_command(self.request, "rank.main", self.place.folder, job_id=job_id, hosts=hosts)
-        return srun_command(self.request, "node.command", self.place.folder, job_id=job_id, hosts=hosts[:1])
 
 
 def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun | Problem:
@@ -93,7 +80,12 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
         work=work,
         script=script,
         preparations=wanted,
-        request=run_request(run, topology, settings, session, driven=driven),
+        processes=Startable(
+            request=run_request(run, topology, settings, session, driven=driven),
+            function=run_command if driven else run_rank,
+            folder=place.folder,
+            driven=driven,
+        ),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,34 +71,42 @@ def probe_request(probe: Probe, folder: Path, nodes: int, settings: Settings, se
     )
 
 
-def srun_command(
-    request: JobRequest, module: str, folder: Path, *, job_id: str, hosts: Sequence[str], end_together: bool = True
-) -> list[str]:
-    """The srun command that starts `pytest_llmbench.workloads.<module> FOLDER` as a step of a held job.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Startable:
+    """Processes that can be started: the ranks of a run or of a probe, or the driver of a command.
 
-    Args:
-        request: the requested nodes.
-        module: command of every task.
-        folder: its argument.
-        job_id: the job that holds the nodes.
-        hosts: those of its nodes to use.
-        end_together: whether a task that fails ends the others.
+    Attributes:
+        request: the job, the step, or the local processes.
+        function: entry of each, called with `folder`; in a step, its module is the command.
+        folder: has their task.
+        driven: whether it is the driver of a command, one process on the first node.
+        end_together: whether one that fails ends the others.
     """
-    return [
-        "srun", f"--jobid={job_id}", "--overlap", "--mem=0", f"--kill-on-bad-exit={int(end_together)}", "--unbuffered",
-        "--cpu-bind=none", f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}",
-        f"--ntasks={len(hosts) * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
-        *([] if end_together else ["--wait=0", "--distribution=block"]),
-        *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),
-        f"--job-name={request.name}", *request.step_logs, *request.srun_args,
-        *_task_command(request.interpreter, module, str(folder), request.step_setup),
-    ]  # fmt: skip
 
+    request: JobRequest
+    function: Callable[[str], None]
+    folder: Path
+    driven: bool = False
+    end_together: bool = True
 
-def _task_command(interpreter: str, module: str, folder: str, setup: tuple[str, ...]) -> list[str]:
-    """Command of each task of a step: Python itself, or a shell that prepares for it first."""
-    argv = [*shlex.split(interpreter), "-u", "-m", f"pytest_llmbench.workloads.{module}", folder]
-    return ["bash", "-c", "\n".join(["set -e", *setup, f"exec {shlex.join(argv)}"])] if setup else argv
+    def step_command(self, job_id: str, hosts: Sequence[str]) -> list[str]:
+        """The srun command that starts them on nodes of a held job, from outside it."""
+        request, together, on = self.request, self.end_together, hosts[:1] if self.driven else hosts
+        return [
+            "srun", f"--jobid={job_id}", "--overlap", "--mem=0", f"--kill-on-bad-exit={int(together)}", "--unbuffered",
+            "--cpu-bind=none", f"--nodes={len(on)}", f"--nodelist={','.join(on)}",
+            f"--ntasks={len(on) * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
+            *([] if together else ["--wait=0", "--distribution=block"]),
+            *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),
+            f"--job-name={request.name}", *request.step_logs, *request.srun_args, *self._task_command,
+        ]  # fmt: skip
+
+    @property
+    def _task_command(self) -> list[str]:
+        """Command of each task of a step: Python itself, or a shell that prepares for it first."""
+        argv = [*shlex.split(self.request.interpreter), "-u", "-m", self.function.__module__, str(self.folder)]
+        setup = self.request.step_setup
+        return ["bash", "-c", "\n".join(["set -e", *setup, f"exec {shlex.join(argv)}"])] if setup else argv
 
 
 def _session_minutes(plan: Plan, settings: Settings) -> int:

@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.session.fleet import HeldFleet
-from pytest_llmbench.session.probes import ProbeLauncher
+from pytest_llmbench.session.launch import Launcher
 from tests.support.fleet import cpu_site
 
 ROOT = Path(__file__).parents[3]
@@ -33,10 +33,10 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
     session = Session(id="s", folder=tmp_path / "s")
     heartbeat = Heartbeat(session.folder)
     write_text(heartbeat.path, "0\n")
-    probes = ProbeLauncher(settings, session, heartbeat, Slurm())
+    launcher = Launcher(settings, session, heartbeat, Slurm())
     return HeldFleet(
         cpu_site(1), ["here"], tmp_path / "s" / "checks" / "x", look=lambda: None, remembered={}, unreachable={},
-        start=lambda probe, folder, hosts: probes.start(probe, folder, hosts, None),
+        start=lambda probe, folder, hosts: launcher.start_probe(probe, folder, hosts, None),
     )  # fmt: skip
 
 

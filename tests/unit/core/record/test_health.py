@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.health import Finding, HealthRecord, Report, Severity, read_health
+from pytest_llmbench.core.record.health import Finding, HealthRecord, Report, Severity
 from pytest_llmbench.core.record.records import Verdict, write_model
 
 HOSTS = ("a", "b", "c")
@@ -88,7 +88,7 @@ def test_a_record_is_read_back_whole_or_not_at_all(tmp_path: Path) -> None:
     """Cut anywhere, it is an error that names the file."""
     told = record(Report(findings=(finding("a", Severity.ISOLATE),), evidence={"x": [1, 2]}), str(tmp_path))
     write_model(told.path, told)
-    assert read_health(told.path) == told
+    assert HealthRecord.read(told.path) == told
     told.path.write_text(told.path.read_text()[:-20])
     with pytest.raises(ConfigError, match=r"record\.json"):
-        read_health(told.path)
+        HealthRecord.read(told.path)

@@ -20,7 +20,6 @@ from pytest_llmbench.core.record.records import (
     RunRecord,
     Timings,
     Verdict,
-    read_record,
     write_model,
 )
 from pytest_llmbench.core.record.series import RankInfo, Step
@@ -98,7 +97,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_model(written.path, written)
     assert written.path == tmp_path / "record.json"
     assert written.logs == tmp_path / "logs"
-    assert read_record(written.path) == written
+    assert RunRecord.read(written.path) == written
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -107,7 +106,7 @@ def test_a_diverged_run_survives_its_record(tmp_path: Path, value: float) -> Non
     written = record(tmp_path, 2.5, value)
     write_model(written.path, written)
     json.loads(written.path.read_bytes(), parse_constant=pytest.fail)
-    again = read_record(written.path)
+    again = RunRecord.read(written.path)
     assert [str(each.loss) for each in again.steps] == ["2.5", str(value)]
     assert [str(each.grad_norm) for each in again.steps] == ["2.5", str(value)]
     assert repr(again) == repr(written)
@@ -120,7 +119,7 @@ def test_a_record_of_another_schema_version_is_refused(tmp_path: Path) -> None:
     assert data["schema_version"] == 2
     written.path.write_text(json.dumps(data | {"schema_version": 3}))
     with pytest.raises(ConfigError, match=r"record\.json: no run record of schema version 2 or before"):
-        read_record(written.path)
+        RunRecord.read(written.path)
 
 
 def test_a_record_with_a_surprise_is_refused(tmp_path: Path) -> None:
@@ -128,13 +127,13 @@ def test_a_record_with_a_surprise_is_refused(tmp_path: Path) -> None:
     written = record(tmp_path)
     written.path.write_text(json.dumps(json.loads(written.model_dump_json()) | {"surprise": 1}))
     with pytest.raises(ConfigError, match="surprise"):
-        read_record(written.path)
+        RunRecord.read(written.path)
 
 
 def test_a_missing_record_is_named(tmp_path: Path) -> None:
     """A path without a file is an error with the path in it."""
     with pytest.raises(ConfigError, match=r"gone\.json: no run record"):
-        read_record(tmp_path / "gone.json")
+        RunRecord.read(tmp_path / "gone.json")
 
 
 @given(st.data())
@@ -144,7 +143,7 @@ def test_a_cut_record_is_refused(tmp_path_factory: pytest.TempPathFactory, data:
     whole = record(path.parent, 2.5).model_dump_json(indent=1)
     path.write_text(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(ConfigError, match="no run record"):
-        read_record(path)
+        RunRecord.read(path)
 
 
 def test_a_metric_is_a_quantity() -> None:
