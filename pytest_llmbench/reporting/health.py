@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 _VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
-_WIDTH = 110
-# Of a check that passes though nothing that it measured could be held against a bound.
+# Shown for a check that passes although no bound applied to its measured values.
 NO_BOUND = "no bound"
 
 
-def render_health(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line).
 
     Args:
         rows: one mapping per test, with the properties its report carries. A fleet may have thousands, so a check has
             one line, and only results other than PASS are shown in detail; results that are the same for many nodes are
             shown once.
+        screen: width of the terminal.
     """
     by_check: dict[str, list[Mapping[str, object]]] = {}
     for row in rows:
@@ -37,13 +37,13 @@ def render_health(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, s
     everyone = {str(row["host"]) for row in rows if row.get("host")}
     for verdict in _VERDICTS[:-1]:
         told = [(row, str(row.get("reason", ""))) for row in rows if row["verdict"] == verdict]
-        yield from _told(verdict, verdict, told, everyone)
+        yield from _told(verdict, verdict, told, everyone, screen)
     hints = [(row, str(row["hints"])) for row in rows if row["verdict"] == "PASS" and row.get("hints")]
-    yield from _told("", "hint", hints, everyone)
+    yield from _told("", "hint", hints, everyone, screen)
 
 
 def _told(
-    verdict: str, word: str, told: Sequence[tuple[Mapping[str, object], str]], everyone: set[str]
+    verdict: str, word: str, told: Sequence[tuple[Mapping[str, object], str]], everyone: set[str], screen: int
 ) -> Iterator[tuple[str, str]]:
     """Yield what there is to say: each text once, with every check and node it is true of."""
     alike: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
@@ -53,14 +53,11 @@ def _told(
         checks, hosts = alike.setdefault(plain, ({}, {}))
         checks[str(row["check"])] = None
         hosts[host or "all nodes"] = None
-    for text, (checks, hosts) in alike.items():
+    for plain, (checks, hosts) in alike.items():
         where = f"all {len(hosts)} nodes" if len(hosts) > 1 and set(hosts) == everyone else _list([*hosts])
-        yield from _paragraph(verdict, f"{word} {_list([*checks])} on {where}: {text}")
-
-
-def _paragraph(verdict: str, text: str) -> Iterator[tuple[str, str]]:
-    lines = textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
-    yield from ((verdict, line) for line in lines)
+        text = f"{word} {_list([*checks])} on {where}: {plain}"
+        lines = textwrap.wrap(text, screen, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+        yield from ((verdict, line) for line in lines)
 
 
 def _list(hosts: Sequence[str], most: int = 8) -> str:

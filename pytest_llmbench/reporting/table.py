@@ -8,45 +8,46 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.quantity import for_people
 
-_COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict")
-_REASON_WIDTH = 100
-# So many hosts are named of a run; its record has all of them.
-_MOST_HOSTS = 8
+_COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "reference")
+_MOST_HOSTS = 8  # of a run; its record names all of them
 _BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 # Tests that share these share what is told under them.
 _ALIKE = ("verdict", "reason", "run_record")
 
 
-def render(rows: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
-    """Yield (verdict, line): a header, a line per test, and under it the reason where there is one.
+def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[str, str]]:
+    """Yield (verdict, line): a header, a line per test, and under it the reason if there is one.
 
     Findings about a run are under its first test, in the color of a hint.
 
     Args:
         rows: one mapping per test, with the properties its report carries. A test that measured
             nothing has an em dash there, never a number.
+        width: of the terminal; the names of references are left out if the table would be wider.
     """
-    table = [[_cell(row, column) for column in _COLUMNS] for row in rows]
-    widths = [max(len(line[i]) for line in [list(_COLUMNS), *table]) for i in range(len(_COLUMNS))]
+    table = [_COLUMNS, *(tuple(_cell(row, column) for column in _COLUMNS) for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    if sum(widths) + 2 * len(widths[1:]) > width or not any(row.get("reference") for row in rows):
+        del widths[-1]
     yield "", _line(_COLUMNS, widths)
     followings: list[Mapping[str, object]] = [*rows[1:], {}]
     told: set[object] = set()
-    for row, cells, following in zip(rows, table, followings, strict=False):
+    for row, cells, following in zip(rows, table[1:], followings, strict=False):
         verdict = str(row["verdict"])
         yield verdict, _line(cells, widths)
         found = str(row.get("findings", ""))
         if found and row.get("run") not in told:
             told.add(row.get("run"))
-            yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}"))
+            yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}", width - 4))
         if all(row.get(key) == following.get(key) for key in _ALIKE):
             continue  # told once, under the last of them
-        yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", ""))))
+        yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", "")), width - 4))
         if verdict in {"FAIL", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
-    yield from (("", line) for line in _places(rows))
+    yield from (("", line) for line in _places(rows, width))
 
 
-def _places(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
+def _places(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[str]:
     """Yield which nodes each run was on, unless all were on one and the same."""
     runs: dict[tuple[str, ...], dict[str, None]] = {}
     for row in rows:
@@ -57,12 +58,12 @@ def _places(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
         return
     for hosts, names in runs.items():
         more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-        yield from _wrapped(f"on {', '.join(hosts[:_MOST_HOSTS])}{more}: {', '.join(names)}")
+        yield from _wrapped(f"on {', '.join(hosts[:_MOST_HOSTS])}{more}: {', '.join(names)}", width)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     # Whole words only: a path cut at a hyphen cannot be copied.
-    return textwrap.wrap(" ".join(text.split()), _REASON_WIDTH, break_on_hyphens=False, break_long_words=False)
+    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
 
 
 def _cell(row: Mapping[str, object], column: str) -> str:
@@ -75,4 +76,4 @@ def _cell(row: Mapping[str, object], column: str) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip()

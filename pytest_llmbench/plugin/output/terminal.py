@@ -45,6 +45,11 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     ]
 
 
+def width(reporter: pytest.TerminalReporter) -> int:
+    """Columns of the terminal; a narrower one wraps lines itself."""
+    return max(60, reporter._tw.fullwidth)  # noqa: SLF001 - pytest offers no other way to the width
+
+
 def add_errors(reporter: pytest.TerminalReporter, errors: Sequence[pytest.TestReport]) -> None:
     """Have pytest list these tests in its short summary and count them in its last line, as the XML file does."""
     if errors:
@@ -54,7 +59,7 @@ def add_errors(reporter: pytest.TerminalReporter, errors: Sequence[pytest.TestRe
 def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
     """Print how each check ended, and every node that is not fit with what to do about it."""
     reporter.section("llmbench health", sep="=")
-    for verdict, line in render_health(rows):
+    for verdict, line in render_health(rows, width(reporter)):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
     reporter.write_line(f"records and logs: {bench.session.folder / 'checks'}")
 
@@ -62,7 +67,7 @@ def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, 
 def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
     """Print every verdict with what was measured, and where the evidence is."""
     reporter.section("llmbench verdicts", sep="=")
-    for verdict, line in render(rows):
+    for verdict, line in render(rows, width(reporter)):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
     reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
 
@@ -70,11 +75,11 @@ def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str,
 def clauses(reporter: pytest.TerminalReporter, told: Sequence[ClauseVerdict]) -> None:
     """Print how each required clause ended, and why it is INCOMPLETE."""
     reporter.section("llmbench requirements", sep="=")
-    width = max(len(each.clause.name) for each in told)
+    longest = max(len(each.clause.name) for each in told)
     for each in told:
         markup = _MARKUP.get(str(each.verdict), {})
         reporter.write_line(
-            f"{each.clause.name.ljust(width)}  {each.verdict}  {', '.join(each.clause.tests)}", **markup
+            f"{each.clause.name.ljust(longest)}  {each.verdict}  {', '.join(each.clause.tests)}", **markup
         )
         if each.reason:
             reporter.write_line(f"    {each.reason}", **markup)

@@ -18,7 +18,7 @@ PASSED = {
 
 def test_a_test_is_a_line_under_a_header() -> None:
     """Columns line up, numbers have their unit, and thousands are grouped."""
-    assert list(render([PASSED])) == [
+    assert list(render([PASSED], 80)) == [
         ("", "run      nodes  statistic   measured         threshold           verdict"),
         ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200,000 words/s  PASS"),
     ]
@@ -26,31 +26,43 @@ def test_a_test_is_a_line_under_a_header() -> None:
 
 def test_nothing_measured_is_a_dash() -> None:
     """A test without a number, a threshold or a statistic has an em dash there, never a 0."""
-    _, (verdict, line) = render([{"run": "opt125m", "verdict": "SKIP", "threshold": ""}])
+    _, (verdict, line) = render([{"run": "opt125m", "verdict": "SKIP", "threshold": ""}], 80)
     assert verdict == "SKIP"
     assert line.split() == ["opt125m", "—", "—", "—", "—", "SKIP"]
 
 
 def test_a_measured_zero_is_a_number() -> None:
     """A 0 that was measured is shown as one."""
-    _, (_, line) = render([PASSED | {"value": 0.0}])
+    _, (_, line) = render([PASSED | {"value": 0.0}], 80)
     assert "  0 words/s  " in line
 
 
 @pytest.mark.parametrize(("verdict", "shown"), [("PASS", False), ("SKIP", False), ("FAIL", True), ("ERROR", True)])
 def test_who_has_to_look_closer_is_told_where(verdict: str, *, shown: bool) -> None:
     """A failure and an error point to the run record; a pass and a skip need none."""
-    lines = [line for _, line in render([PASSED | {"verdict": verdict}])]
+    lines = [line for _, line in render([PASSED | {"verdict": verdict}], 80)]
     assert ("    run record: runs/opt125m/record.json" in lines) is shown
 
 
-def test_a_reason_is_wrapped_under_its_line() -> None:
-    """A long reason, or one of several lines, is indented and never wider than the screen allows."""
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_reason_is_wrapped_under_its_line(width: int) -> None:
+    """A long reason, or one of several lines, is indented, and fills the width of the terminal without leaving it."""
     reason = "first\n\n" + "word " * 60
-    _, _, *lines = render([PASSED | {"verdict": "FAIL", "reason": reason, "run_record": None}])
+    _, _, *lines = render([PASSED | {"verdict": "FAIL", "reason": reason, "run_record": None}], width)
     assert {verdict for verdict, _ in lines} == {"FAIL"}
-    assert all(line.startswith("    ") and len(line) <= 104 for _, line in lines)
+    assert all(line.startswith("    ") for _, line in lines)
+    assert width - 5 < max(len(line) for _, line in lines) <= width
     assert " ".join(line.strip() for _, line in lines) == " ".join(reason.split())
+
+
+def test_the_reference_is_named_where_the_terminal_is_wide_enough() -> None:
+    """In the last column, a dash for a threshold of the test's own; a table without references has no such column."""
+    rows = [PASSED | {"reference": "azure_200k"}, PASSED]
+    _, (_, named), (_, own) = render(rows, 120)
+    assert (named.split()[-2:], own.split()[-2:]) == (["PASS", "azure_200k"], ["PASS", "—"])
+    assert list(render(rows, len(named))) == list(render(rows, 120))
+    _, (_, named), _ = render(rows, len(named) - 1)
+    assert named.split()[-1] == "PASS"
 
 
 def test_the_nodes_of_each_run_are_told() -> None:
@@ -58,9 +70,11 @@ def test_the_nodes_of_each_run_are_told() -> None:
     on = [
         PASSED | {"run": f"group{number}", "hosts": hosts} for number, hosts in enumerate(("n1,n2", "n3,n4", "n1,n2"))
     ]
-    assert [line for _, line in render(on)][-2:] == ["on n1, n2: group0, group2", "on n3, n4: group1"]
-    assert [line for _, line in render([PASSED | {"hosts": "n1"}, PASSED | {"hosts": "n1", "run": "b"}])][-1][:1] == "b"
-    (line,) = [line for _, line in render([PASSED | {"hosts": ",".join(f"n{i}" for i in range(128))}])][2:]
+    assert [line for _, line in render(on, 80)][-2:] == ["on n1, n2: group0, group2", "on n3, n4: group1"]
+    assert [line for _, line in render([PASSED | {"hosts": "n1"}, PASSED | {"hosts": "n1", "run": "b"}], 80)][-1][
+        :1
+    ] == "b"
+    (line,) = [line for _, line in render([PASSED | {"hosts": ",".join(f"n{i}" for i in range(128))}], 80)][2:]
     assert line == "on n0, n1, n2, n3, n4, n5, n6, n7 and 120 more: opt125m"
 
 
@@ -83,7 +97,7 @@ ROWS = st.fixed_dictionaries(
 @given(st.lists(ROWS, max_size=5))
 def test_columns_line_up_whatever_is_in_them(rows: list[dict[str, Any]]) -> None:
     """Every test has one line whose verdict begins where the header's does, in the order given."""
-    (_, header), *lines = render(rows)
+    (_, header), *lines = render(rows, 80)
     at = header.index("verdict")
     tests = [(verdict, line) for verdict, line in lines if not line.startswith("    ") or line[at:] == verdict]
     assert [verdict for verdict, _ in tests] == [row["verdict"] for row in rows]
