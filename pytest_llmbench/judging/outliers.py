@@ -67,9 +67,9 @@ def outliers(
         RunError: `not_finite` or `negative`, when a value is.
     """
     for name, value in values.items():
-        if not math.isfinite(value):
+        if not math.isfinite(value):  #: error not_finite: Check: a number that is NaN or infinite
             raise RunError("not_finite", f"{name}: {value} is not a finite number")
-        if value < 0:
+        if value < 0:  #: error negative: Check: a rate or time below zero
             raise RunError("negative", f"{name}: {value:g} is negative: no rate, bandwidth or time")
     middle = median(values.values()) if len(values) >= _FEWEST else 0.0
     if middle == 0.0:

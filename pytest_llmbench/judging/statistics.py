@@ -212,7 +212,7 @@ STATISTICS: Mapping[str, Statistic] = {
         compute=lambda m: m.samples_per_s,
         speed="samples_per_s",
     ),
-    "tokens_per_s_per_gpu": Statistic(
+    "tokens_per_s_per_gpu": Statistic(  #: left out tokens_per_s_per_gpu: without GPUs
         unit="tokens/s/gpu",
         rule="throughput / GPUs",
         compute=lambda m: ratio(m.tokens_per_s, m.gpus),
@@ -225,29 +225,30 @@ STATISTICS: Mapping[str, Statistic] = {
         speed="seconds_for_20m_tokens",
     ),
     "step_time": Statistic(
-        unit="s",
-        rule="median duration of the judged steps",
-        compute=_step_time,
-        speed="seconds_per_step",
+        unit="s", rule="median duration of the judged steps", compute=_step_time, speed="seconds_per_step"
     ),
-    "warm_up_time": Statistic(
+    "warm_up_time": Statistic(  #: left out warm_up_time: if no step is left out
         unit="s",
         rule="wall clock of the steps before the judged ones, compilation included",
         compute=_warm_up_time,
         of_speed=False,
     ),
+    #: left out tflops_per_gpu: without GPUs; if steps do not train a whole decoder (LoRA, rewards, generation)
     "tflops_per_gpu": Statistic(
         unit="TFLOP/s/gpu",
         rule="model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
         compute=_tflops_per_gpu,
         speed="model_flops_per_s_per_gpu",
     ),
+    #: left out mfu: if the system file names no peak for the precision; as `tflops_per_gpu`; on GPUs at scale `smoke`
     "mfu": Statistic(
         unit="%",
         rule="model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
         compute=_mfu,
         speed="share_of_peak",
     ),
+    #: left out matmul_fraction: if a rank measured none, as with a framework that is a command; as `tflops_per_gpu`; on
+    #:  GPUs at scale `smoke`
     "matmul_fraction": Statistic(
         unit="%",
         rule="model FLOPs (PaLM appendix B) per second / matrix-product rate the same ranks measured first",
@@ -259,10 +260,8 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="loss of the first step - mean loss of the last quarter of the judged steps",
         compute=_loss_drop,
     ),
-    "peak_memory": Statistic(
-        unit="GiB",
-        rule="highest memory of any rank",
-        compute=_peak_memory,
+    "peak_memory": Statistic(  #: left out peak_memory: if it is not measured
+        unit="GiB", rule="highest memory of any rank", compute=_peak_memory
     ),
     **{
         name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute)) for name, rule in RULES.items()

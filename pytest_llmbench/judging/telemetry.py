@@ -78,47 +78,47 @@ def _gib(size: float | None) -> float | None:
 
 
 RULES: Mapping[str, TelemetryRule] = {
-    "power_mean": TelemetryRule(
+    "power_mean": TelemetryRule(  #: left out power_mean: as `energy_per_token`
         unit="W",
         words="energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
         compute=_over(fmean, lambda each: _ratio(each.energy_j, each.seconds)),
     ),
-    "energy_per_token": TelemetryRule(
+    "energy_per_token": TelemetryRule(  #: left out energy_per_token: if [telemetry](#telemetry) has no energy of a GPU
         unit="J/token",
         words="energy of all GPUs by their own counters / tokens of the judged steps",
         compute=lambda watched: _ratio(watched.joules, watched.tokens),
     ),
-    "tokens_per_joule": TelemetryRule(
+    "tokens_per_joule": TelemetryRule(  #: left out tokens_per_joule: as `energy_per_token`
         unit="tokens/J",
         words="tokens of the judged steps / energy of all GPUs by their own counters",
         compute=lambda watched: _ratio(watched.tokens, watched.joules),
     ),
-    "clock_mean": TelemetryRule(
+    "clock_mean": TelemetryRule(  #: left out clock_mean: if telemetry has a gap, or a sample lacks it
         unit="MHz",
         words="SM clock, mean of the samples of the judged steps, mean of all GPUs",
         compute=_over(fmean, lambda each: each.sm_clock_mhz),
     ),
-    "clock_min": TelemetryRule(
+    "clock_min": TelemetryRule(  #: left out clock_min: as `clock_mean`
         unit="MHz",
         words="SM clock, lowest sample of any GPU in the judged steps",
         compute=_over(min, lambda each: each.sm_clock_min_mhz),
     ),
-    "throttled": TelemetryRule(
+    "throttled": TelemetryRule(  #: left out throttled: as `clock_mean`
         unit="%",
         words="samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
         compute=lambda watched: watched.share_of_samples(lambda each: each.throttled),
     ),
-    "power_capped": TelemetryRule(
+    "power_capped": TelemetryRule(  #: left out power_capped: as `clock_mean`
         unit="%",
         words="samples of all GPUs at their power limit / samples in the judged steps",
         compute=lambda watched: watched.share_of_samples(lambda each: each.power_capped),
     ),
-    "temperature_max": TelemetryRule(
+    "temperature_max": TelemetryRule(  #: left out temperature_max: as `clock_mean`
         unit="degC",
         words="highest sample of any GPU in the judged steps",
         compute=_over(max, lambda each: each.temperature_max_degc),
     ),
-    "memory_used_max": TelemetryRule(
+    "memory_used_max": TelemetryRule(  #: left out memory_used_max: as `clock_mean`
         unit="GiB",
         words="all memory in use on a GPU, highest sample of any GPU in the judged steps",
         compute=_over(max, lambda each: _gib(each.memory_used_max_bytes)),

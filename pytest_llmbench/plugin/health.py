@@ -152,12 +152,18 @@ class Health:
         if self.readings:
             shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
             more = f" and {len(shown) - _MOST_READINGS} more" if len(shown) > _MOST_READINGS else ""
+            #: check property measured: the first of what was measured, with units, and how many more there are
             yield "measured", "; ".join(shown[:_MOST_READINGS]) + more
         if self.readings or self.record.report.unbounded:
+            #: check property bound: if the check measured anything: `bounded`, or `no bound` if no reference for this
+            #:  machine
+            #:  bounds any of it. Such a PASS shows that the node works, not that it is fast
             yield "bound", NO_BOUND if self.record.report.unbounded else "bounded"
         if self.faults:
             worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity))
+            #: check property severity: [Severity](validation.md#severities) of the worst finding
             yield "severity", str(worst.severity)
-            yield "action", worst.action
+            yield "action", worst.action  #: check property action: recommended action
         if self.hints:
+            #: check property hints: findings that keep the node from nothing
             yield "hints", "; ".join(map(str, self.hints))

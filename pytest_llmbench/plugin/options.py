@@ -288,9 +288,7 @@ OPTIONS = (
 )
 FLAGS = (
     Flag(
-        name="plan",
-        group=Section.WHAT,
-        help="Print what would run, the scripts and the node-hours, and submit nothing",
+        name="plan", group=Section.WHAT, help="Print what would run, the scripts and the node-hours, and submit nothing"
     ),
     Flag(
         name="first-run-alone",

@@ -277,15 +277,22 @@ class Supervisor:
         settings, session = self._bench.settings, self._bench.session
         unfit = self.keeper.unfit if self.keeper is not None else {}
         return {
-            "llmbench_version": __version__,
+            "llmbench_version": __version__,  #: suite property llmbench_version: version of this package
+            #: suite property llmbench_session: id of the session; the name of its folder
             "llmbench_session": session.id,
-            "system": settings.system.name,
-            "cluster": settings.cluster,
-            "allocation": settings.allocation,
-            "scale": settings.scale,
-            "reports": str(session.folder),
+            "system": settings.system.name,  #: suite property system: system
+            "cluster": settings.cluster,  #: suite property cluster: `slurm`, `local`, `debug` or `replay`
+            "allocation": settings.allocation,  #: suite property allocation: `session` or `run`
+            "scale": settings.scale,  #: suite property scale: `full` or `smoke`
+            "reports": str(session.folder),  #: suite property reports: the session's folder
+            #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
+            #:  are none, and without checks
             **({"nodes_unfit": "; ".join(f"{h}: {why}" for h, why in unfit.items())} if unfit else {}),
+            #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
+            #:  absent where there are none
             **({"speed_not_judged": _names(self._unjudged.values())} if self._unjudged else {}),
+            #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
+            #:  none
             **({"nodes_not_tested": self._not_tested} if self._not_tested else {}),
         }
 

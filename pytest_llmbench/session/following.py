@@ -54,7 +54,7 @@ class Follower:
             if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
-            return None
+            return None  #: problem allocation: the allocation is lost
         if status.state is JobState.SUSPENDED:
             active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
             return None

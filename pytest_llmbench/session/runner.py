@@ -129,7 +129,7 @@ class Runner:
                 self._allocate()
             while self._busy and not self._stopping.is_set():
                 self._tick()
-                self._stopping.wait(_TICK_S)
+                self._stopping.wait(_TICK_S)  #: problem session_ended: pytest ended, or was killed, before the run did
             self._give_up(Problem(kind="session_ended", message="the session ended before this run did"))
         except JobEndedError as error:
             self._give_up(Problem(kind="allocation", message=str(error)), error.status)
@@ -226,6 +226,7 @@ class Runner:
         opened = gate([run.spec for run in self._schedule.waiting], validator, hosts, self._settings)
         for run, why in opened.stopped:
             self._schedule.waiting = [other for other in self._schedule.waiting if other.spec is not run]
+            #: problem gated: too few nodes passed the checks; the run is a SKIP that names the check and the node
             self._publish(run, problem=Problem(kind="gated", message=why))
         self._keeper.notes.extend([opened.note] if opened.note else [])
         return opened.fit

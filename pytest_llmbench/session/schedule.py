@@ -114,6 +114,8 @@ class Schedule:
                     lease = _lease(run, self.pool)
                 except ClusterError as error:
                     self.waiting.remove(run)
+                    #: problem allocation: Slurm refuses the request, will never start the job, or has a node in it that
+                    #:  is in quarantine
                     self._fail(run, Problem(kind="allocation", message=str(error)))
                     continue
                 if lease is None and run.spec.group is None:
@@ -224,6 +226,7 @@ class Schedule:
 
 def broken() -> Problem:
     """The problem of a run over which our own code broke, with the traceback."""
+    #: problem harness: an error of this package, with its traceback
     return Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}")
 
 

@@ -82,7 +82,7 @@ class Watch:
             if deadlines.startup_s is None or quiet <= deadlines.startup_s:
                 return None
             return Problem(
-                kind="no_start",
+                kind="no_start",  #: problem no_start: no first step within `deadlines.startup_s`
                 message=f"no first step within {deadlines.startup_s:g} s (recipe: deadlines.startup_s): "
                 f"{self._engine.laggards(self._folder)}",
             )
@@ -91,10 +91,12 @@ class Watch:
             return None
         if self.progress.step >= self._recipe.steps:
             return Problem(
+                #: problem no_end: after the last step the ranks did not end, and not all of them logged the end of
+                #:  their work
                 kind="no_end",
                 message=f"the ranks did not end within {quiet:.0f} s of the last step: "
                 f"{self._engine.laggards(self._folder)}",
-            )
+            )  #: problem hang: no step for longer than `deadlines` allows; the message names the ranks that lag
         return Problem(
             kind="hang",
             message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "

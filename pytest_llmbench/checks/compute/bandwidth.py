@@ -21,6 +21,10 @@ from pytest_llmbench.checks.compute.rates import (
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict
 
+#: statistic host_device_bandwidth.host_to_device: copy from pinned memory to one GPU
+#: statistic host_device_bandwidth.device_to_host: copy from one GPU to pinned memory
+#: statistic host_device_bandwidth.host_to_device_all: copy to the GPUs, all GPUs of a node at once
+#: statistic host_device_bandwidth.device_to_host_all: copy from the GPUs, all GPUs of a node at once
 _DIRECTIONS = ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all")
 
 
@@ -31,6 +35,7 @@ class MemoryBandwidth(NodeCheck):
     family = "compute"
     summary = "bandwidth of the memory of every GPU (or of the host), against references and the other nodes"
     options: type[Strict] = RateOptions
+    #: statistic memory_bandwidth.memory_triad: STREAM's triad in a device's own memory
     statistics: Mapping[str, str] = {"memory_triad": "GB/s"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:

@@ -51,6 +51,7 @@ class Gemm(NodeCheck):
     family = "compute"
     summary = "rate and correctness of dense matrix products on every GPU (or CPU), by precision"
     options: type[Strict] = GemmOptions
+    #: statistic gemm.gemm_<precision>: dense matrix product in this precision, of each GPU, all GPUs of a node at once
     statistics: Mapping[str, str] = {f"gemm_{precision}": _UNIT for precision in _LARGEST_ERROR}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -86,11 +87,11 @@ def _rates(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Rate
 def _wrong(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings from a device's own products: they differ from each other, or from fp64."""
     for precision, told in data["gemm"]["precisions"].items():
-        if told["changed"]:
+        if told["changed"]:  #: finding not_repeatable: the same matrix product gives another result
             message = f"{told['changed']} of {told['repeated']} repeated {precision} products differ from the first"
             yield _finding(site, answer, "not_repeatable", message)
         limit, error = _LARGEST_ERROR[precision], told["error"]
-        if error is None:
+        if error is None:  #: finding wrong_product: a matrix product is not finite, or too far from the right one
             yield _finding(site, answer, "wrong_product", f"the {precision} product is not finite")
         elif error > limit:
             message = f"the {precision} product is off by {error:.3g} standard deviations, {limit:g} allowed"
@@ -120,7 +121,7 @@ def _compared(
                 by_rank[rank].host: f"{why}same factors, and no majority says which is right" for rank in digests
             }
             continue
-        for rank in odd:
+        for rank in odd:  #: finding other_product: a device computes another product than most devices like it
             message = f"computes another {precision} product than most of the {len(digests)} devices like it"
             findings.append(_finding(site, by_rank[rank], "other_product", message))
     notes = [f"devices differ in {len(settings)} ways (model, PyTorch, threads): compared among alike only"]
@@ -149,7 +150,7 @@ def _below_peak(found: Sequence[Rated], site: Site, least: float) -> Iterator[Fi
             yield Finding(
                 host=each.reading.host,
                 subject=each.reading.subject,
-                kind="below_peak",
+                kind="below_peak",  #: finding below_peak: a rate is a small share of the published peak
                 severity=Severity.ISOLATE,
                 message=f"{each.reading.statistic} {each.reading.quantity} is {share:.0%} of the published peak, at "
                 f"least {least:.0%} expected",

@@ -123,7 +123,7 @@ def judge(
             yield Finding(
                 host=reading.host,
                 subject=reading.subject,
-                kind="outlier",
+                kind="outlier",  #: finding outlier: a rate is far below those of its like, by median and MAD
                 severity=Severity.ISOLATE,
                 message=f"{reading.statistic} {reading.quantity} is {slow[f'{reading.host} {reading.subject}'].text}",
                 action=action,

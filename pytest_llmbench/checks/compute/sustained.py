@@ -27,11 +27,11 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.bounds import missed
 
 _UNITS = {
-    "sustained": "TFLOP/s/gpu",
-    "sustained_drop": "%",
-    "clock_min": "MHz",
-    "temperature_max": "degC",
-    "power_mean": "W",
+    "sustained": "TFLOP/s/gpu",  #: statistic sustained.sustained: rate of matrix products in the last third of the load
+    "sustained_drop": "%",  #: statistic sustained.sustained_drop: drop from the first third to the last
+    "clock_min": "MHz",  #: statistic sustained.clock_min: lowest SM clock under load
+    "temperature_max": "degC",  #: statistic sustained.temperature_max: highest temperature under load
+    "power_mean": "W",  #: statistic sustained.power_mean: mean power under load
 }
 _ACTION = "check cooling, power supply and dust, then clocks and power limit"
 _SHORT_S = 2.5
@@ -149,15 +149,16 @@ class _Judged:
     def findings(self) -> Iterator[Finding]:
         """Its findings."""
         drop, allowed = self.numbers.get("sustained_drop"), 100.0 * tolerance_of(self.site, self.options.drop)
-        if drop is not None and drop > allowed:
+        if drop is not None and drop > allowed:  #: finding slows_down: the rate falls under load
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
             yield self._finding("slows_down", Severity.ISOLATE, message)
         for reason in telemetry.throttled(self.samples):
+            #: finding throttled: clocks are held down under load, by something else than the power limit
             yield self._finding("throttled", Severity.ISOLATE, f"throttled under load: {reason}")
         hottest = self.numbers.get("temperature_max")
         if hottest is not None and hottest > self.options.temperature_degc:
             message = f"{hottest:g} degC under load, {self.options.temperature_degc:g} degC is usual"
-            yield self._finding("hot", Severity.MONITOR, message)
+            yield self._finding("hot", Severity.MONITOR, message)  #: finding hot: a device gets hotter than usual
 
     def _finding(self, kind: str, severity: Severity, message: str) -> Finding:
         return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)

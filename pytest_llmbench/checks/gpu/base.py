@@ -78,7 +78,7 @@ def _read(told: Mapping[str, Mapping[str, Any]], silent: Mapping[str, str]) -> N
 
 def _smi(told: Mapping[str, Any]) -> Smi:
     if told["error"] is not None:
-        raise RunError("failed", f"{told['command']}: {told['error']}")
+        raise RunError("failed", f"{told['command']}: {told['error']}")  #: error failed: Check: a tool failed
     return read_smi(Path(told["path"]).read_text(encoding="utf-8", errors="replace"))
 
 

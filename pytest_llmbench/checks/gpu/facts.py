@@ -47,9 +47,11 @@ class Pcie(PerGpu):
         width = options.width or gpu.max_link_width
         if gpu.link_width is not None and width is not None and gpu.link_width < width:
             message = f"PCIe link has {gpu.link_width:g} of {width:g} lanes"
+            #: finding pcie_width: a PCIe link has fewer lanes than it can have, or than asked for
             yield fault(gpu, "pcie_width", Severity.ISOLATE, message, action)
         if options.gen is not None and gpu.max_link_gen is not None and gpu.max_link_gen < options.gen:
             message = f"PCIe generation {gpu.max_link_gen:g} at most, {options.gen} expected"
+            #: finding pcie_gen: a PCIe link has a lower generation than it can have, or than asked for
             yield fault(gpu, "pcie_gen", Severity.ISOLATE, message, action)
         elif _judges_gen(gpu, options) and (gpu.link_gen or 0) < (gpu.max_link_gen or 0):
             message = (
@@ -58,7 +60,7 @@ class Pcie(PerGpu):
             yield fault(gpu, "pcie_gen", Severity.ISOLATE, message, action)
         if gpu.replays is not None and gpu.replays > options.replays:
             message = f"{gpu.replays:g} PCIe packets were sent again, more than {options.replays}"
-            yield fault(
+            yield fault(  #: finding pcie_replays: many PCIe packets were sent again
                 gpu, "pcie_replays", Severity.MONITOR, message, "watch whether it grows: the link loses packets"
             )
 
@@ -92,10 +94,12 @@ class Throttle(PerGpu):
         limit, default = gpu.power_limit_w, gpu.default_power_limit_w
         if limit is not None and default is not None and limit < default:
             message = f"power limit {limit:g} W is below its default of {default:g} W"
+            #: finding power_limit: the power limit is below its default
             yield fault(gpu, "power_limit", Severity.CONFIGURE, message, f"nvidia-smi -i {gpu.index} -pl {default:g}")
         clock, usual = gpu.application_mhz, gpu.default_application_mhz
         if clock is not None and usual is not None and clock < usual:
             message = f"application clock {clock:g} MHz is below its default of {usual:g} MHz"
+            #: finding application_clock: the application clock is below its default
             yield fault(gpu, "application_clock", Severity.MONITOR, message, f"nvidia-smi -i {gpu.index} -rac")
 
     def compare(self, nodes: Nodes) -> Iterator[Finding]:
@@ -108,13 +112,18 @@ class Throttle(PerGpu):
 
 _COOLING = "check fans, air or liquid flow, heat sink and inlet temperature"
 _SLOWDOWNS = {
+    #: finding hw_slowdown: the hardware's own protection holds clocks down
     "hw_slowdown": (Severity.ISOLATE, "the hardware's own protection", _COOLING + ", and the power supply"),
+    #: finding hw_thermal_slowdown: heat holds clocks down, by hardware
     "hw_thermal_slowdown": (Severity.ISOLATE, "the GPU is too hot", _COOLING),
+    #: finding hw_power_brake_slowdown: the power supply holds clocks down
     "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply asks for it", "check power supplies and cables"),
+    #: finding sw_thermal_slowdown: heat holds clocks down, by the driver
     "sw_thermal_slowdown": (Severity.ISOLATE, "the GPU or its memory is near its highest temperature", _COOLING),
+    #: finding sw_power_cap: the power limit is reached although nothing should run
     "sw_power_cap": (Severity.MONITOR, "the power limit is reached", "see whether something runs on the GPU"),
     "applications_clocks_setting": (Severity.MONITOR, "clocks were set by hand", "nvidia-smi -rac; nvidia-smi -rgc"),
-}
+}  #: finding applications_clocks_setting: clocks were set by hand
 
 
 class ProcessesOptions(Strict):
@@ -145,7 +154,7 @@ class Processes(PerGpu):
                 computes = "C" in process.kind
                 yield fault(
                     gpu,
-                    "stray_process",
+                    "stray_process",  #: finding stray_process: a foreign process uses a GPU
                     Severity.CONFIGURE if computes else Severity.MONITOR,
                     f"process {process.pid or 'with a hidden number'} ({process.name}, type {process.kind}) uses it",
                     "end it, and find out why its job left it" if computes else "run no display on a compute GPU",

@@ -68,6 +68,10 @@ def _all(nodes: Nodes, site: Site, options: InventoryOptions) -> Iterator[tuple[
             yield host, found
 
 
+#: finding nvidia_smi_missing: there is no nvidia-smi
+#: finding driver_not_loaded: NVIDIA's driver is not loaded
+#: finding fallen_off_the_bus: a GPU no longer answers on PCIe
+#: finding inforom_corrupted: nvidia-smi reports that the GPU's own configuration memory is corrupted
 _WHY_FAILED = ("nvidia_smi_missing", "driver_not_loaded", "fallen_off_the_bus", "inforom_corrupted")
 
 
@@ -88,13 +92,13 @@ def _why_failed(told: Mapping[str, object], why: str) -> Iterator[Finding]:
 
 
 def _count(smi: Smi, wanted: int) -> Iterator[Finding]:
-    if len(smi.gpus) < wanted:
+    if len(smi.gpus) < wanted:  #: finding gpus_missing: fewer GPUs than the system file lists
         message = f"{len(smi.gpus)} GPUs, {wanted} expected"
         action = "see whether lspci lists the others; if so, reboot, else reseat or replace. Slurm may hide GPUs, too"
         yield Finding(kind="gpus_missing", severity=Severity.ISOLATE, message=message, action=action)
     if smi.warnings:
         message = f"nvidia-smi warns: {smi.warnings[:300]}"
-        corrupted = "corrupt" in smi.warnings.lower()
+        corrupted = "corrupt" in smi.warnings.lower()  #: finding nvidia_smi_warns: nvidia-smi prints a warning
         severity = Severity.ISOLATE if corrupted else Severity.MONITOR
         yield Finding(kind="nvidia_smi_warns", severity=severity, message=message)
 
@@ -109,13 +113,14 @@ _ADVICE = {
 
 def _answers(gpu: SmiGpu) -> Iterator[Finding]:
     """Whether the driver still reaches a GPU, and what it wants done to it."""
-    if gpu.lost:
+    if gpu.lost:  #: finding gpu_lost: the driver does not reach a GPU any more
         message = f"the driver does not reach it any more: {gpu.lost}"
         yield fault(gpu, "gpu_lost", Severity.REBOOT, message, _REBOOT)
     wanted = gpu.recovery_action
     if wanted not in {None, "None"}:
         unknown = (Severity.RESET, "see NVIDIA's documentation of the driver; reset the GPU")
         severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(wanted).lower()), unknown)
+        #: finding recovery_action: the driver itself asks for a reset, a reboot or a drain
         yield fault(gpu, "recovery_action", severity, f"the driver asks for: {wanted}", action)
 
 
@@ -123,19 +128,21 @@ def _promised(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Fi
     if gpu.name is not None and site.gpu_model is not None and not same_gpu(site.gpu_model, gpu.name):
         message = f"is a {gpu.name}; the system's file has {site.gpu_model}"
         action = "name the right model in the system's file, or take the node out"
+        #: finding gpu_model: a GPU of another model than in the system file
         yield fault(gpu, "gpu_model", Severity.CONFIGURE, message, action)
     if gpu.memory_total_mib is not None and site.gpu_memory_gib is not None:
         has = gpu.memory_total_mib / 1024
         if has < site.gpu_memory_gib * (1 - options.memory_tolerance):
             message = f"has {has:.1f} GiB of memory; the system's file has {site.gpu_memory_gib:g} GiB"
+            #: finding gpu_memory: a GPU has less memory than in the system file
             yield fault(gpu, "gpu_memory", Severity.ISOLATE, message, "reset the GPU; if it stays, replace it")
 
 
 def _set_up(gpu: SmiGpu, options: InventoryOptions) -> Iterator[Finding]:
     if gpu.mig:
-        action = f"nvidia-smi -i {gpu.index} -mig 0, then reset the GPU"
+        action = f"nvidia-smi -i {gpu.index} -mig 0, then reset the GPU"  #: finding mig: a GPU is cut into slices
         yield fault(gpu, "mig", Severity.CONFIGURE, "MIG is on: the GPU is cut into slices", action)
-    if options.persistence and gpu.persistence is False:
+    if options.persistence and gpu.persistence is False:  #: finding persistence: the driver unloads between processes
         message = "persistence mode is off: the driver unloads, and forgets settings, between processes"
         yield fault(gpu, "persistence", Severity.CONFIGURE, message, "systemctl enable --now nvidia-persistenced")
 

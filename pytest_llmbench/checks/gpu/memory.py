@@ -47,24 +47,26 @@ class Ecc(PerGpu):
         """The worst first."""
         reset = f"drain the node and reset the GPU: nvidia-smi -r -i {gpu.index}"
         replace = "take the node out; run dcgmi diag -r 3 and replace the GPU"
-        if gpu.remap_failed:
+        if gpu.remap_failed:  #: finding remap_failed: a bad row of GPU memory could not be replaced
             yield fault(gpu, "remap_failed", Severity.ISOLATE, "a memory row could not be replaced", replace)
-        if gpu.sram_threshold_exceeded:
+        if gpu.sram_threshold_exceeded:  #: finding sram_threshold: more uncorrected errors in SRAM than NVIDIA allows
             message = "its SRAM had more uncorrected errors than NVIDIA allows"
             yield fault(gpu, "sram_threshold", Severity.ISOLATE, message, replace)
-        if gpu.uncorrectable:
+        if gpu.uncorrectable:  #: finding ecc_uncorrectable: uncorrected memory errors since the driver was loaded
             message = f"{gpu.uncorrectable:g} uncorrected ECC errors since the driver was loaded"
             yield fault(gpu, "ecc_uncorrectable", Severity.RESET, message, reset)
-        if gpu.remap_pending:
+        if gpu.remap_pending:  #: finding remap_pending: a bad row of memory waits for a reset to be replaced
             yield fault(gpu, "remap_pending", Severity.RESET, "a memory row waits to be replaced", reset)
-        if gpu.retirement_pending:
+        if gpu.retirement_pending:  #: finding retirement_pending: a bad page of memory waits for a reset to be retired
             yield fault(gpu, "retirement_pending", Severity.RESET, "a memory page waits to be retired", reset)
-        if gpu.ecc is False:
+        if gpu.ecc is False:  #: finding ecc_off: memory errors are not noticed
             action = f"nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
             yield fault(gpu, "ecc_off", Severity.CONFIGURE, "ECC is off: memory errors are not noticed", action)
         if gpu.total_uncorrectable is not None and gpu.total_uncorrectable > options.total_uncorrectable:
             message = f"{gpu.total_uncorrectable:g} uncorrected ECC errors in its life"
+            #: finding ecc_history: uncorrected memory errors in the GPU's life
             yield fault(gpu, "ecc_history", Severity.MONITOR, message, "replace the GPU if more come soon")
         if gpu.correctable is not None and gpu.correctable > options.correctable:
             message = f"{gpu.correctable:g} corrected ECC errors since the driver was loaded"
+            #: finding ecc_correctable: many corrected memory errors
             yield fault(gpu, "ecc_correctable", Severity.MONITOR, message, "watch whether they become more")

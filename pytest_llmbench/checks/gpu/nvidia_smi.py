@@ -122,7 +122,7 @@ def read_smi(printed: str) -> Smi:
     """
     before, start, rest = printed.partition(f"<{_ROOT}>")
     body, end, after = rest.rpartition(f"</{_ROOT}>")
-    if not start or not end:
+    if not start or not end:  #: error unreadable: Check: the output of a tool or a file cannot be read
         raise RunError("unreadable", f"nvidia-smi -q -x printed no whole <{_ROOT}>; it ends with {printed[-120:]!r}")
     try:
         root = ET.fromstring(start + body + end)  # noqa: S314 - the driver's own, and without its DOCTYPE no entities

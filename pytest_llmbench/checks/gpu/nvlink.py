@@ -93,10 +93,10 @@ def _of_node(host: str, gpus: Mapping[int, NvlinkState], options: NvlinkOptions)
         else:
             continue
         action = _RESET if active else f"{_FABRIC}; {_RESET}"
-        yield _fault(host, gpu, "nvlink_inactive", message, action)
+        yield _fault(host, gpu, "nvlink_inactive", message, action)  #: finding nvlink_inactive: NVLinks are not active
     for gpu, each in gpus.items():
         slow = [speed for speed in each.active if options.speed_gb_s is not None and speed < options.speed_gb_s]
-        if slow:
+        if slow:  #: finding nvlink_slow: NVLinks are active below their speed
             message = f"{len(slow)} NVLinks run at {min(slow):g} GB/s or more, {options.speed_gb_s:g} GB/s expected"
             yield _fault(host, gpu, "nvlink_slow", message, _RESET)
 
@@ -119,7 +119,7 @@ def _alike(links: Mapping[str, Mapping[int, NvlinkState]], options: NvlinkOption
 def _fabric(nodes: Nodes) -> Iterator[Finding]:
     """GPUs on NVSwitches must have joined the fabric; others say nothing of one."""
     for host, gpu in nodes.gpus():
-        if gpu.fabric not in {None, "Completed"}:
+        if gpu.fabric not in {None, "Completed"}:  #: finding fabric: a GPU did not join its NVLink fabric
             message = f"it did not join the NVLink fabric: {gpu.fabric}"
             yield _fault(host, gpu.index, "fabric", message, _FABRIC)
 

@@ -36,6 +36,7 @@ class Disk(HostCheck):
     name = "disk"
     summary = "temporary, scratch and shared folders: free bytes and inodes, and writable"
     options: type[Strict] = DiskOptions
+    #: statistic disk.disk_free: space that this user may still write, in each folder
     statistics: Mapping[str, str] = {"disk_free": "GiB"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -73,16 +74,16 @@ class Disk(HostCheck):
 
 def wrong_with(name: str, room: Mapping[str, Any], options: DiskOptions) -> Iterator[tuple[str, str, str]]:
     """Findings about one folder of a node: kind, message, action."""
-    if room["why"] is not None:
+    if room["why"] is not None:  #: finding not_writable: a folder cannot be written
         yield "not_writable", f"the {name} folder cannot be written: {room['why']}", "make it writable for this user"
     if "free_bytes" not in room:
         return
     free_gib = room["free_bytes"] / 2**30
-    if free_gib < options.free_gib:
+    if free_gib < options.free_gib:  #: finding disk_full: too little is free in a folder
         yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free, {options.free_gib:g} GiB are asked", _ACTION
     # A file system that makes inodes as it needs them has none to count.
     if room["inodes"]:
         percent = 100 * room["free_inodes"] / room["inodes"]
-        if percent < options.free_inodes_percent:
+        if percent < options.free_inodes_percent:  #: finding no_inodes: too few files can still be made in a folder
             asked = f"{options.free_inodes_percent:g} %"
             yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free, {asked} are asked", _ACTION

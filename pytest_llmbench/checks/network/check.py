@@ -62,6 +62,8 @@ class Rail(NodeCheck):
     family = "network"
     summary = "pairs of nodes over one NIC rail at a time"
     options: type[Strict] = RailOptions
+    #: statistic rail.rail_busbw: bus bandwidth of a pair of nodes over one rail
+    #: statistic rail.rail_busbw_median: median of a node's pairs on that rail
     statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s"}
     deadline_s = 900.0
 
@@ -88,10 +90,11 @@ class Pairs(NodeCheck):
     summary = "tournament of pairs of nodes that names slow, dead and wrong nodes"
     options: type[Strict] = PairsOptions
     statistics: Mapping[str, str] = {
-        "pair_busbw": "GB/s",
-        "pair_busbw_median": "GB/s",
+        "pair_busbw": "GB/s",  #: statistic pairs.pair_busbw: bus bandwidth of a pair of nodes
+        "pair_busbw_median": "GB/s",  #: statistic pairs.pair_busbw_median: median of a node's pairs
+        #: statistic pairs.pair_latency_median: median time of a small all_reduce of a node's pairs
         "pair_latency_median": "us",
-        "group_busbw": "GB/s",
+        "group_busbw": "GB/s",  #: statistic pairs.group_busbw: bus bandwidth of all nodes together
     }
     deadline_s = 600.0
 
@@ -180,6 +183,8 @@ def _uneven(found: Hunt, statistic: str, tolerance: float) -> Iterator[Finding]:
         if host not in swift:
             yield Finding(
                 host=host,
+                #: finding uneven: a few pairs of nodes are far faster than most, and none of this node is: most nodes
+                #:  may be slow
                 kind="uneven",
                 severity=Severity.MONITOR,
                 message=f"{best} {fast[best].text}, and no pair of this node does: if most nodes are slow, comparing "

@@ -99,7 +99,7 @@ def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
 
 def _wrong(path: str, told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     for host, look in told.items():
-        if look["wrong"]:
+        if look["wrong"]:  #: finding data_missing: data that the system's file names are not there, or not readable
             yield _finding(host, path, "data_missing", look["wrong"])
 
 
@@ -110,7 +110,7 @@ def _differs(path: str, told: Mapping[str, Mapping[str, Any]], odd: Sequence[str
             f"holds {told[host]['files']} files of {told[host]['bytes']:,} bytes; on most nodes names or sizes are "
             f"others: {usual['files']} files of {usual['bytes']:,} bytes"
         )
-        yield _finding(host, path, "data_differs", message)
+        yield _finding(host, path, "data_differs", message)  #: finding data_differs: data are not those of most nodes
 
 
 def _finding(host: str, path: str, kind: str, message: str) -> Finding:

@@ -24,6 +24,8 @@ def claims(e: Evidence) -> Iterator[Problem]:
         expected = _of_stage(due(claim.name, e), claim.stage)
         if expected is not None and not _same(claim.value, expected):
             yield Problem(
+                #: problem wrong_work: a setting in the log (layers, batch, layout, precision, ...) that is not the
+                #:  recipe's
                 kind="wrong_work",
                 message=f"{claim.where} says {_words(claim)}; recipe {e.recipe.name} says {expected} ({e.topology}): "
                 f"another training was run than the one to be judged",

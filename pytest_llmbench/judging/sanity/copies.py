@@ -21,7 +21,7 @@ def copied(e: Evidence) -> Iterator[Problem]:
     for info in e.series.ranks:
         for why in (info.steps.copied, info.steps.less_memory) if info.steps else ():
             if why is not None:
-                yield Problem(
+                yield Problem(  #: problem implausible: a stretch of steps that is there twice to the last digit
                     kind="implausible",
                     message=f"rank {info.rank} on {info.host}: {why}; its log was put together",
                     log=f"rank-{info.rank:05d}.jsonl",

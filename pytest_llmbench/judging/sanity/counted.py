@@ -22,7 +22,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
     silent = [info.rank for info in e.series.ranks if info.training is None and info.schema_version > 1]
     if silent:
         yield Problem(
-            kind="wrong_work",
+            kind="wrong_work",  #: problem wrong_work: less memory in use than the counted parameters take
             message=f"the step logs of ranks {listed(silent)} lack the count of the training, so it is unknown "
             f"whether it was this recipe: the log is incomplete, or was changed",
         )
@@ -35,6 +35,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
 
 
 def _wrong(what: str) -> Problem:
+    #: problem wrong_work: another model, or other tensors, than the recipe's, as our own ranks counted them
     return Problem(kind="wrong_work", message=f"{what}: another training was run than the one to be judged")
 
 

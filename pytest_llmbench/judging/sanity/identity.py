@@ -60,7 +60,7 @@ def _times(info: RankInfo) -> list[tuple[str, float]]:
 def _stranger(info: RankInfo, why: str) -> Problem:
     return Problem(
         kind="other_run", message=f"rank {info.rank} on {info.host}: {why}", log=f"rank-{info.rank:05d}.jsonl"
-    )
+    )  #: problem other_run: a token of another run, or none
 
 
 def together(e: Evidence) -> Iterator[Problem]:
@@ -108,7 +108,7 @@ def _unnamed_gpus(e: Evidence) -> Iterator[Problem]:
     lacking = [info.rank for info in e.series.ranks if info.gpu is None]
     if lacking and len(lacking) < len(e.series.ranks):
         yield Problem(
-            kind="wrong_ranks",
+            kind="wrong_ranks",  #: problem wrong_ranks: ranks that are not one each on every place of every node
             message=f"rank(s) {listed(lacking)} do not say which GPU they trained on, and others do: the logs are of "
             f"different runs, or changed",
         )
@@ -118,7 +118,7 @@ def _watched_another(e: Evidence, watched: Mapping[int, str | None]) -> Iterator
     for info in e.series.ranks:
         if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
             yield Problem(
-                kind="wrong_hardware",
+                kind="wrong_hardware",  #: problem wrong_hardware: a rank that watched another GPU than it trained on
                 message=f"rank {info.rank} on {info.host} trained on {info.gpu} and watched {watched[info.rank]}: what "
                 "its samples say is of another GPU",
                 log=f"rank-{info.rank:05d}.jsonl",
@@ -135,6 +135,8 @@ def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hasha
         if len(group) > 1:
             names = listed([f"{info.rank} on {info.host} (pid {info.pid})" for info in group])
             yield Problem(
+                #: problem same_rank: two ranks have the same process, GPU, durations or losses: they are one, or its
+                #:  log was copied
                 kind="same_rank",
                 message=f"ranks {names} have the same {what}: they are one rank, or its log was copied",
             )

@@ -46,7 +46,7 @@ def _nodes(e: Evidence, labels: tuple[Label, ...]) -> Iterator[Problem]:
     strangers = [host for host in said if e.hosts and host not in e.hosts]
     if strangers or len(said) != due or due not in (1, e.topology.nodes):
         yield Problem(
-            kind="wrong_nodes",
+            kind="wrong_nodes",  #: problem wrong_nodes: the labels of a log name other hosts
             message=f"its log has labels of {len(said)} nodes ({listed(said)}), where one of each of {due} should be; "
             f"the run was on {listed(list(e.hosts)) if e.hosts else f'{e.topology.nodes} nodes'}",
         )
@@ -61,4 +61,4 @@ def _said(launched: float) -> str:
 
 
 def _other(why: str) -> Problem:
-    return Problem(kind="other_run", message=why)
+    return Problem(kind="other_run", message=why)  #: problem other_run: a log without the label of this run

@@ -20,6 +20,7 @@ def unreadable(e: Evidence) -> Iterator[Problem]:
         count = max(e.series.unread, len(e.series.unreadable))
         lines = "line that looks like a step" if count == 1 else "lines that look like steps"
         yield Problem(
+            #: problem unreadable_log: a line of a step log, or more than 2 % of a framework's steps, could not be read
             kind="unreadable_log",
             message=f"{count} {lines} could not be read, first {e.series.unreadable[0]}",
             log=e.series.unreadable[0].partition(":")[0],
@@ -37,7 +38,7 @@ def lines(e: Evidence) -> Iterator[Problem]:
         return
     if numbers[-1] > e.recipe.steps:
         message = f"its log goes on to step {numbers[-1]}; the recipe ends at step {e.recipe.steps}"
-        yield Problem(kind="wrong_work", message=message)
+        yield Problem(kind="wrong_work", message=message)  #: problem wrong_work: a log that goes on after its last step
     every = _interval(e, numbers)
     if every is None:
         yield _missing(
@@ -79,4 +80,5 @@ def _unexplained(e: Evidence, numbers: list[int], missing: set[int]) -> list[int
 
 
 def _missing(message: str) -> Problem:
+    #: problem steps_missing: lines of a framework's log that are due and lacking
     return Problem(kind="steps_missing", message=message)

@@ -25,6 +25,7 @@ def finite(e: Evidence) -> Iterator[Problem]:
     for step in e.series.steps:
         for name, value in (("loss", step.loss), ("grad norm", step.grad_norm)):
             if value is not None and not math.isfinite(value):
+                #: problem not_finite: a loss or gradient norm is NaN or infinite
                 yield Problem(kind="not_finite", message=f"{name} is {value} at step {step.step}")
 
 
@@ -55,6 +56,7 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
 
 
 def _idle(why: str) -> Problem:
+    #: problem no_training: losses or gradient norms that stay the same, or a learning rate of 0
     return Problem(kind="no_training", message=f"{why}: nothing was learned, or not on new data")
 
 
@@ -66,6 +68,7 @@ def possible(e: Evidence) -> Iterator[Problem]:
     bounds, least, first = e.expected.first_loss, e.expected.least_loss, known[0].loss or 0.0
     if bounds is not None and known[0].step == 1 and not bounds[0] <= first <= bounds[1]:
         yield Problem(
+            #: problem implausible: a first loss that an untrained model cannot have, or one below the data's
             kind="implausible",
             message=f"the loss of step 1 is {first:.4g}; before anything is learned it is between {bounds[0]:.4g} and "
             f"{bounds[1]:.4g}",
@@ -110,6 +113,7 @@ def _allowed(e: Evidence, due: Expected, usual: float, steps: int) -> float:
 
 
 def _apart(why: str) -> Problem:
+    #: problem ranks_differ: our own ranks did not train one model: their gradient norms or losses differ
     return Problem(kind="ranks_differ", message=f"{why}: the ranks did not train one model")
 
 
@@ -123,7 +127,7 @@ def falling(e: Evidence) -> Iterator[Problem]:
     if last > losses[0] + _LOSS_RISE_NAT:
         first = next(step.step for step in e.series.steps if step.loss is not None)
         yield Problem(
-            kind="loss_rises",
+            kind="loss_rises",  #: problem loss_rises: the loss ended above its start
             message=f"the loss rose from {losses[0]:.4g} at step {first} to {last:.4g} over the last quarter: it does "
             f"not train",
         )

@@ -20,10 +20,10 @@ def ranks(e: Evidence) -> Iterator[Problem]:
     missing, more = sorted(set(range(world)) - here), sorted(here - set(range(world)))
     if missing:
         yield Problem(
-            kind="ranks_missing",
+            kind="ranks_missing",  #: problem ranks_missing: some ranks never started
             message=f"{len(missing)} of {world} ranks never started: {listed(missing)}",
         )
-    if more:
+    if more:  #: problem wrong_ranks: another number of ranks than the run should have
         yield Problem(kind="wrong_ranks", message=f"ranks {listed(more)} have logs; the run was to have {world} ranks")
     for info in e.series.ranks:
         if info.world_size not in (None, world):
@@ -35,7 +35,7 @@ def ranks(e: Evidence) -> Iterator[Problem]:
     unended = sorted(info.rank for info in e.series.ranks if not info.ended)
     if unended:
         yield Problem(
-            kind="no_evidence_of_completion",
+            kind="no_evidence_of_completion",  #: problem no_evidence_of_completion: some ranks did not log their end
             message=f"{len(unended)} of {world} ranks did not say that they finished: {listed(unended)}",
         )
 
@@ -46,6 +46,7 @@ def hosts(e: Evidence) -> Iterator[Problem]:
     seen = sorted(set(places.values()))
     if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
         yield Problem(
+            #: problem wrong_nodes: the ranks ran on other hosts, or on another number of them, than the run was given
             kind="wrong_nodes",
             message=f"the ranks ran on {len(seen)} hosts ({listed(seen)}); asked were {e.topology.nodes} nodes "
             f"({listed(e.hosts) if e.hosts else 'no names are known'})",
@@ -102,7 +103,7 @@ def hardware(e: Evidence) -> Iterator[Problem]:
     """Ask for one kind of device, the one in the system file."""
     devices = {info.device for info in e.series.ranks} | ({e.device} if e.device is not None else set())
     if len(devices) > 1:
-        yield Problem(
+        yield Problem(  #: problem wrong_hardware: ranks on different devices, or not on the system file's GPU
             kind="wrong_hardware", message=f"the ranks trained on different devices: {listed(sorted(devices))}"
         )
     strangers = sorted(device for device in devices if e.gpu and e.topology.gpus and not same_gpu(e.gpu, device))

@@ -19,7 +19,7 @@ def steps(e: Evidence) -> Iterator[Problem]:
     numbers = [step.step for step in complete]
     if numbers != list(range(1, e.recipe.steps + 1)):
         yield Problem(
-            kind="steps_missing",
+            kind="steps_missing",  #: problem steps_missing: a step that not every rank logged
             message=f"{len(complete)} of {e.recipe.steps} steps were logged by all {e.topology.world_size} ranks",
         )
 
@@ -31,7 +31,7 @@ def work(e: Evidence) -> Iterator[Problem]:
         slack = 1e-4 if e.kind == "command" else 0.0
         work = ((step.tokens, e.recipe.tokens_per_step), (step.samples, e.recipe.samples_per_step))
         if any(counted is not None and not math.isclose(counted, due, rel_tol=slack) for counted, due in work):
-            yield Problem(
+            yield Problem(  #: problem wrong_work: a step with another number of tokens or sequences than the recipe has
                 kind="wrong_work",
                 message=f"step {step.step} counted {step.tokens} tokens in {step.samples} sequences; the recipe says "
                 f"{e.recipe.tokens_per_step} in {e.recipe.samples_per_step}",
@@ -44,7 +44,7 @@ def clock(e: Evidence) -> Iterator[Problem]:
     seconds = seconds_of(e.series.steps)
     if e.wall_s is not None and seconds > e.wall_s + _WALL_CLOCK_SLACK_S:
         yield Problem(
-            kind="implausible",
+            kind="implausible",  #: problem implausible: steps longer than the run, or against their time stamps
             message=f"the steps add up to {seconds:.4g} s, but the run took {e.wall_s:.4g} s from launch to end",
         )
     if not all(duration > 0.0 for duration in durations):  # NaN is not above 0 either
@@ -66,4 +66,4 @@ def stamps(e: Evidence) -> Iterator[Problem]:
 def doubts(e: Evidence) -> Iterator[Problem]:
     """Pass on the contradictions that the engine found in its log."""
     for doubt in e.doubts:
-        yield Problem(kind="implausible", message=doubt)
+        yield Problem(kind="implausible", message=doubt)  #: problem implausible: a log that contradicts itself

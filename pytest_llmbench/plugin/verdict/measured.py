@@ -91,7 +91,7 @@ class Run:
         Raises:
             RunError: there is no such statistic, or it has no meaning for this run.
         """
-        if statistic not in self._statistics:
+        if statistic not in self._statistics:  #: error unknown_statistic: there is no statistic of that name
             raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
         metric = self.record.metrics.get(statistic)
         if metric is None:
@@ -105,7 +105,7 @@ class Run:
                 why = f"{uncounted}, so that the model's FLOPs are not known; {why}"
             raise RunError(
                 "no_measurement", f"{statistic} ({rule}) has no meaning for this run on {self.machine}: {why}"
-            )
+            )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
         quantity = Measured(statistic, metric, self.record)
         self.used.append(quantity)
         return quantity

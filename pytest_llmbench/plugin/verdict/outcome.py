@@ -26,22 +26,23 @@ def facts_of_run(record: RunRecord, *, made: bool = True) -> dict[str, Any]:
         made: whether it was; else there is no evidence to point to.
     """
     planned = {
-        "run": record.key,
-        "recipe": record.recipe.name,
-        "scale": record.recipe.scale,
-        "system": record.system,
-        "cluster": record.cluster,
-        "nodes": record.nodes,
-        "ranks": record.ranks,
-        "gpus": record.gpus,
+        "run": record.key,  #: property run: the recipe, or the recipe and its group of nodes
+        "recipe": record.recipe.name,  #: property recipe: recipe
+        "scale": record.recipe.scale,  #: property scale: `full` or `smoke`
+        "system": record.system,  #: property system: system
+        "cluster": record.cluster,  #: property cluster: `slurm`, `local`, `debug` or `replay`
+        "nodes": record.nodes,  #: property nodes: nodes of the run
+        "ranks": record.ranks,  #: property ranks: ranks in all
+        "gpus": record.gpus,  #: property gpus: GPUs in all
     }
     if not made:
         return planned
     return planned | {
-        "hosts": ",".join(record.hosts),
-        "job_id": record.job_id or "",
-        "run_record": str(record.path),
-        "log": str(record.logs),
+        "hosts": ",".join(record.hosts),  #: property hosts: host names, separated by commas
+        "job_id": record.job_id or "",  #: property job_id: Slurm job; locally the process id of the launcher
+        "run_record": str(record.path),  #: property run_record: path of the run record
+        "log": str(record.logs),  #: property log: folder of what the ranks printed, or where the replayed logs are
+        #: property findings: [Findings](#findings) about the run, whatever the verdict; empty where there are none
         "findings": "; ".join(record.findings),
     }
 
@@ -50,20 +51,25 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
     """Properties of a test's report about its check and node, likewise."""
     host = record.host(slot)
     planned = {
-        "check": record.check,
-        "family": record.family,
+        "check": record.check,  #: check property check: check
+        "family": record.family,  #: check property family: its family
+        #: check property slot: number of the node in the session, from 0; empty for all nodes together
         "slot": "" if slot is None else slot,
-        "host": host or "",
-        "hosts": host or ",".join(record.hosts),
-        "system": record.system,
-        "cluster": record.cluster,
-        "nodes": 1 if slot is not None else len(record.hosts),
+        "host": host or "",  #: check property host: the node; empty for all nodes together
+        "hosts": host or ",".join(record.hosts),  #: check property hosts: the node, or all of them, separated by commas
+        "system": record.system,  #: check property system: system
+        "cluster": record.cluster,  #: check property cluster: `slurm`, `local`, `debug` or `replay`
+        "nodes": 1 if slot is not None else len(record.hosts),  #: check property nodes: 1, or the number of all nodes
     }
+    #: check property job_id: Slurm job that holds the nodes
+    #: check property health_record: path of the [health record](validation.md#health-record)
     return planned | ({"job_id": record.job_id or "", "health_record": str(record.path)} if made else {})
 
 
 def facts_of_reference(reference: Reference) -> dict[str, Any]:
     """Properties of a test's report about the threshold that it applies, also without a measurement."""
+    #: property reference: name of the reference, if the test has one
+    #: property threshold: the bound or bounds, with unit
     return {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
 
 
@@ -76,9 +82,15 @@ def note(item: pytest.Item, **properties: Any) -> None:
 def note_measured(item: pytest.Item, run: Run, reference: Reference | None = None) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
     if speeds := speed.compared(run, reference):
+        #: property speed_judged: statistics of speed that it compared with a threshold that is not a floor, separated
+        #:  by
+        #:  commas; absent where there are none
         note(item, speed_judged=",".join(speeds))
     compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
+        #: property statistic: the measured statistic; without a measurement, the reference's
+        #: property unit: its unit
+        #: property value: the number
         note(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
         if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
             note(item, threshold=measured.threshold)
@@ -130,6 +142,8 @@ def judge(
         report.when = "setup"
         if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
             report.longrepr = str(call.excinfo.value)
+    #: test property verdict: `PASS`, `FAIL`, `ERROR` or `SKIP`
+    #: test property reason: first line of why, for any verdict but PASS
     note(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
     report.user_properties = list(item.user_properties)
 

@@ -22,14 +22,16 @@ from pytest_llmbench.session.ending.logs import log_to_read
 
 # Ends that are about the job and not about the program in it.
 JOB_ENDS = {
-    JobState.CANCELLED,
-    JobState.TIMEOUT,
-    JobState.NODE_FAIL,
+    JobState.CANCELLED,  #: problem job_cancelled: the Slurm job was cancelled from outside
+    JobState.TIMEOUT,  #: problem job_timeout: the Slurm job reached its time limit
+    JobState.NODE_FAIL,  #: problem job_node_fail: a node failed; the message names it
+    #: problem job_preempted: a job of higher priority took the nodes, at once or after a grace time
     JobState.PREEMPTED,
+    #: problem job_suspended: the Slurm job was suspended during the run, even if it was resumed before the end
     JobState.SUSPENDED,
-    JobState.OUT_OF_MEMORY,
+    JobState.OUT_OF_MEMORY,  #: problem job_out_of_memory: a task used more memory than it was given
     JobState.LOST,
-}
+}  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
 # What a healthy rank says when another one is gone; never the cause.
 _AFTERSHOCKS = (
     "connection",
@@ -104,6 +106,7 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
         words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
         how = outcome.status.reason or outcome.status.word or outcome.status.state
         message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
+        #: problem launch_failed: no rank, or no script, could be started, [also not again](#launches)
         return Problem(kind="launch_failed", message=message, log=str(outcome.folder / "logs"))
     if driver.exit_code is None:
         message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"
@@ -114,7 +117,7 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
         message = (
             f"its script ended with exit code {driver.exit_code}: {said}; the run had reached step {step} of "
             f"{outcome.recipe.steps}"
-        )
+        )  #: problem command_failed: the script failed before its log proves that all work was done
         return Problem(kind="command_failed", message=message, log=str(output))
     return None
 
@@ -162,7 +165,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if outcome.series.failure is not None:  # the others waited for it in vain
         log = outcome.folder / "logs"
         return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
-    if silent:
+    if silent:  #: problem rank_died: a rank ended with an error, or without a word; the message names it
         words = outcome.job.last_words()
         first = _first_to_end(silent, words)
         errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()

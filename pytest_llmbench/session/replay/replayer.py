@@ -61,4 +61,5 @@ def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:
     if series.steps or series.totals or series.ranks or series.unread or series.failure:
         return None
     message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+    #: problem no_log: a replayed log has no line of a run
     return Problem(kind="no_log", message=message, log=str(replayed.logs))

@@ -53,7 +53,7 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
     recipe, topology = run.recipe, settings.topology(run.recipe)
     try:
         engine = get_engine(recipe.engine)
-    except ConfigError as error:
+    except ConfigError as error:  #: problem unknown_engine: no installed package has an engine of that name
         return Problem(kind="unknown_engine", message=f"recipe {recipe.name}: {error}")
     if (refusal := _refusal(engine, run, topology, settings)) is not None:
         return refusal
@@ -97,16 +97,19 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
         message = (
             f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: give "
             f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
-        )
+        )  #: problem no_gpu: a run of this machine asks for more GPUs than it has; nothing was started
         return Problem(kind="no_gpu", message=message)
     if (missing := engine.missing() if system.python is None else None) is not None:
+        #: problem engine_missing: the engine's software is not installed; the message has the command that installs it
         return Problem(kind="engine_missing", message=missing)
     if problems := list(engine.problems(recipe, topology)):
+        #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide
         return Problem(kind="impossible", message="; ".join(problems))
     if engine.kind == "command" and recipe.engine not in system.environments:
         message = (
             f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} has no "
             f"entry for it: add `environments: {{{recipe.engine}: {{root: ...}}}}` to its file"
         )
+        #: problem environment_missing: the system file lacks the engine's environment, or a place in it
         return Problem(kind="environment_missing", message=message)
     return None

@@ -33,7 +33,7 @@ def gpu_index(local_rank: int) -> int:
         return 0
     if local_rank >= visible:
         raise RunError(
-            "no_gpu",
+            "no_gpu",  #: error no_gpu: a rank sees no GPU for itself
             f"rank {local_rank} of this node needs GPU {local_rank}, but its process sees {visible} of them "
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): {_advice()}",
         )

@@ -105,7 +105,7 @@ def gpus_of(hosts: tuple[str, ...], wanted: int, env: Mapping[str, str]) -> tupl
         return names[0], Problem(kind="wrong_hardware", message=f"the nodes have different GPUs: {', '.join(names)}")
     there = Counter(node for node, _ in lines)
     fewest = min(there.values()) if len(there) == len(hosts) else 0
-    if fewest < wanted:
+    if fewest < wanted:  #: problem wrong_hardware: nodes with too few GPUs
         message = f"a node has {fewest} GPUs ({names[0]}); the run needs {wanted} on each of {', '.join(hosts)}"
         return names[0], Problem(kind="wrong_hardware", message=message)
     return names[0], None

@@ -35,6 +35,8 @@ def first_missing(task: CommandTask, env: Mapping[str, str]) -> Problem | None:
     if not missing:
         return None
     head = f"{socket.gethostname()} is not prepared for this run, {len(missing)} missing:"
+    #: problem not_prepared: files of `prepare`, or of a secret, are missing; the message has the commands that make
+    #:  them
     return Problem(kind="not_prepared", message="\n".join([head, *(f"- {words}" for words in missing)]))
 
 

@@ -144,7 +144,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
     world_size = task.nodes * task.ranks_per_node
     if (ranks, nodes) != (world_size, task.nodes) or not local_rank < task.ranks_per_node:
         raise RunError(
-            "wrong_ranks",
+            "wrong_ranks",  #: error wrong_ranks: the launcher started another number of ranks or nodes than asked
             f"the run asks for {task.nodes} nodes with {task.ranks_per_node} ranks each; the launcher "
             f"started {ranks} ranks on {nodes} nodes, and this is rank {rank}, number {local_rank} on its "
             "node: check --nodes, --ntasks and --ntasks-per-node of the launcher",

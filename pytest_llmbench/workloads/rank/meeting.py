@@ -60,7 +60,7 @@ class Meeting:
             # One that left after it came here does not keep the others.
             if gone := missing & _signed(self._folder / _LEFT):
                 raise RunError("left_alone", f"{_told(gone)} failed, and was waited for at `{what}`")
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline:  #: error left_alone: Check: another rank failed, or did not come in time
                 raise RunError("left_alone", f"{_told(missing)} did not come to `{what}` within {self._timeout_s:g} s")
             time.sleep(_LOOK_S)
 

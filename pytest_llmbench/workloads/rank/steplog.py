@@ -168,6 +168,6 @@ def _create(log: Path) -> int:
         return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
         raise RunError(
-            "ran_before",
+            "ran_before",  #: error ran_before: the run's folder holds a log of this rank already
             f"{log} exists: this run started before, or was requeued; each run needs its own folder",
         ) from error

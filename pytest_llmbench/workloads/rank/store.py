@@ -46,7 +46,7 @@ def _wait_for(path: Path, timeout_s: float) -> None:
     while not exists_now(path):
         if time.monotonic() > deadline:
             raise RunError(
-                "no_rendezvous",
+                "no_rendezvous",  #: error no_rendezvous: rank 0 did not publish its address in the run's folder in time
                 f"rank 0 did not publish {path} within {timeout_s:g} s: see its log, and check that every "
                 "node shares this folder",
             )

@@ -103,7 +103,7 @@ def _inside(container: Container, names: Mapping[str, str], env: dict[str, str])
 
 def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
     """A step on this node alone, next to the step of this process."""
-    if "SLURM_JOB_ID" not in env:
+    if "SLURM_JOB_ID" not in env:  #: error no_slurm: Check: a pyxis container outside of a Slurm job
         raise RunError(
             "no_slurm", "a pyxis container starts with srun, and this is not a Slurm job: use docker or enroot"
         )

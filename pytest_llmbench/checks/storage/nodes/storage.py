@@ -91,7 +91,7 @@ def _check_space(folder: Path, needed: int) -> None:
     free = found.f_bavail * found.f_frsize
     if free < _SPARE * needed:
         raise RunError(
-            "no_space",
+            "no_space",  #: error no_space: Check: too little is free on the file system that is to be measured
             f"{folder} has {free / 1e9:.3g} GB free, and all nodes together need {_SPARE * needed / 1e9:.3g} GB: "
             "nothing was written; make space, or set a smaller size",
         )

@@ -100,7 +100,7 @@ def _fill(handle: int, memory: mmap.mmap, offset: int, path: Path) -> None:
     done = 0
     while done < BLOCK:
         count = os.preadv(handle, [memoryview(memory)[done:]], offset + done)
-        if count == 0:
+        if count == 0:  #: error short_read: Check: a file ends before all that was written to it
             raise RunError("short_read", f"{path} ends at byte {offset + done:,}, before all that was written to it")
         done += count
 
