@@ -3,8 +3,13 @@
     python tools/reference.py            writes them
     python tools/reference.py --check    exits with 1, and names each table that is not what the code says
 
-A table stands under a comment `<!-- generated: NAME -->`. The meaning of a key is its entry under `Attributes:` in the
-docstring of its model, so it is written down once.
+A table stands under a comment `<!-- generated: NAME -->`. Each meaning is written down once: that of a key is its entry
+under `Attributes:` in the docstring of its model. That of another name is a comment next to the code that makes it,
+
+    #: finding mig: a GPU is cut into slices
+
+with the kind of name, the name and the meaning. A line that begins with `#:` and two blanks goes on with the last one.
+A name with several comments has all of their meanings.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -22,7 +28,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pytest_llmbench.checks.base import Check, all_checks
+from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -31,10 +37,12 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, R
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.engines.base import engine_names, get_engine
+from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, non_negative, positive
 from pytest_llmbench.session.replay.files import ReplayFacts
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGES = (DOCS / "reference.md", DOCS / "validation.md")
 # Where the type of a key says less than its values are.
 VALUES = {
@@ -95,6 +103,8 @@ METAVARS = {
     "DIR": "folder",
     "FILE": "file",
 }
+# Names that begin a sentence as they are.
+PROGRAMS = ("pytest ", "nvidia-smi ", "dcgmi")
 # Where more is written about a key or an option.
 SEE = {
     "--gate": "validation.md#the-gate",
@@ -121,7 +131,67 @@ SEE = {
     "Reading.unit": "reference.md#units",
 }
 
+# Kinds of names that comments explain.
+LABELS = (
+    "finding", "problem", "error", "statistic", "left out", "property", "check property", "test property",
+    "suite property", "variable",
+)  # fmt: skip
+
 Row = Sequence[str]
+
+
+@cache
+def notes() -> dict[str, dict[str, str]]:
+    """The meanings that comments give, by kind of name and name, in the order of the files."""
+    found: dict[str, dict[str, str]] = {label: {} for label in LABELS}
+    for path in noted_files():
+        for label, name, meaning in notes_in(path.read_text(encoding="utf-8")):
+            before = found[label].get(name)
+            found[label][name] = f"{before}; {meaning}" if before else meaning
+    return found
+
+
+def notes_in(text: str) -> Iterator[tuple[str, str, str]]:
+    """Each comment of a file that explains a name: kind of name, name, meaning."""
+    for label, name, meaning in re.findall(rf"#: ({'|'.join(LABELS)}) (\S+): (.+(?:\n *#:  .+)*)", text):
+        yield label, name, re.sub(r"\n *#: +", " ", meaning)
+
+
+def noted_files() -> list[Path]:
+    """Files whose comments explain names: first the package, in it first bounds and then checks as they run."""
+    package = ROOT / "pytest_llmbench"
+    families = [package / "checks" / family for family in FAMILIES]
+    order = [package / "judging" / "bounds.py", *families, package, ROOT / "tools", ROOT / "tests"]
+    files = [path for place in order for path in ([place] if place.is_file() else sorted(place.rglob("*.*")))]
+    unread = {ROOT / "tests" / "docs", ROOT / "tools"}
+    return [path for path in dict.fromkeys(files) if path.suffix in {".py", ".sh"} and path.parent not in unread]
+
+
+def noted(label: str, *more: str) -> list[Row]:
+    """Rows of names that comments explain: name, meaning."""
+    return [(f"`{name}`", cell(text)) for each in (label, *more) for name, text in notes()[each].items()]
+
+
+def statistics_of_checks() -> list[Row]:
+    """Rows of the statistics of checks: a part in angle brackets stands for several."""
+    rows: list[Row] = []
+    for name, text in notes()["statistic"].items():
+        who, _, what = name.partition(".")
+        pattern = re.sub("<[a-z]+>", ".+", what)
+        for check in all_checks().values():
+            units = {unit for each, unit in check.statistics.items() if re.fullmatch(pattern, each)}
+            if who in {check.name, check.family} and units:
+                rows.append((f"`{name}`", f"`{units.pop()}`", cell(text)))
+                break
+        else:
+            raise SystemExit(f"no check has the statistic {name} that a comment explains")
+    return rows
+
+
+def shared_statistics() -> list[Row]:
+    """Rows of the statistics of every engine."""
+    left_out = notes()["left out"]
+    return [(f"`{name}`", f"`{e.unit}`", e.rule, left_out.get(name, "never")) for name, e in STATISTICS.items()]
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
@@ -139,7 +209,8 @@ def cell(text: str, see: str = "") -> str:
     """A meaning as a cell: with a capital, without the last point, and with a link to where more is written."""
     text = (text if text.endswith("...") else text.removesuffix(".")).replace("|", r"\|")
     more = f" ([more]({SEE[see]}))" if see in SEE else ""
-    return f"{text[:1].upper()}{text[1:]}{more}"
+    first = text[:1] if text.startswith(PROGRAMS) else text[:1].upper()
+    return f"{first}{text[1:]}{more}"
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
@@ -301,6 +372,15 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "report": (("Key of `report`", "Meaning"), lambda: fields(Report)),
     "finding": (("Key of a finding", "Meaning"), lambda: fields(Finding)),
     "reading": (("Key of a reading", "Meaning"), lambda: fields(Reading)),
+    "statistics": (("Statistic", "Unit", "Rule", "Left out"), shared_statistics),
+    "statistics of checks": (("Statistic", "Unit", "Meaning"), statistics_of_checks),
+    "kinds of findings": (("Kind", "Meaning"), lambda: noted("finding")),
+    "problem kinds": (("Kind", "Meaning"), lambda: sorted(noted("problem"))),
+    "kinds of errors": (("Kind", "Meaning"), lambda: sorted(noted("error"))),
+    "properties of a run": (("Property", "Meaning"), lambda: noted("property", "test property")),
+    "properties of a check": (("Property of a check", "Meaning"), lambda: noted("check property", "test property")),
+    "properties of the suite": (("Property", "Meaning"), lambda: noted("suite property")),
+    "environment": (("Variable", "Meaning"), lambda: noted("variable")),
     "checks": (("Check", "Family", "Scope", "Deadline", "Question"), checks),
     "options of checks": (("Option", "Value", "Default", "Meaning"), options_of_checks),
     **{

@@ -64,6 +64,8 @@ def ranks_lock(settings: Settings) -> Path | None:
 
 
 def _lock_file(what: str) -> Path:
+    #: variable TMPDIR: the folder of the locks by which one session at a time measures on this machine:
+    #:  `llmbench-this-host.lock` of the session, `llmbench-ranks.lock` of its ranks, which may outlive it
     return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
 
 

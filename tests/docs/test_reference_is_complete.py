@@ -22,7 +22,6 @@ from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import Engine, engine_names
-from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin import options, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
 from pytest_llmbench.plugin.supervisor import Supervisor
@@ -93,14 +92,6 @@ def test_the_marker_and_the_fixtures_are_there() -> None:
     offered = set(re.findall(r"`health\.(\w+)`", _section("Marker and fixtures", TEXT)))
     found = Health(checked(Path("x")), 0)
     assert offered == {name for name in dir(found) if not name.startswith("_")} - {"properties"}
-
-
-def test_every_statistic_is_there() -> None:
-    """With its unit and its rule, in the very words of reports."""
-    table = only_table("Statistics")
-    assert {name: (row[1].strip("`"), row[2]) for name, row in table.items()} == {
-        name: (statistic.unit, statistic.rule) for name, statistic in STATISTICS.items()
-    }
 
 
 def test_every_engine_is_there() -> None:

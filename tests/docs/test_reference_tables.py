@@ -36,6 +36,23 @@ def test_every_table_that_has_rows_is_in_a_document(name: str) -> None:
     assert [row for row in rows() if not all(row)] == []
 
 
+def test_a_comment_explains_a_name() -> None:
+    """At the end of a line, over lines of its own, and in several places; other comments explain nothing."""
+    text = (
+        "x = 1  #: problem hang: no step\n    #: check property slot: a number,\n    #:  from 0\ny = 2\n"
+        "#: another y: z\n# problem hang: no\n"
+    )
+    assert list(reference.notes_in(text)) == [
+        ("problem", "hang", "no step"), ("check property", "slot", "a number, from 0"),
+    ]  # fmt: skip
+    assert reference.notes()["problem"]["wrong_hardware"].count("; ") == 2
+
+
+def test_every_statistic_that_a_comment_explains_exists() -> None:
+    """Of every engine; those of checks are looked up when their table is made."""
+    assert set(reference.notes()["left out"]) <= set(reference.STATISTICS)
+
+
 def test_every_word_on_values_and_links_is_used() -> None:
     """None is left of a key that is gone."""
     models = [

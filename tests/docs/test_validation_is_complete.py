@@ -23,7 +23,6 @@ from tests.docs.test_reference_is_complete import PACKAGE, Table, titled_tables
 
 TEXT = (CHECKOUT / "docs" / "validation.md").read_text(encoding="utf-8")
 CHECKS = all_checks()
-SIZE = "<size>"
 
 
 def table(heading: str) -> Table:
@@ -54,10 +53,10 @@ def test_every_family_has_checks_and_the_readme_counts_them() -> None:
 
 
 def test_every_statistic_is_there() -> None:
-    """With its unit; `<size>` stands for every power of two that a collective knows."""
+    """With its unit; `<size>` and `<precision>` stand for all that a check knows."""
     told: dict[tuple[str, str], str] = {}
     for check, statistic, row in written("Statistics"):
-        pattern = re.escape(statistic).replace(re.escape(SIZE), r"\d+(B|KiB|MiB|GiB)")
+        pattern = statistic.replace("<size>", r"\d+(B|KiB|MiB|GiB)").replace("<precision>", r"[a-z]+\d+")
         names = [name for name in CHECKS[check].statistics if re.fullmatch(pattern, name)]
         assert names, f"{check} has no statistic {statistic}"
         told |= dict.fromkeys(((check, name) for name in names), row[1].strip("`"))
@@ -95,6 +94,8 @@ PUT_TOGETHER = {
         for severity in Severity
     },
     "gpu.facts": set(gpu._SLOWDOWNS),
+    "gpu.xid": {"xid", "sxid"},
+    "network.intra_node": {"wrong_values", "failing_node"},
     "gpu.inventory": set(gpu_inventory._WHY_FAILED),
     "host.disk": {
         kind

@@ -29,6 +29,7 @@ from tests.conftest import UserFolder, require_slurm, slurm_nodes
 from tests.real.conftest import REPOSITORY, built
 
 FRAMEWORK = "nemo"
+#: variable LLMBENCH_NEMO_SYSTEM: the same for both engines of NeMo
 SYSTEM = os.environ.get("LLMBENCH_NEMO_SYSTEM")
 DATA = Path(__file__).parents[1] / "data" / "nemo"
 RECIPES = {
@@ -90,6 +91,7 @@ from events import moved
 @pytest.fixture(scope="module")
 def launcher() -> Path:
     """The folder of the launcher."""
+    #: variable LLMBENCH_NEMO_LAUNCHER_ROOT: tests of this project: a folder with checkouts of NVIDIA's launcher
     named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
     return Path(named) if named else built("nemo_launcher")
 

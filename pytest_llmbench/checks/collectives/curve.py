@@ -13,9 +13,10 @@ from pytest_llmbench.judging.bounds import applies, missed, unbounded
 _LEAST, _MOST = 3, 34  # powers of two: 8 B to 16 GiB
 _LATENCY = 8
 STATISTICS: Mapping[str, str] = {
+    #: statistic collectives.busbw_<size>: bus bandwidth at a message size
     **{f"busbw_{size_name(1 << power)}": "GB/s" for power in range(_LEAST, _MOST + 1)},
-    "busbw_peak": "GB/s",
-    f"latency_{size_name(_LATENCY)}": "us",
+    "busbw_peak": "GB/s",  #: statistic collectives.busbw_peak: highest bus bandwidth of all sizes
+    f"latency_{size_name(_LATENCY)}": "us",  #: statistic collectives.latency_8B: time of a message of 8 B
 }
 _WRONG = "do not train here: look for link errors (NVLink, network), XIDs and ECC errors, and swap nodes to find whose"
 _SLOW = "a collective does not say which node or link is slow: the check `pairs` on the same nodes names it"
@@ -94,7 +95,7 @@ def _wrong(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterat
         f"{sum(by_host.values())} wrong elements on {', '.join(seen)}" if seen else "",
         f"wrong elements of all ranks: {', '.join(sizes)}" if sizes else "",
         f"{curve.out_of_bounds} measurements out of bounds" if curve.out_of_bounds else "",
-    ]
+    ]  #: finding wrong_values: a collective or an all_reduce gave wrong numbers
     message = f"{curve.collective} gives wrong results: {'; '.join(part for part in told if part)}"
     yield finding(seen[0] if len(seen) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
 

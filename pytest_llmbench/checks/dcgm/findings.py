@@ -44,7 +44,7 @@ def findings_of(host: str, diagnosis: Diagnosis) -> list[Finding]:
 
 def isolated(host: str) -> Finding:
     """The finding about a node that dcgmi's exit status alone condemns."""
-    severity = Severity.ISOLATE
+    severity = Severity.ISOLATE  #: finding dcgm_isolate: dcgmi's exit status condemns a GPU
     message = "dcgmi ended with status 205: it found an error for which the GPU is to be isolated"
     return finding(host, "", "dcgm_isolate", severity, message, _ACTIONS[severity])
 
@@ -96,5 +96,8 @@ def _not_allocated(recorded: Recorded) -> bool:
 
 
 def _finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity, text: str) -> Finding:
+    #: finding dcgm_failed: a test of DCGM failed
+    #: finding dcgm_configuration: a test of DCGM reports that the node is set up wrongly
+    #: finding dcgm_recorded: a test of DCGM passed and recorded an error
     kind = {Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"}.get(severity, "dcgm_failed")
     return finding(host, entity, kind, severity, f"{test.category} test {test.name}: {text}", _ACTIONS[severity])

@@ -61,10 +61,11 @@ class Xid(GpuCheck):
 def _findings(host: str, log: DriverLog, names: Mapping[str, str], options: XidOptions) -> Iterator[Finding]:
     """One finding for each device, code and severity, however often it was logged."""
     seen: dict[tuple[str, bool, int, Severity], list[KernelEvent]] = {}
-    for event in log.events:
+    for event in log.events:  #: finding xid: an error of a GPU in the kernel's log
         tolerated = options.tolerated_sxids if event.switch else options.tolerated
         severity = Severity.MONITOR if event.code in tolerated else meaning(event).severity
         seen.setdefault((event.bus, event.switch, event.code, severity), []).append(event)
+    #: finding sxid: an error of an NVSwitch in the kernel's log
     for (bus, switch, code, severity), events in seen.items():
         times = f"{len(events)} times" if len(events) > 1 else "once"
         device, name = (f"NVSwitch {bus}", "SXid") if switch else (names.get(bus, f"GPU at {bus}"), "Xid")

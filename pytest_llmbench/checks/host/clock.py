@@ -39,6 +39,7 @@ class Clock(HostCheck):
     name = "clock"
     summary = "clocks of the nodes: together, and kept by NTP"
     options: type[Strict] = ClockOptions
+    #: statistic clock.clock_skew: lead of a clock over the time stamps of the shared file system
     statistics: Mapping[str, str] = {"clock_skew": "s"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -118,8 +119,10 @@ def unkept(facts: HostFacts) -> Iterator[Finding]:
     for host, told in facts.items():
         if told["kernel"] is not None and not told["kernel"]["synchronised"]:
             message = "the kernel says that nothing keeps its clock (NTP, chrony, timesyncd or PTP)"
+            #: finding clock_not_kept: the kernel reports that no program synchronises the clock
             yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)
 
 
 def _off(host: str, message: str, limit_s: float) -> Finding:
+    #: finding clock_skew: a clock is not where those of most nodes are
     return finding(host, "clock", "clock_skew", Severity.CONFIGURE, f"{message}; {limit_s:g} s are allowed", _ACTION)

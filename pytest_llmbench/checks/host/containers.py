@@ -26,6 +26,7 @@ class ContainerRuntime(HostCheck):
         told = {host: each["containers"] for host, each in facts.items()}
         needed = {each: f"needed by environments.{', environments.'.join(names)}" for each, names in asked.items()}
         findings = [
+            #: finding container_runtime: a container runtime that the system's file asks for does not work
             finding(host, runtime, "container_runtime", Severity.CONFIGURE, f"{message} ({needed[runtime]})", action)
             for host, runtimes in told.items()
             for runtime, answer in runtimes.items()

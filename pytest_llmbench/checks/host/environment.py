@@ -42,6 +42,7 @@ def missing_files(host: str, told: Mapping[str, Any], paths: Mapping[str, str]) 
     for path, where in paths.items():
         if wrong := told["paths"][path]:
             action = "put it on every node at that path, or correct the system's file"
+            #: finding missing_file: a file or folder that the system's file names is not there, empty, or not readable
             yield finding(host, where, "missing_file", Severity.CONFIGURE, wrong, action)
 
 
@@ -52,6 +53,8 @@ def missing_devices(host: str, told: Mapping[str, Any], named: Mapping[tuple[str
         if words:
             message = f"{name}={value}: {words}"
             action = "bring the device up, or correct the variable in the system's file"
+            #: finding missing_device: a variable of the system's file names a network device that is not there or not
+            #:  up
             yield finding(host, f"{name} of {where}", "missing_device", severity, message, action)
 
 

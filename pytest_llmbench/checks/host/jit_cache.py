@@ -62,6 +62,7 @@ def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[
         if said:
             message = f"shares {'; '.join(said)}: jobs that start at once may hang in the compiler"
             action = "set these variables in `env` of the system's file to folders on the nodes' own disks"
+            #: finding shared_cache: nodes share a folder of compiled kernels
             yield finding(host, "compiled kernels", "shared_cache", severity, message, action)
 
 
@@ -71,7 +72,7 @@ def cold(facts: HostFacts) -> Iterator[Finding]:
         empty = [name for name, cache in told["folders"].items() if not cache["warm"]]
         if empty:
             message = f"nothing is compiled yet in {', '.join(empty)}: the first run compiles"
-            action = "use --first-run-alone"
+            action = "use --first-run-alone"  #: finding cold_cache: nothing is compiled yet
             yield finding(host, "compiled kernels", "cold_cache", Severity.MONITOR, message, action)
 
 

@@ -84,6 +84,7 @@ def too_low(host: str, told: Mapping[str, Any], site: Site, options: LimitsOptio
             )
         message = f"{_words(soft)} {_WORDS[name]} allowed, {_words(needed)} needed by {site.nodes} × "
         message += f"{site.ranks_per_node} ranks"
+        #: finding limit: a limit of the process is lower than a job of this size needs
         yield finding(host, name, "limit", Severity.CONFIGURE, message, action)
 
 

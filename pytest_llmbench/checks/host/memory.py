@@ -38,6 +38,8 @@ class HostMemory(HostCheck):
     name = "memory"
     summary = "memory of the hosts: as much as on the other nodes, and available"
     options: type[Strict] = MemoryOptions
+    #: statistic memory.memory_total: memory of the host
+    #: statistic memory.memory_available: available memory of the host
     statistics: Mapping[str, str] = {"memory_total": "GiB", "memory_available": "GiB"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -77,9 +79,11 @@ def _need(total: int, options: MemoryOptions) -> float:
 
 def _other_size(host: str, words: str) -> Finding:
     action = "a memory module is missing, off, or of another size: see `dmidecode --type memory` and the BMC's log"
+    #: finding differs: memory or software of a node is not that of most nodes
     return finding(host, "memory", "differs", Severity.ISOLATE, words, action)
 
 
 def _used(host: str, free: int, total: int) -> Finding:
     message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are available before anything has started"
+    #: finding memory_in_use: memory of the host or of a GPU is taken before anything has started
     return finding(host, "memory", "memory_in_use", Severity.CONFIGURE, message, _ACTION)

@@ -63,7 +63,7 @@ def strangers(facts: HostFacts, token: str, found: Mapping[str, str | None], fol
         elif found[host] != f"{token} {host}":
             message = f"this machine does not see what the node wrote into {there}"
         else:
-            continue
+            continue  #: finding other_folder: a node sees another folder under the session's path
         action = "mount one file system at this path on all nodes, which caches attributes for seconds at most"
         yield finding(host, "shared folder", "other_folder", Severity.CONFIGURE, message, action)
 

@@ -71,7 +71,7 @@ def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
         severity = Severity.MONITOR
         message = f"PyTorch {torch} is built for CUDA {cuda}, newer than the driver's {driver}: kernels that it would "
         message += "compile at run time fail"
-    if message:
+    if message:  #: finding cuda: the driver is missing, or too old for PyTorch's CUDA
         yield finding(host, "CUDA", "cuda", severity, message, action)
 
 

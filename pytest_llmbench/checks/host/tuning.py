@@ -37,7 +37,7 @@ class Tuning(HostCheck):
         hints += [
             (host, ("transparent huge pages", words, "set the same on all nodes"))
             for host, words in differing(pages).items()
-        ]
+        ]  #: finding tuning: a setting that is known to cost speed
         findings = [
             finding(host, what, "tuning", Severity.MONITOR, found, action) for host, (what, found, action) in hints
         ]

@@ -65,7 +65,7 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
             message = f"only together: {names}; all {len(hosts)} nodes: {why}; no part of this group is bad"
             action = "check what they share: switches, routing, and settings that depend on scale"
             whole.findings.append(finding(None, names, "slow_together", Severity.CONFIGURE, message, action))
-            for host in group:
+            for host in group:  #: finding slow_together: a group is slow although no part of it is
                 whole.unjudged[host] = f"fails only as part of a group ({names}); no single node identified"
         whole.evidence["halvings"] = math.ceil(math.log2(len(hosts)))
         whole.evidence["bisection"] = [

@@ -22,6 +22,8 @@ class IntraNode(NodeCheck):
     family = "network"
     summary = "all_reduce inside each node: NVLink or NVSwitch"
     options: type[Strict] = NetworkOptions
+    #: statistic nvlink.nvlink_busbw: bus bandwidth of all_reduce inside a node, median of three
+    #: statistic nvlink.nvlink_latency: time of a small all_reduce inside a node
     statistics: Mapping[str, str] = {"nvlink_busbw": "GB/s", "nvlink_latency": "us"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -45,6 +47,7 @@ class IntraNode(NodeCheck):
         rates = {each.host: each.value for each in readings if each.statistic == "nvlink_busbw" and each.host}
         for host, outlier in outliers(rates, tolerance=options.allowed(fleet.site)).items():
             message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"
+            #: finding slow_node: a node is slow with good partners, or inside itself
             action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
             findings.append(finding(host, "", "slow_node", Severity.ISOLATE, message, action))
         bounds = Bounds(fleet, settings)
@@ -73,7 +76,7 @@ def _inside(host: str, told: Sequence[GroupResult], fleet: Fleet) -> list[Readin
 def _failing(host: str, told: Sequence[GroupResult]) -> Iterator[Finding]:
     bad = [each for each in told if each.fault in {"error", "wrong_values"}]
     if bad:
-        message = f"its ranks among themselves: {bad[0].why}"
+        message = f"its ranks among themselves: {bad[0].why}"  #: finding failing_node: measurements with a node fail
         action = "run dcgmi diag on it, and take it out if the fault stays"
         kind = "wrong_values" if any(each.fault == "wrong_values" for each in bad) else "failing_node"
         yield finding(host, "", kind, Severity.ISOLATE, message, action)

@@ -20,7 +20,7 @@ KINDS: Mapping[Fault | None, tuple[str, Severity, str]] = {
     "error": ("failing_node", Severity.ISOLATE, _REPLACE),
     "wrong_values": ("wrong_values", Severity.ISOLATE, "take the node out: it computes or transmits wrong numbers"),
     "no_answer": ("dead_node", Severity.REBOOT, "look at its console and system log, and reboot it"),
-}
+}  #: finding dead_node: a node stops answering in a measurement, and others do not
 
 
 def findings_of(hunt: Hunt) -> list[Finding]:
@@ -124,6 +124,7 @@ def _links(hunt: Hunt) -> Iterator[Finding]:
         for player in pair:
             message = f"slow with each other alone: {said}; both are well with other nodes; {_floor(hunt)}"
             action = "check the switches and cables between the two; until then, keep them out of one training"
+            #: finding slow_link: two nodes are slow with each other alone
             yield finding(hunt.players[player][0], " - ".join(pair), "slow_link", Severity.MONITOR, message, action)
 
 
@@ -138,6 +139,7 @@ def _at_times(hunt: Hunt) -> Iterator[Finding]:
         message += _floor(hunt)
         action = "measure again; a link that drops or retrains shows in its counters"
         host, rail = hunt.players[player]
+        #: finding slow_at_times: a node was slow in the first pass and not in the second
         yield finding(host, rail, "slow_at_times", Severity.MONITOR, message, action)
 
 

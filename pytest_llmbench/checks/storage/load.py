@@ -19,7 +19,13 @@ from pytest_llmbench.core.schema import QuantityField, Strict
 from pytest_llmbench.judging.bounds import missed, unbounded
 from pytest_llmbench.judging.outliers import outliers
 
-_UNITS = {"write": "GB/s", "read": "GB/s", "create": "ops/s", "stat": "ops/s", "unlink": "ops/s"}
+_UNITS = {
+    "write": "GB/s",  #: statistic storage.write: bytes that all nodes together, or one of them, wrote
+    "read": "GB/s",  #: statistic storage.read: bytes of another node that were read
+    "create": "ops/s",  #: statistic storage.create: small files made
+    "stat": "ops/s",  #: statistic storage.stat: small files looked up
+    "unlink": "ops/s",  #: statistic storage.unlink: small files removed
+}
 _BLOCK = 4 * 2**20
 _ACTION = "look at the node's client of the file system, its mount options and its network, and at the servers"
 
@@ -128,6 +134,7 @@ def _wrong_bytes(answers: Sequence[Answer]) -> Iterator[Finding]:
         for where in data["wrong"]:
             message = f"read other bytes than {writer} wrote: {where}"
             action = "train on neither node before it is known which of the two, or the storage, damages data"
+            #: finding wrong_bytes: other bytes were read than were written
             yield finding(answer.host, f"file of {writer}", "wrong_bytes", Severity.ISOLATE, message, action)
 
 

@@ -139,6 +139,7 @@ def _unlike_others(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
         message = f"differs from {other}: {_told(differs)}{rest}"
         action = f"see why the devices of this node are others; a file for it alone is {kept[host]}"
         severity = Severity.ISOLATE if lacks and alone is not None else Severity.CONFIGURE
+        #: finding unlike_others: something that has to be the same on all nodes or GPUs is not
         yield finding(host, "PCI devices", "unlike_others", severity, message, action)
 
 
@@ -162,6 +163,7 @@ def _installed(
             why = f"does not fit this node: {_told(differs)}"
     message = f"NCCL_TOPO_FILE {why}"
     action = f"copy {kept} to {installed['path']} on the node"
+    #: finding topology_file: the file of `NCCL_TOPO_FILE` is not a topology file, or not that of the node
     yield finding(host, installed["path"], "topology_file", Severity.CONFIGURE, message, action)
 
 

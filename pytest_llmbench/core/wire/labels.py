@@ -13,7 +13,7 @@ from pytest_llmbench.core.schema import Strict
 # What a line holds that may have one.
 NEEDLE = b"#llmbench "
 # The environment variable that has all of a label but the host, for a run's script.
-VARIABLE = "LLMBENCH_LABEL"
+VARIABLE = "LLMBENCH_LABEL"  #: variable LLMBENCH_LABEL: the line that ties a log to its run, without the host
 # For a shell on a node, before the command that is its `"$@"`: one task of each node speaks for it.
 PRINT = (
     f'if [ -n "${{{VARIABLE}:-}}" ] && [ "${{SLURM_LOCALID:-0}}" = 0 ]; '

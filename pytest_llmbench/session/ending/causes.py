@@ -106,7 +106,7 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
         words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
         how = outcome.status.reason or outcome.status.word or outcome.status.state
         message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
-        #: problem launch_failed: no rank, or no script, could be started, [also not again](#launches)
+        #: problem launch_failed: no rank, or no script, could be started, [nor again](#launches)
         return Problem(kind="launch_failed", message=message, log=str(outcome.folder / "logs"))
     if driver.exit_code is None:
         message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"

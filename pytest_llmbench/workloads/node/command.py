@@ -125,11 +125,13 @@ class _Driver:
         write_text(hostfile, "".join(f"{host} slots={self._task.ranks_per_node}\n" for host in hosts))
         make_folder(self._folder / "logs")
         return environment_of(os.environ, hosts, self._task.ranks_per_node, self._folder) | {
-            "LLMBENCH_HOSTS": ",".join(hosts),
-            "LLMBENCH_HOSTFILE": str(hostfile),
+            # All of them are in the environment of a command's script and its ranks.
+            "LLMBENCH_HOSTS": ",".join(hosts),  #: variable LLMBENCH_HOSTS: the run's nodes, separated by commas
+            "LLMBENCH_HOSTFILE": str(hostfile),  #: variable LLMBENCH_HOSTFILE: a file of them, `host slots=N` a line
+            #: variable LLMBENCH_FIRST_HOST: the first of them, at which ranks meet; `127.0.0.1` outside of Slurm
             # The name of a machine outside of Slurm may not lead back to it.
             "LLMBENCH_FIRST_HOST": hosts[0] if in_slurm(os.environ) else "127.0.0.1",
-            "LLMBENCH_PORT": str(_free_port()),
+            "LLMBENCH_PORT": str(_free_port()),  #: variable LLMBENCH_PORT: a free port of the first node
         }
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:

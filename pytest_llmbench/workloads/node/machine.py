@@ -40,7 +40,7 @@ def gpu_index(local_rank: int) -> int:
     return local_rank
 
 
-def _advice() -> str:
+def _advice() -> str:  #: variable CUDA_VISIBLE_DEVICES: in a rank: respected
     if "SLURM_JOB_ID" in os.environ:
         return "ask Slurm for one GPU per rank, and bind each rank to its own or to none"
     return "give --gpus-per-node as many as there are, or 0 to train on the CPU"
@@ -115,7 +115,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 def cpu_threads(neighbours: int) -> int:
     """How many threads a rank may use without crowding its neighbours, the ranks of its machine with it."""
     cpus = len(os.sched_getaffinity(0))
-    share = os.environ.get("SLURM_CPUS_PER_TASK")
+    share = os.environ.get("SLURM_CPUS_PER_TASK")  #: variable SLURM_CPUS_PER_TASK: in a rank: bounds its threads
     # srun gives each rank its share and may bind it to that. A local run inside a Slurm job is one such task.
     if share is not None and os.environ.get("SUBMITIT_EXECUTOR") != "local":
         return min(cpus, int(share))

@@ -34,7 +34,7 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
         RunError: `no_rendezvous`, when rank 0 does not show up; `no_gpu`, when there is no GPU for this rank.
     """
     device = _device(context)
-    if context.nodes == 1:
+    if context.nodes == 1:  #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(

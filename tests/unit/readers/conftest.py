@@ -31,6 +31,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
 def sample() -> Callable[[str], Path]:
     """Return what finds a public sample by its name, or skips the test."""
     root = Path(__file__).parents[3]
+    #: variable LLMBENCH_SAMPLES: tests of this project: a folder of logs that others published
     folder = Path(os.environ.get("LLMBENCH_SAMPLES", root.parent / "shared" / "samples"))
 
     def find(name: str) -> Path:
