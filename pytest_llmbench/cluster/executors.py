@@ -20,6 +20,7 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import Identity, JobState
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.standing import run_in
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ class JobRequest:
     def step_logs(self) -> list[str]:
         """Options of an srun from outside of the job: a log for each task, `rank-0.log` and so on."""
         if _has_percent(self.folder):
-            return [f"--chdir={self.folder}", "--output=rank-%t.log"]
-        return [f"--output={self.folder}/rank-%t.log"]
+            return [f"--chdir={self.folder}", f"--output={layout.printed('%t')}"]
+        return [f"--output={self.folder}/{layout.printed('%t')}"]
 
     @property
     def step_setup(self) -> tuple[str, ...]:

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Self
 
 from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.wire import layout
 
 PERIOD_S = 5.0
 TTL_S = 30.0
-_STOP = "stop"
 
 
 def tell_the_end(folder: Path, why: str) -> None:
     """Tell whatever watches a session's folder that its owner is done, and why."""
     with contextlib.suppress(OSError):  # a full disk: they will notice the silence instead
-        write_text(folder / _STOP, f"{why}\n")
+        write_text(folder / layout.STOP, f"{why}\n")
 
 
 def told_end(folder: Path) -> str | None:
     """The reason why the owner of a session's folder is done; None while it is not, or while that is unknown."""
     try:
-        return (folder / _STOP).read_text(encoding="utf-8").strip()
+        return (folder / layout.STOP).read_text(encoding="utf-8").strip()
     except OSError:
         return None
 
@@ -35,7 +35,7 @@ class Heartbeat:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "owner"
+        self.path = folder / layout.OWNER
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="llmbench-heartbeat", daemon=True)
 

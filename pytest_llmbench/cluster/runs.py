@@ -15,9 +15,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import Strict
-
-# In a session's folder: its `Plan`, written before anything starts.
-SESSION_FILE = "session.json"
+from pytest_llmbench.core.wire import layout
 
 
 class Replayed(Strict):
@@ -103,7 +101,7 @@ class Session:
 
     def folder_of(self, about: Literal["run", "check"], name: str) -> Path:
         """The folder of a run or a check."""
-        return self.folder / f"{about}s" / name
+        return self.folder / layout.FOLDERS[about] / name
 
 
 class Declared(Strict):

@@ -14,13 +14,13 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import Evaluate, Place, Script
 from pytest_llmbench.judging.statistics import Statistic
 from pytest_llmbench.readers.base import READERS, LogReader
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
-OUTPUT = "logs/output.log"
 
 
 class External(ABC):
@@ -39,7 +39,7 @@ class External(ABC):
     log_per_run = False
     evaluate: Evaluate | None = None
     reader: LogReader | str
-    logs: tuple[str, ...] = (OUTPUT, "*.log", "*.out", "*.err", "*.txt")
+    logs: tuple[str, ...] = (layout.OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
     @abstractmethod
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
@@ -100,11 +100,11 @@ class External(ABC):
 
     def progress(self, folder: Path) -> Progress | None:
         """Read the end of the output."""
-        return last_step(folder / OUTPUT, self.log_reader().dialect())
+        return last_step(folder / layout.OUTPUT, self.log_reader().dialect())
 
     def laggards(self, folder: Path) -> str:
         """Quote the last line of the output: nothing else is known of the ranks."""
-        words = last_words(folder / OUTPUT)
+        words = last_words(folder / layout.OUTPUT)
         return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.heartbeat import tell_the_end
-from pytest_llmbench.cluster.runs import SESSION_FILE
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Verdict, write_model
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.health import check_names
@@ -46,7 +46,7 @@ class Supervisor:
         self._config = config
         self._bench = bench
         self._progress = progress
-        self._junit = JUnit(config, bench.session.folder / "junit.xml")
+        self._junit = JUnit(config, bench.session.folder / layout.JUNIT)
         self._rows: list[Mapping[str, Any]] = []
         self._unreported: list[pytest.TestReport] = []
         self._made: list[Reported] = []
@@ -70,7 +70,7 @@ class Supervisor:
         keeper = self.keeper = Keeper(settings.system)
         self._bench.board = KeeperBoard(keeper, self._progress, self._interruption)
         try:
-            write_model(folder / SESSION_FILE, self._bench.planned)
+            write_model(folder / layout.PLAN, self._bench.planned)
             self._expect_reports()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:

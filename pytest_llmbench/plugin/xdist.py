@@ -18,6 +18,7 @@ from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.health import check_names
 from pytest_llmbench.plugin.interruption import Interruption
@@ -66,7 +67,7 @@ class Worker:
             session.items.clear()
         self._bench.board = FileBoard(self._bench.session)
         if not self._bench.planned.empty or self._bench.planned.refused:
-            write_model(self._bench.session.folder / "plan.json", self._bench.planned)
+            write_model(self._bench.session.folder / layout.WORKERS_PLAN, self._bench.planned)
 
 
 class Controller:
@@ -121,7 +122,7 @@ class Controller:
     @property
     def _plan(self) -> Plan | None:
         """Tasks that the workers' tests wait for; None until one of them has collected."""
-        path = self._bench.session.folder / "plan.json"
+        path = self._bench.session.folder / layout.WORKERS_PLAN
         return Plan.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _end_the_loop(self) -> None:

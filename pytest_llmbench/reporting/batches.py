@@ -11,8 +11,8 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statistics_of
-from pytest_llmbench.engines.external import OUTPUT
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.reporting.base import FinishedSession
 
@@ -127,7 +127,7 @@ def _log_of(record: RunRecord) -> Path:
     place = Path(record.replayed or record.folder)
     if place.is_file():
         return place
-    return next((path for path in sorted(place.glob("*.log"))), place / OUTPUT)
+    return next((path for path in sorted(place.glob("*.log"))), place / layout.OUTPUT)
 
 
 def _verdict(record: RunRecord, reference: Reference) -> str:

@@ -13,6 +13,7 @@ from pytest_llmbench.checks.base import Answer, Probe, Site
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.wire import layout
 
 _LOOK_S = 0.05
 # Files of ranks that have ended may reach this machine a moment later.
@@ -88,7 +89,7 @@ class HeldFleet:
 
     def _begin(self, probe: Probe) -> _Step:
         self._count += 1
-        folder = self.folder / "steps" / f"{self._count:03d}-{probe.name}"
+        folder = self.folder / layout.STEPS / f"{self._count:03d}-{probe.name}"
         hosts = tuple(host for host in self.hosts if probe.hosts is None or host in probe.hosts)
         make_folder(folder)
         try:
@@ -154,7 +155,7 @@ def _cancel(step: _Step) -> None:
 def _answers(step: _Step, *, late: bool) -> list[Answer]:
     """One answer per rank, whatever became of it."""
     world = len(step.hosts) * step.probe.ranks_per_node
-    paths = [step.folder / "answers" / f"rank-{rank:05d}.json" for rank in range(world)]
+    paths = [layout.answer(step.folder, rank) for rank in range(world)]
     patience = time.monotonic() + (_LAG_S if step.job is not None and not late else 0.0)
     while not all(path.exists() for path in paths) and time.monotonic() < patience and _began(step.folder):
         time.sleep(_LOOK_S)
@@ -190,11 +191,11 @@ def _why_silent(step: _Step, rank: int, *, late: bool) -> str:
 def _phase(folder: Path, rank: int) -> str | None:
     """The rank's current phase; None where it never said anything."""
     try:
-        text = (folder / "phase" / f"rank-{rank:05d}").read_text(encoding="ascii", errors="replace")
+        text = layout.phase(folder, rank).read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     return text.partition(" ")[2].strip() or None
 
 
 def _began(folder: Path) -> bool:
-    return (folder / "phase").is_dir()
+    return (folder / layout.PHASES).is_dir()

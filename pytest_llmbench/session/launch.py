@@ -20,7 +20,8 @@ from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.record.records import write_model
-from pytest_llmbench.core.wire.driver import SCRIPT_FILE, TASK_FILE, CommandTask
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.script.preparing import opened, setup_of
@@ -59,7 +60,7 @@ class Launcher:
                 owner=owner_of(self._settings, self._heartbeat),
                 token=self._session.run_token(run.key),
             )
-            write_model(run.place.folder / "task.json", task)
+            write_model(run.place.folder / layout.TASK, task)
         return self._start(run.processes, lease.hosts if lease is not None else (), job_id)
 
     def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], job_id: str | None) -> Job:
@@ -77,7 +78,7 @@ class Launcher:
             env=self._settings.system.env,
             owner=owner_of(self._settings, self._heartbeat),
         )
-        write_model(folder / "task.json", task)
+        write_model(folder / layout.TASK, task)
         request = probe_request(probe, folder, len(hosts), self._settings, self._session)
         # A node that fails must not take the answers of the others with it.
         ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
@@ -108,8 +109,8 @@ class Launcher:
             ttl_s=TTL_S,
             machine_lock=ranks_lock(self._settings),
         )
-        write_model(place.folder / TASK_FILE, task)
-        write_text(place.folder / SCRIPT_FILE, run.script or "", mode=PRIVATE)
+        write_model(place.folder / layout.COMMAND, task)
+        write_text(place.folder / layout.SCRIPT, run.script or "", mode=PRIVATE)
 
     def _start(self, processes: Startable, hosts: Sequence[str], job_id: str | None) -> Job:
         request, function, folder = processes.request, processes.function, str(processes.folder)
@@ -131,5 +132,5 @@ class Launcher:
             hosts=tuple(hosts),
             slurm=self._slurm,
             env=clean_environment(self._settings.system.env),
-            log=request.folder / "srun.log",
+            log=request.folder / layout.SRUN,
         )

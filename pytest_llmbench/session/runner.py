@@ -31,6 +31,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, Timings
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active, RunView, view_of
 from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome
 from pytest_llmbench.session.ending.conclude import findings, identity_of
@@ -251,7 +252,7 @@ class Runner:
             allocation=self._allocation.job_id, job_id=job.job_id, hosts=job.hosts,
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
-        self._keeper.write(active.run.place.folder / "job.json", traces)
+        self._keeper.write(active.run.place.folder / layout.JOB, traces)
 
     def _take_end(self, active: Active, ended: Ended) -> None:
         """Publish what a run came to, or launch it again where nothing of it started."""

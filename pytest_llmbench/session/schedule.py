@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
 from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.launches import Launches
@@ -141,7 +142,7 @@ class Schedule:
             self.waiting.insert(0, run)
             return
         times = len(launches.reasons[run.key])
-        logs = str(run.place.folder / "logs")
+        logs = str(run.place.folder / layout.LOGS)
         self._fail(run, Problem(kind="launch_failed", message=f"{why} (launched {times} times)", log=logs))
         if launches.hopeless:
             message = f"not launched: {launches.in_a_row} runs in a row could not be, the last ({run.key}): {why}"

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest_llmbench
+from pytest_llmbench.core.wire import layout
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 CHECKOUT = Path(__file__).parents[2]
@@ -54,3 +55,22 @@ def test_the_oldest_dependencies_are_those_of_pyproject() -> None:
     for dependency in project["dependencies"]:
         name, oldest = dependency.split(">=")
         assert re.fullmatch(rf"{re.escape(oldest)}(\.0)*", pinned[name])
+
+
+def test_the_folder_of_a_session_is_written_down_once() -> None:
+    """A name that one side spells otherwise than the other is a file that is never found."""
+    said = {name for value in vars(layout).values() for name in ((value,) if isinstance(value, str) else ())}
+    names_of_layout = {name for text in said for name in text.split("/")} | set(layout.FOLDERS.values())
+    files = {name for name in names_of_layout if name.endswith((".json", ".log", ".sh", ".xml"))}
+    assert {"record.json", "task.json", "output.log", "run.sh"} <= files
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+            text = node.right if isinstance(node, ast.BinOp) else node
+            if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
+                continue
+            of_a_rank = re.match(r"rank-(\{|%|\d|\*|$)", text.value) and "\n" not in text.value
+            if of_a_rank or text.value in files or (joined and text.value in names_of_layout):
+                found.append(f"{path.relative_to(PACKAGE)}: {text.value}")
+    assert {each for each in found if not each.startswith("core/wire/layout.py")} == set()

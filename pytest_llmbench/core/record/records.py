@@ -16,6 +16,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire import layout
 
 
 class Verdict(StrEnum):
@@ -140,7 +141,7 @@ class Record(Strict):
     @property
     def path(self) -> Path:
         """Path of the record."""
-        return Path(self.folder) / "record.json"
+        return Path(self.folder) / layout.RECORD
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -232,7 +233,7 @@ class RunRecord(Record):
     @property
     def logs(self) -> Path:
         """The folder of what the ranks printed."""
-        return Path(self.replayed) if self.replayed is not None else Path(self.folder) / "logs"
+        return Path(self.replayed) if self.replayed is not None else Path(self.folder) / layout.LOGS
 
 
 def write_model(path: Path, model: BaseModel) -> None:

@@ -11,11 +11,9 @@ from pytest_llmbench.core.recipe.recipes import Preparation
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import Mark
 
-TASK_FILE = "command.json"
-REPORT_FILE = "driver.json"
-SCRIPT_FILE = "run.sh"
 # What the driver sets for the script: hosts and hostfile of the run, its first node's name, and a port to meet at.
 VARIABLES = ("LLMBENCH_HOSTS", "LLMBENCH_HOSTFILE", "LLMBENCH_FIRST_HOST", "LLMBENCH_PORT")
 
@@ -106,6 +104,6 @@ class DriverReport(Strict):
 def read_report(folder: Path) -> DriverReport | None:
     """Read what the driver of a run reported; None before it did, and for a run without one."""
     try:
-        return DriverReport.model_validate_json((folder / REPORT_FILE).read_bytes())
+        return DriverReport.model_validate_json((folder / layout.DRIVER).read_bytes())
     except (OSError, ValidationError):
         return None

@@ -10,15 +10,14 @@ import time
 from pathlib import Path
 
 from pytest_llmbench.core.files import make_folder
-
-_FOLDER = "pauses"
+from pytest_llmbench.core.wire import layout
 
 
 def note_pause(folder: Path, who: str, seconds: float) -> None:
     """Write down that a process has just stood still for a while."""
     with contextlib.suppress(OSError):  # a full disk must not end who would go on
-        make_folder(folder / _FOLDER)
-        with (folder / _FOLDER / who).open("a", encoding="ascii") as file:
+        make_folder(folder / layout.PAUSES)
+        with (folder / layout.PAUSES / who).open("a", encoding="ascii") as file:
             file.write(f"{seconds:.1f} {time.time():.1f}\n")
 
 
@@ -31,7 +30,7 @@ def longest_pause(folder: Path, since: float = 0.0) -> tuple[str, float] | None:
             system stands still as well, in all its threads.
     """
     pauses: list[tuple[float, str]] = []
-    for path in sorted((folder / _FOLDER).glob("*")):
+    for path in sorted((folder / layout.PAUSES).glob("*")):
         for line in path.read_text(encoding="ascii", errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 took, ended = map(float, line.split())

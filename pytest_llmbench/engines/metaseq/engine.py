@@ -12,9 +12,10 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import OUTPUT, External, fill, flags
+from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.metaseq import claims as metaseq_claims
 from pytest_llmbench.engines.metaseq.arguments import rules, size_problem
 from pytest_llmbench.engines.metaseq.log import NEEDLES, parse
@@ -125,7 +126,7 @@ class Metaseq(External):
 
     def laggards(self, folder: Path) -> str:
         """Quote the last line of what the ranks printed."""
-        path = next(iter(log_files(folder, (_TRAIN_LOG,))), folder / OUTPUT)
+        path = next(iter(log_files(folder, (_TRAIN_LOG,))), folder / layout.OUTPUT)
         words = last_words(path)
         return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 
@@ -35,7 +36,7 @@ def ended_whole(e: Evidence) -> Iterator[Problem]:
                 kind="steps_missing",
                 message=f"rank {info.rank} on {info.host} says at its end that it did {info.end_steps} steps; its log "
                 f"has {logged}",
-                log=f"rank-{info.rank:05d}.jsonl",
+                log=layout.step_log(info.rank),
             )
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.repeats import repeated
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # Of so many logs one may have the same stretch twice by chance.
@@ -24,7 +25,7 @@ def copied(e: Evidence) -> Iterator[Problem]:
                 yield Problem(  #: problem implausible: a stretch of steps that is there twice to the last digit
                     kind="implausible",
                     message=f"rank {info.rank} on {info.host}: {why}; its log was put together",
-                    log=f"rank-{info.rank:05d}.jsonl",
+                    log=layout.step_log(info.rank),
                 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.judging.sanity.evidence import Evidence, listed
 
@@ -81,7 +82,7 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
                 kind="wrong_work",
                 message=f"rank {info.rank} on {info.host} used {peak:,} bytes of memory at most; the "
                 f"{held.parameters:,} parameters that it counted take {least:,.0f} at least",
-                log=f"rank-{info.rank:05d}.jsonl",
+                log=layout.step_log(info.rank),
             )
 
 

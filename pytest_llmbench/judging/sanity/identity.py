@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
 
 # A host's clock may be set while a rank runs.
@@ -58,9 +59,8 @@ def _times(info: RankInfo) -> list[tuple[str, float]]:
 
 
 def _stranger(info: RankInfo, why: str) -> Problem:
-    return Problem(
-        kind="other_run", message=f"rank {info.rank} on {info.host}: {why}", log=f"rank-{info.rank:05d}.jsonl"
-    )  #: problem other_run: a token of another run, or none
+    #: problem other_run: a token of another run, or none
+    return Problem(kind="other_run", message=f"rank {info.rank} on {info.host}: {why}", log=layout.step_log(info.rank))
 
 
 def together(e: Evidence) -> Iterator[Problem]:
@@ -80,7 +80,7 @@ def together(e: Evidence) -> Iterator[Problem]:
                 kind="other_run",
                 message=f"by the clock of {host}, rank {one} ended its last step {last - first:.4g} s before rank "
                 f"{other}, and a step takes {longest:.4g} s: they did not train together",
-                log=f"rank-{one:05d}.jsonl",
+                log=layout.step_log(one),
             )
 
 
@@ -121,7 +121,7 @@ def _watched_another(e: Evidence, watched: Mapping[int, str | None]) -> Iterator
                 kind="wrong_hardware",  #: problem wrong_hardware: a rank that watched another GPU than it trained on
                 message=f"rank {info.rank} on {info.host} trained on {info.gpu} and watched {watched[info.rank]}: what "
                 "its samples say is of another GPU",
-                log=f"rank-{info.rank:05d}.jsonl",
+                log=layout.step_log(info.rank),
             )
 
 

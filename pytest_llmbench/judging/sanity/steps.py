@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import Evidence
 from pytest_llmbench.judging.sanity.outside import seconds_of
 
@@ -59,7 +60,7 @@ def stamps(e: Evidence) -> Iterator[Problem]:
                 yield Problem(
                     kind="implausible",
                     message=f"rank {info.rank} on {info.host}: {why}; in an unchanged log they agree",
-                    log=f"rank-{info.rank:05d}.jsonl",
+                    log=layout.step_log(info.rank),
                 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
 from pytest_llmbench.plugin.output.reports import Reported
@@ -61,7 +62,7 @@ def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, 
     reporter.section("llmbench health", sep="=")
     for verdict, line in render_health(rows, width(reporter)):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
-    reporter.write_line(f"records and logs: {bench.session.folder / 'checks'}")
+    reporter.write_line(f"records and logs: {bench.session.folder / layout.FOLDERS['check']}")
 
 
 def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:

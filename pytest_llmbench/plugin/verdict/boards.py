@@ -10,6 +10,7 @@ import pytest
 from pytest_llmbench.cluster.heartbeat import TTL_S, told_end
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.session.keeper import AnyRecord, Keeper
@@ -48,7 +49,7 @@ class FileBoard:
 
     def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
         """Block until the record is on disk."""
-        path = self._session.folder_of(kind.about, name) / "record.json"
+        path = self._session.folder_of(kind.about, name) / layout.RECORD
         self._wait_for(path, f"{kind.about} {name}")
         try:
             return kind.read(path)
@@ -74,6 +75,6 @@ class FileBoard:
 
     def _sign(self) -> str:
         try:
-            return (self._session.folder / "owner").read_text(encoding="ascii")
+            return (self._session.folder / layout.OWNER).read_text(encoding="ascii")
         except OSError:
             return ""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.step_events import Event, parse_event
 
 _FILE = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
@@ -37,7 +38,7 @@ def rank_logs(folder: Path) -> list[tuple[int, Path]]:
         folder: the run's folder, with `steps/rank-00000.jsonl` and so on.
     """
     try:
-        paths = list((folder / "steps").iterdir())
+        paths = list((folder / layout.STEPS).iterdir())
     except OSError:
         return []
     return sorted((int(match[1]), path) for path in paths if (match := _FILE.fullmatch(path.name)))
@@ -49,7 +50,7 @@ def strange_files(folder: Path) -> list[str]:
     What is hidden is left out: file systems leave such files behind.
     """
     try:
-        names = sorted(path.name for path in (folder / "steps").iterdir())
+        names = sorted(path.name for path in (folder / layout.STEPS).iterdir())
     except OSError:
         return []
     return [name for name in names if not _FILE.fullmatch(name) and not name.startswith(".")]

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_llmbench.core.record.series import Progress
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.step_events import PHASES, StepEvent, parse_event
 
 # More than the longest event, a failure's text, and than the samples of minutes, so that the step before is found.
@@ -19,7 +20,7 @@ _TAIL_BYTES = 1 << 17
 def last_step(folder: Path) -> Progress | None:
     """Read the last whole step line of rank 0, or None before its first step. For display, not for judging."""
     try:
-        with (folder / "steps" / "rank-00000.jsonl").open("rb") as log:
+        with (folder / layout.STEPS / layout.step_log(0)).open("rb") as log:
             log.seek(-min(_TAIL_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
             lines = log.read().split(b"\n")[:-1]
     except OSError:
@@ -63,10 +64,10 @@ class Standing:
 def phases(folder: Path) -> dict[int, Standing]:
     """Read what every rank says it is doing, by rank."""
     found = {}
-    for path in sorted((folder / "phase").glob("rank-*")):
+    for path in sorted((folder / layout.PHASES).glob("*")):
         try:
             step, phase, micro_batch = path.read_text(encoding="ascii").split()
-            rank = int(path.name.removeprefix("rank-"))
+            rank = int(path.name.rpartition("-")[2])
             found[rank] = Standing(step=int(step), phase=phase, micro_batch=int(micro_batch))
         except (OSError, ValueError):
             continue  # being written just now

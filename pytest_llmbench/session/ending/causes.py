@@ -13,7 +13,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
-from pytest_llmbench.core.wire.driver import REPORT_FILE, DriverReport
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.readers.log import last_words
@@ -99,15 +100,15 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
 
     One that fails afterwards, during shutdown, has done it; its record has the exit code.
     """
-    driver, output = outcome.driver, outcome.folder / "logs" / "output.log"
+    driver, output = outcome.driver, outcome.folder / layout.OUTPUT
     if driver is None:
-        log = log_to_read(outcome.folder / "logs")
+        log = log_to_read(outcome.folder / layout.LOGS)
         printed = last_words(log) if log.is_file() else ""
         words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
         how = outcome.status.reason or outcome.status.word or outcome.status.state
         message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
         #: problem launch_failed: no rank, or no script, could be started, [nor again](#launches)
-        return Problem(kind="launch_failed", message=message, log=str(outcome.folder / "logs"))
+        return Problem(kind="launch_failed", message=message, log=str(outcome.folder / layout.LOGS))
     if driver.exit_code is None:
         message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"
         return Problem(kind="rank_died", message=message, log=str(output))
@@ -136,7 +137,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     return Problem(
         kind=f"job_{status.state.lower()}",
         message=ended(job.job_id or "", known),
-        log=str(outcome.folder / "logs"),
+        log=str(outcome.folder / layout.LOGS),
     )
 
 
@@ -149,9 +150,10 @@ def done(series: StepSeries, driver: DriverReport | None, topology: Topology) ->
 
 def began(folder: Path) -> bool:
     """Whether anything of a run ever started: a rank or a driver wrote, or printed, something."""
-    if (folder / REPORT_FILE).exists():
+    if (folder / layout.DRIVER).exists():
         return True
-    logs = (*folder.glob("steps/*"), *folder.glob("logs/rank-*.log"), *folder.glob("logs/*_log.out"))
+    patterns = (f"{layout.STEPS}/*", f"{layout.LOGS}/{layout.printed('*')}", f"{layout.LOGS}/*_log.out")
+    logs = (path for pattern in patterns for path in folder.glob(pattern))
     return any(path.stat().st_size for path in logs)
 
 
@@ -163,7 +165,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if causes:
         return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if outcome.series.failure is not None:  # the others waited for it in vain
-        log = outcome.folder / "logs"
+        log = outcome.folder / layout.LOGS
         return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
     if silent:  #: problem rank_died: a rank ended with an error, or without a word; the message names it
         words = outcome.job.last_words()
@@ -181,7 +183,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
             kind="launch_failed",
             message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
             f"({outcome.status.reason or outcome.status.word}): {told[0]}",
-            log=str(log_to_read(outcome.folder / "logs")),
+            log=str(log_to_read(outcome.folder / layout.LOGS)),
         )
     return None
 
@@ -205,5 +207,5 @@ def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
     return Problem(
         kind="rank_died",
         message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
-        log=str(log_to_read(outcome.folder / "logs", info.rank)),
+        log=str(log_to_read(outcome.folder / layout.LOGS, info.rank)),
     )

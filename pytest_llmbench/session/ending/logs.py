@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.readers.log import last_words
+
+_OUTPUT = Path(layout.OUTPUT).name
 
 
 def log_to_read(logs: Path, rank: int = 0) -> Path:
@@ -16,8 +19,8 @@ def log_to_read(logs: Path, rank: int = 0) -> Path:
         rank: whose words count.
     """
     patterns = (
-        f"rank-{rank}.log", f"*_{rank}_log.err", "output.log", "srun.log", f"../steps/rank-{rank:05d}.jsonl",
-        f"*_{rank}_log.out",
+        layout.printed(rank), f"*_{rank}_log.err", _OUTPUT, layout.SRUN,
+        f"../{layout.STEPS}/{layout.step_log(rank)}", f"*_{rank}_log.out",
     )  # fmt: skip
     candidates = (path for pattern in patterns for path in sorted(logs.glob(pattern)))
     return next((path.resolve() for path in candidates if _says_something(path)), logs)
@@ -28,7 +31,7 @@ def with_log_to_read(record: RunRecord) -> RunRecord:
     problem = record.problem
     if problem is None or problem.log is None:
         return record
-    places = (Path(), record.logs, record.logs.parent / "steps", Path(record.folder) / "steps")
+    places = (Path(), record.logs, record.logs.parent / layout.STEPS, Path(record.folder) / layout.STEPS)
     named = next((place / problem.log for place in places if _says_something(place / problem.log)), None)
     log = named or log_to_read(record.logs)
     return record.model_copy(update={"problem": problem.model_copy(update={"log": str(log)})})
@@ -36,4 +39,4 @@ def with_log_to_read(record: RunRecord) -> RunRecord:
 
 def _says_something(path: Path) -> bool:
     # The log of a command that printed nothing has a label all the same.
-    return path.is_file() and path.stat().st_size > 0 and (path.name != "output.log" or last_words(path) != "")
+    return path.is_file() and path.stat().st_size > 0 and (path.name != _OUTPUT or last_words(path) != "")

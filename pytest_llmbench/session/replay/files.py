@@ -18,6 +18,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import Strict, read_yaml, validate
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.replay.session import recipe_named, runs_of_session
 
@@ -64,7 +65,7 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
-    session = (folder / "runs").is_dir()
+    session = (folder / layout.FOLDERS["run"]).is_dir()
     found = list(runs_of_session(folder, recipes) if session else _handed_in(folder, recipes, settings))
     if not found:
         raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")

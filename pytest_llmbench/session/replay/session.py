@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pytest_llmbench.cluster.runs import SESSION_FILE, Plan, Replayed, RunSpec
+from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord
-from pytest_llmbench.core.wire.driver import TASK_FILE, CommandTask, read_report
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.driver import CommandTask, read_report
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.workloads.rank.context import Task, read_task
 
@@ -28,11 +29,12 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
     """
     planned = {run.key: run for run in _plan(folder).runs}
-    recorded = {path.parent.name for path in folder.glob("runs/*/record.json")}
+    folder = folder / layout.FOLDERS["run"]
+    recorded = {path.parent.name for path in folder.glob(f"*/{layout.RECORD}")}
     for key in [*planned, *sorted(recorded - set(planned))]:
-        run = folder / "runs" / key
+        run = folder / key
         if key in recorded:
-            record = RunRecord.read(run / "record.json")
+            record = RunRecord.read(run / layout.RECORD)
             ran, replayed = record.recipe, _concluded(record, run)
         else:
             ran = planned[key].recipe
@@ -53,7 +55,7 @@ def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe
 
 
 def _plan(folder: Path) -> Plan:
-    path = folder / SESSION_FILE
+    path = folder / layout.PLAN
     try:
         return Plan.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -134,16 +136,16 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
 
 def _task(run: Path) -> Task | CommandTask | None:
     """Read what a run was launched with; None where it never was."""
-    if (run / TASK_FILE).exists():
+    if (run / layout.COMMAND).exists():
         try:
-            return CommandTask.model_validate_json((run / TASK_FILE).read_bytes())
+            return CommandTask.model_validate_json((run / layout.COMMAND).read_bytes())
         except (OSError, ValidationError) as error:
-            raise ConfigError(f"{run / TASK_FILE}: cannot be read: {error}") from error
-    return read_task(run) if (run / "task.json").exists() else None
+            raise ConfigError(f"{run / layout.COMMAND}: cannot be read: {error}") from error
+    return read_task(run) if (run / layout.TASK).exists() else None
 
 
 def _traces(run: Path) -> JobTraces | None:
     try:
-        return JobTraces.model_validate_json((run / "job.json").read_bytes())
+        return JobTraces.model_validate_json((run / layout.JOB).read_bytes())
     except (OSError, ValidationError):  # killed between the launch and this file: the ranks say where they ran
         return None

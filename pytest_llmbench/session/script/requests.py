@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.wire import layout
 
 _SLACK_MIN = 5
 
@@ -24,7 +25,7 @@ def holder_request(plan: Plan, settings: Settings, session: Session) -> JobReque
     checked = [settings.gpus_of_a_node or 0] if plan.checks else []
     return JobRequest(
         name="llmbench-hold",
-        folder=session.folder / "allocation",
+        folder=session.folder / layout.HOLDER,
         nodes=settings.nodes or 1,
         gpus_per_node=max([*checked, *(settings.topology(run.recipe).gpus_per_node for run in plan.runs)]),
         tasks_per_node=1,
@@ -48,7 +49,7 @@ def run_request(run: RunSpec, topology: Topology, settings: Settings, session: S
     """
     return JobRequest(
         name=f"llmbench-{run.key}",
-        folder=session.run_folder(run.key) / "logs",
+        folder=session.run_folder(run.key) / layout.LOGS,
         nodes=topology.nodes,
         gpus_per_node=topology.gpus_per_node,
         tasks_per_node=1 if driven else topology.ranks_per_node,
@@ -62,7 +63,7 @@ def probe_request(probe: Probe, folder: Path, nodes: int, settings: Settings, se
     """The step, or the local processes, of one probe of a check."""
     return JobRequest(
         name=f"llmbench-{probe.name}",
-        folder=folder / "logs",
+        folder=folder / layout.LOGS,
         nodes=nodes,
         gpus_per_node=(settings.gpus_of_a_node or 0) if probe.gpus else 0,
         tasks_per_node=probe.ranks_per_node,

@@ -17,7 +17,8 @@ from types import FrameType
 
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import Problem, write_model
-from pytest_llmbench.core.wire.driver import REPORT_FILE, SCRIPT_FILE, TASK_FILE, CommandTask, DriverReport
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.driver import CommandTask, DriverReport
 from pytest_llmbench.core.wire.foreign import mark_of
 from pytest_llmbench.core.wire.labels import VARIABLE, Label
 from pytest_llmbench.core.wire.pauses import note_pause
@@ -54,7 +55,7 @@ class _Driver:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._task = CommandTask.model_validate_json((folder / TASK_FILE).read_bytes())
+        self._task = CommandTask.model_validate_json((folder / layout.COMMAND).read_bytes())
         self._owner_gone = False
         self._locks = machine_lock.hold(self._task.machine_lock)
 
@@ -79,11 +80,11 @@ class _Driver:
             problem=problem,
             started=time.time(),
         )
-        write_model(self._folder / REPORT_FILE, report)
+        write_model(self._folder / layout.DRIVER, report)
         if problem is not None:
             return
         code = self._run_script(env, self._label(hosts, report.started))
-        write_model(self._folder / REPORT_FILE, report.model_copy(update={"ended": time.time(), "exit_code": code}))
+        write_model(self._folder / layout.DRIVER, report.model_copy(update={"ended": time.time(), "exit_code": code}))
 
     def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
         """The first lines of the log; None for a run without a token."""
@@ -94,7 +95,7 @@ class _Driver:
         return Label(token=self._task.token, launched=round(launched, 3), of=self._task.labels, host=host)
 
     def _run_script(self, env: Mapping[str, str], label: Label | None) -> int:
-        script = ["bash", str(self._folder / SCRIPT_FILE)]
+        script = ["bash", str(self._folder / layout.SCRIPT)]
         told = {} if label is None else {VARIABLE: label.beginning}
         try:
             with (
@@ -114,16 +115,16 @@ class _Driver:
 
     def _output(self, label: Label | None) -> FileIO:
         """Begin the log. On a full disk it stays without its label, and the script says what is wrong."""
-        output = FileIO(self._folder / "logs" / "output.log", "w")
+        output = FileIO(self._folder / layout.OUTPUT, "w")
         with suppress(OSError):
             output.write(b"" if label is None else f"{label}\n".encode())
         return output
 
     def _environment(self, hosts: tuple[str, ...]) -> dict[str, str]:
         """Environment of the script, in addition to its own settings."""
-        hostfile = self._folder / "hostfile"
+        hostfile = self._folder / layout.HOSTFILE
         write_text(hostfile, "".join(f"{host} slots={self._task.ranks_per_node}\n" for host in hosts))
-        make_folder(self._folder / "logs")
+        make_folder(self._folder / layout.LOGS)
         return environment_of(os.environ, hosts, self._task.ranks_per_node, self._folder) | {
             # All of them are in the environment of a command's script and its ranks.
             "LLMBENCH_HOSTS": ",".join(hosts),  #: variable LLMBENCH_HOSTS: the run's nodes, separated by commas

@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.core.wire.driver import TASK_FILE
+from pytest_llmbench.core.wire import layout
 
 
 class Owner(Strict):
@@ -89,7 +89,7 @@ def read_task(folder: Path) -> Task:
     Raises:
         ConfigError: `task.json` cannot be read or is not a task.
     """
-    path = folder / "task.json"
+    path = folder / layout.TASK
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -99,7 +99,7 @@ def read_task(folder: Path) -> Task:
 
 def token_of(folder: Path) -> str | None:
     """The token of the run whose folder, or log, this is; None where its task is not there or names none."""
-    for name in ("task.json", TASK_FILE):
+    for name in (layout.TASK, layout.COMMAND):
         with suppress(OSError, ValueError, AttributeError):
             token = json.loads((folder / name).read_bytes()).get("token")
             return None if token is None else str(token)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.shared_files import exists_now
 
-_STOP = "stop"
 # A process that sleeps for so much longer than it meant to stood still: its job was suspended, or its machine.
 _STILL_S = 3.0
 
@@ -32,7 +32,7 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
         The reason for its end, in words.
     """
     file = Path(path)
-    stop = file.with_name(_STOP)
+    stop = file.with_name(layout.STOP)
     seen: bytes | None = None
     changed = time.monotonic()
     while not exists_now(stop):

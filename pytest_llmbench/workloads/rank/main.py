@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
@@ -47,7 +48,7 @@ def run_rank(folder: str) -> None:
     with StepLog(context) as log, ExitStack() as watch:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
-            stood_still = partial(note_pause, context.folder, f"rank-{context.rank:05d}")
+            stood_still = partial(note_pause, context.folder, layout.rank_name(context.rank))
             deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still)
         try:
             log.start(device_name(context), versions(), gpu_identity(context))

@@ -11,6 +11,7 @@ from typing import Self
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.wire import layout
 
 _LOOK_S = 0.02
 _LEFT = "left"
@@ -35,7 +36,7 @@ class Meeting:
         """
         self._folder = folder
         self._rank = rank
-        self._names = {f"rank-{each:05d}" for each in ranks}
+        self._names = {layout.rank_name(each) for each in ranks}
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
@@ -66,7 +67,7 @@ class Meeting:
 
     def _sign(self, place: Path) -> None:
         make_folder(place)
-        (place / f"rank-{self._rank:05d}").touch()
+        (place / layout.rank_name(self._rank)).touch()
 
 
 def _signed(place: Path) -> set[str]:
@@ -78,4 +79,4 @@ def _signed(place: Path) -> set[str]:
 
 
 def _told(names: set[str]) -> str:
-    return ", ".join(sorted(names)).replace("rank-", "rank ")
+    return ", ".join(sorted(names)).replace("-", " ")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node import machine_lock
 from pytest_llmbench.workloads.rank import deadman
 from pytest_llmbench.workloads.rank.context import RankContext, Task, place, read_task
@@ -34,7 +35,7 @@ class ProbeLog:
     """Log of a rank of a probe while it runs."""
 
     def __init__(self, context: RankContext) -> None:
-        path = context.folder / "phase" / f"rank-{context.rank:05d}"
+        path = layout.phase(context.folder, context.rank)
         make_folder(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.phase("start")
@@ -113,7 +114,7 @@ def _json(answer: Mapping[str, Any], context: RankContext) -> str:
 
 
 def _write(context: RankContext, answer: str) -> None:
-    write_text(context.folder / "answers" / f"rank-{context.rank:05d}.json", answer)
+    write_text(layout.answer(context.folder, context.rank), answer)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Self
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import harmless, redacted
 from pytest_llmbench.core.wire.step_events import (
     EndEvent,
@@ -53,9 +54,8 @@ class StepLog:
     def __init__(self, context: RankContext) -> None:
         self._context = context
         self._steps = 0
-        name = f"rank-{context.rank:05d}"
-        log = context.folder / "steps" / f"{name}.jsonl"
-        phase = context.folder / "phase" / name
+        log = context.folder / layout.STEPS / layout.step_log(context.rank)
+        phase = layout.phase(context.folder, context.rank)
         for path in (log, phase):
             make_folder(path.parent)
         self._log = _create(log)

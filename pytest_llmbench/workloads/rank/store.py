@@ -12,6 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 
@@ -29,7 +30,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
         RunError: `no_rendezvous`, when rank 0 does not show up.
     """
     timeout = timedelta(seconds=timeout_s)
-    path = context.folder / "rendezvous.json"
+    path = context.folder / layout.RENDEZVOUS
     if context.rank == 0:
         host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
         store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)

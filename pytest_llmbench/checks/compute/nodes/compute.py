@@ -10,6 +10,7 @@ import torch
 
 from pytest_llmbench.checks.compute.nodes import bandwidth, gemm
 from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.meeting import Meeting
@@ -123,7 +124,7 @@ def _meeting(context: RankContext) -> Meeting:
     """With the ranks of this node."""
     first = context.rank - context.local_rank
     ranks = range(first, first + context.ranks_per_node)
-    return Meeting(context.folder / "meeting" / f"{first:05d}", context.rank, ranks, context.config["timeout_s"])
+    return Meeting(context.folder / layout.MEETING / f"{first:05d}", context.rank, ranks, context.config["timeout_s"])
 
 
 def _device(context: RankContext) -> torch.device:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_llmbench.checks.storage.nodes.storage_streams import BLOCK, Stream, read, write
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.meeting import Meeting
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -46,7 +47,7 @@ def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
 
     ranks = range(context.world_size)
     with (
-        Meeting(context.folder / "meeting", rank, ranks, config["timeout_s"]) as meeting,
+        Meeting(context.folder / layout.MEETING, rank, ranks, config["timeout_s"]) as meeting,
         _folder(parent, parent / f"node-{rank:05d}") as own,
     ):
 

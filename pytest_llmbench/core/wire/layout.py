@@ -1,0 +1,49 @@
+"""The folder of a session: the names that the login node, the ranks and the plugin agree on.
+
+session.json  plan.json  owner  stop  junit.xml  allocation/
+runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
+steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
+checks/NAME/  record.json  steps/001-PROBE/, each with task.json  answers/rank-00000.json  phase/  logs/  meeting/
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# Of a session. Its plan is written before anything starts; that of the first xdist worker, before the controller reads.
+PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
+OWNER, STOP = "owner", "stop"
+HOLDER = "allocation"
+FOLDERS = {"run": "runs", "check": "checks"}
+
+# Of a run or a check.
+RECORD, JOB = "record.json", "job.json"
+TASK, RENDEZVOUS = "task.json", "rendezvous.json"
+COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"
+STEPS, PHASES, ANSWERS, PAUSES, MEETING = "steps", "phase", "answers", "pauses", "meeting"
+LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"
+
+
+def rank_name(rank: int) -> str:
+    """Name of a rank's files."""
+    return f"rank-{rank:05d}"
+
+
+def printed(rank: int | str) -> str:
+    """Name of the log of what a rank of a step prints; `%t` is srun's word for the rank."""
+    return f"rank-{rank}.log"
+
+
+def step_log(rank: int) -> str:
+    """Name of a rank's step log."""
+    return f"{rank_name(rank)}.jsonl"
+
+
+def phase(folder: Path, rank: int) -> Path:
+    """The file with the current phase of a rank."""
+    return folder / PHASES / rank_name(rank)
+
+
+def answer(folder: Path, rank: int) -> Path:
+    """The answer of a rank of a probe."""
+    return folder / ANSWERS / f"{rank_name(rank)}.json"
