@@ -81,7 +81,7 @@ mkdir -p "$results" && {python} {moved} "$results" && cat {log}
 # Its events are of the time at which that was.
 MOVED = """import sys, time
 from pathlib import Path
-sys.path[:0] = [{repository!r}, {repository!r} + "/tests"]  # the launcher has a package `tests` as well
+sys.path[:0] = [{repository!r}, {repository!r} + "/tests/support"]  # the launcher has a package `tests` as well
 from events import moved
 (events,) = Path({data!r}).glob("events.out.tfevents.*")
 (Path(sys.argv[1]) / events.name).write_bytes(moved(events.read_bytes(), time.time()))
