@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -18,7 +18,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
-from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Verdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import Engine, engine_names
@@ -28,7 +28,6 @@ from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.measured import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.session.ending import causes
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import provenance
 from tests.conftest import TORCH, UserFolder
@@ -118,19 +117,13 @@ def test_every_verdict_is_there() -> None:
 
 def test_every_problem_kind_is_there() -> None:
     """Those of records, and those that ranks, tests and checks raise. What checks find is on a page of its own."""
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
-    source = "".join(texts.values())
-    kinds = set(re.findall(r'kind="([a-z_]+)"', "".join(text for path, text in texts.items() if not _of_checks(path))))
-    kinds |= {f"job_{state.lower()}" for state in causes.JOB_ENDS}
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
     raised = set(re.findall(r'RunError\(\s*"([a-z_]+)"', source))
     of_records, of_errors = tables("Problem kinds")
-    assert set(of_records) == kinds
+    assert set(of_records) == set(get_args(ProblemKind))
+    said = re.findall(r'"([a-z_]+)"', source)
+    assert [kind for kind in of_records if said.count(kind) < 2] == [], "declared, and given to no problem"
     assert set(of_errors) == raised
-
-
-def _of_checks(path: Path) -> bool:
-    """Whether a module makes findings."""
-    return PACKAGE / "checks" in path.parents or path == PACKAGE / "judging" / "bounds.py"
 
 
 def checked(tmp_path: Path) -> HealthRecord:

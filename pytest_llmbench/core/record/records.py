@@ -18,6 +18,15 @@ from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
+ProblemKind = Literal[
+    "allocation", "command_failed", "engine_missing", "environment_missing", "gated", "hang", "harness",
+    "implausible", "impossible", "job_cancelled", "job_lost", "job_node_fail", "job_out_of_memory", "job_preempted",
+    "job_suspended", "job_timeout", "launch_failed", "loss_rises", "no_end", "no_evidence_of_completion", "no_gpu",
+    "no_log", "no_start", "no_training", "not_finite", "not_prepared", "other_run", "rank_died", "ranks_differ",
+    "ranks_missing", "restarted", "same_rank", "session_ended", "steps_missing", "time_limit", "unknown_engine",
+    "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
+]  # fmt: skip
+
 
 class Verdict(StrEnum):
     """How a declared test ended. There is no other way for one to end.
@@ -56,12 +65,12 @@ class Problem(Strict):
     """The reason why a run cannot be judged.
 
     Attributes:
-        kind: a stable word, such as `rank_died` or `allocation`.
+        kind: a stable word.
         message: the event, its place, and the recommended action.
         log: the log to read first.
     """
 
-    kind: str
+    kind: ProblemKind
     message: str
     log: str | None = None
 

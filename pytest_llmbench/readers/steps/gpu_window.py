@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
 from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
@@ -23,6 +24,7 @@ _FIELDS = {
 }
 
 
+@final
 @dataclass(slots=True)
 class _Mean:
     """One field of all samples of the window."""

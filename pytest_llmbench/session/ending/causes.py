@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import DriverReport
@@ -22,16 +22,16 @@ from pytest_llmbench.readers.srun import failed_node, first_to_end
 from pytest_llmbench.session.ending.logs import log_to_read
 
 # Ends that are about the job and not about the program in it.
-JOB_ENDS = {
-    JobState.CANCELLED,  #: problem job_cancelled: the Slurm job was cancelled from outside
-    JobState.TIMEOUT,  #: problem job_timeout: the Slurm job reached its time limit
-    JobState.NODE_FAIL,  #: problem job_node_fail: a node failed; the message names it
+JOB_ENDS: dict[JobState, ProblemKind] = {
+    JobState.CANCELLED: "job_cancelled",  #: problem job_cancelled: the Slurm job was cancelled from outside
+    JobState.TIMEOUT: "job_timeout",  #: problem job_timeout: the Slurm job reached its time limit
+    JobState.NODE_FAIL: "job_node_fail",  #: problem job_node_fail: a node failed; the message names it
     #: problem job_preempted: a job of higher priority took the nodes, at once or after a grace time
-    JobState.PREEMPTED,
+    JobState.PREEMPTED: "job_preempted",
     #: problem job_suspended: the Slurm job was suspended during the run, even if it was resumed before the end
-    JobState.SUSPENDED,
-    JobState.OUT_OF_MEMORY,  #: problem job_out_of_memory: a task used more memory than it was given
-    JobState.LOST,
+    JobState.SUSPENDED: "job_suspended",
+    JobState.OUT_OF_MEMORY: "job_out_of_memory",  #: problem job_out_of_memory: a task used too much memory
+    JobState.LOST: "job_lost",
 }  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
 # What a healthy rank says when another one is gone; never the cause.
 _AFTERSHOCKS = (
@@ -135,7 +135,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(
-        kind=f"job_{status.state.lower()}",
+        kind=JOB_ENDS[status.state],
         message=ended(job.job_id or "", known),
         log=str(outcome.folder / layout.LOGS),
     )

@@ -31,9 +31,10 @@ FAST = {name: statistic for name, statistic in STATISTICS.items() if statistic.s
 
 def reference(statistic: str, **bounds: str) -> Reference:
     """Build a reference for one kind of GPU."""
+    quantities: dict[str, Any] = {name: Quantity(text) for name, text in bounds.items()}
     return Reference(
         name="r", statistic=statistic, why="because", source="a document", date=dt.date(2023, 3, 20),
-        applies_to=AppliesTo(gpu=GPU), **{name: Quantity(text) for name, text in bounds.items()},
+        applies_to=AppliesTo(gpu=GPU), **quantities,
     )  # fmt: skip
 
 

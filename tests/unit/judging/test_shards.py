@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
@@ -23,7 +25,7 @@ PRINTED = [
 def test_a_stage_has_what_frameworks_print(shape: tuple[int, ...], printed: tuple[int, ...]) -> None:
     """Within a padding of the vocabulary; a layer less or more is outside."""
     layers, hidden, vocabulary, positions, tensor, pipeline = shape
-    heads = {"attention_heads": 1, "vocab_size": vocabulary}
+    heads: dict[str, Any] = {"attention_heads": 1, "vocab_size": vocabulary}
     layout = Parallelism(tensor=tensor, pipeline=pipeline)
     model = ModelShape(layers=layers, hidden_size=hidden, **heads)
     spans = parameters_of_stages(model, positions, layout)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ GIB = 1 << 30
 def point(size: int, busbw: float, wrong: int | None = 0, *, in_place: bool = False) -> Point:
     """A point with one timing."""
     told = Timing(time_us=1.0, algbw=busbw, busbw=busbw, wrong=wrong)
-    sides = {"in_place" if in_place else "out_of_place": told}
+    sides: dict[str, Any] = {"in_place" if in_place else "out_of_place": told}
     return Point(size=size, count=size // 4, dtype="float32", **sides)
 
 
