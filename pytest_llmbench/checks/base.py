@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 
 # In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
@@ -205,7 +205,9 @@ def deadline_of(check: Check, settings: CheckSettings) -> float:
     return settings.deadline_s or check.deadline_s
 
 
-def finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:
+def finding(
+    host: str | None, subject: str, kind: FindingKind, severity: Severity, message: str, action: str
+) -> Finding:
     """A finding without a number."""
     return Finding(host=host, subject=subject, kind=kind, severity=severity, message=message, action=action)
 

@@ -21,7 +21,7 @@ from pytest_llmbench.checks.compute.rates import (
     subject,
     unjudged_rates,
 )
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _UNIT = "TFLOP/s/gpu"
@@ -128,7 +128,7 @@ def _compared(
     return findings, undecided, notes if len(settings) > 1 else []
 
 
-def _finding(site: Site, answer: Answer, kind: str, message: str) -> Finding:
+def _finding(site: Site, answer: Answer, kind: FindingKind, message: str) -> Finding:
     return finding(answer.host, subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
 
 

@@ -22,7 +22,7 @@ from pytest_llmbench.checks.compute.rates import (
     tolerance_of,
     unjudged_rates,
 )
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.bounds import missed
 
@@ -160,7 +160,7 @@ class _Judged:
             message = f"{hottest:g} degC under load, {self.options.temperature_degc:g} degC is usual"
             yield self._finding("hot", Severity.MONITOR, message)  #: finding hot: a device gets hotter than usual
 
-    def _finding(self, kind: str, severity: Severity, message: str) -> Finding:
+    def _finding(self, kind: FindingKind, severity: Severity, message: str) -> Finding:
         return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)
 
     def notes(self) -> Iterator[str]:

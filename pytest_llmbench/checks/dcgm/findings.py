@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_llmbench.checks.base import finding
 from pytest_llmbench.checks.dcgm.report_items import DcgmResult, Diagnosis, DiagnosticOutcome, Recorded, Status
-from pytest_llmbench.core.record.health import Finding, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Severity
 
 # DCGM's own numbers (dcgm_errors.h): what to do about an error, and what it is about. 4 is "triage", for which its
 # advice is to reset the GPU, to start DCGM anew and to run the diagnostic again.
@@ -99,5 +99,8 @@ def _finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity
     #: finding dcgm_failed: a test of DCGM failed
     #: finding dcgm_configuration: a test of DCGM reports that the node is set up wrongly
     #: finding dcgm_recorded: a test of DCGM passed and recorded an error
-    kind = {Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"}.get(severity, "dcgm_failed")
+    others: dict[Severity, FindingKind] = {
+        Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"
+    }  # fmt: skip
+    kind = others.get(severity, "dcgm_failed")
     return finding(host, entity, kind, severity, f"{test.category} test {test.name}: {text}", _ACTIONS[severity])

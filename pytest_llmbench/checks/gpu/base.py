@@ -11,7 +11,7 @@ from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 
 _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
@@ -87,7 +87,7 @@ def subject(gpu: SmiGpu) -> str:
     return f"GPU {gpu.index} ({gpu.bus})"
 
 
-def fault(gpu: SmiGpu, kind: str, severity: Severity, message: str, action: str) -> Finding:
+def fault(gpu: SmiGpu, kind: FindingKind, severity: Severity, message: str, action: str) -> Finding:
     """A finding about a GPU, still without its host."""
     return Finding(subject=subject(gpu), kind=kind, severity=severity, message=message, action=action)
 

@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from pytest_llmbench.checks.gpu.alike import unlike
 from pytest_llmbench.checks.gpu.base import Nodes, PerGpu, fault, subject
 from pytest_llmbench.checks.gpu.nvidia_smi import SmiGpu
-from pytest_llmbench.core.record.health import Finding, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Severity
 from pytest_llmbench.core.schema import NoOptions, Strict
 
 # A GPU with nothing to do may lower its link's generation with its clocks; it does so beyond these.
@@ -87,10 +87,9 @@ class Throttle(PerGpu):
 
     def judge(self, gpu: SmiGpu, options: NoOptions) -> Iterator[Finding]:  # noqa: ARG002 - it has none
         """Hardware that slows down without load has a fault; a limit is a setting."""
-        for reason in gpu.slowdowns or ():
-            if reason in _SLOWDOWNS:
-                severity, why, action = _SLOWDOWNS[reason]
-                yield fault(gpu, reason, severity, f"clocks are held down: {why}", action)
+        for kind, (severity, why, action) in _SLOWDOWNS.items():
+            if kind in (gpu.slowdowns or ()):
+                yield fault(gpu, kind, severity, f"clocks are held down: {why}", action)
         limit, default = gpu.power_limit_w, gpu.default_power_limit_w
         if limit is not None and default is not None and limit < default:
             message = f"power limit {limit:g} W is below its default of {default:g} W"
@@ -111,7 +110,7 @@ class Throttle(PerGpu):
 
 
 _COOLING = "check fans, air or liquid flow, heat sink and inlet temperature"
-_SLOWDOWNS = {
+_SLOWDOWNS: dict[FindingKind, tuple[Severity, str, str]] = {
     #: finding hw_slowdown: the hardware's own protection holds clocks down
     "hw_slowdown": (Severity.ISOLATE, "the hardware's own protection", _COOLING + ", and the power supply"),
     #: finding hw_thermal_slowdown: heat holds clocks down, by hardware

@@ -13,7 +13,7 @@ from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi
 from pytest_llmbench.checks.gpu.nvlink_report import NvlinkState, read_links
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
@@ -101,7 +101,7 @@ def _of_node(host: str, gpus: Mapping[int, NvlinkState], options: NvlinkOptions)
             yield _fault(host, gpu, "nvlink_slow", message, _RESET)
 
 
-def _fault(host: str, gpu: int, kind: str, message: str, action: str) -> Finding:
+def _fault(host: str, gpu: int, kind: FindingKind, message: str, action: str) -> Finding:
     return finding(host, f"GPU {gpu}", kind, Severity.RESET, message, action)
 
 

@@ -71,7 +71,7 @@ def _findings(host: str, log: DriverLog, names: Mapping[str, str], options: XidO
         device, name = (f"NVSwitch {bus}", "SXid") if switch else (names.get(bus, f"GPU at {bus}"), "Xid")
         said = events[-1].text[:200] or "no words of the driver"
         message = f"{name} {code}, {times}: {meaning(events[-1]).words} ({said})"
-        yield finding(host, device, name.lower(), severity, message, _ACTIONS[severity])
+        yield finding(host, device, "sxid" if switch else "xid", severity, message, _ACTIONS[severity])
 
 
 def _why_unjudged(told: Mapping[str, Any], log: DriverLog, options: XidOptions) -> str | None:

@@ -78,5 +78,5 @@ def _failing(host: str, told: Sequence[GroupResult]) -> Iterator[Finding]:
     if bad:
         message = f"its ranks among themselves: {bad[0].why}"  #: finding failing_node: measurements with a node fail
         action = "run dcgmi diag on it, and take it out if the fault stays"
-        kind = "wrong_values" if any(each.fault == "wrong_values" for each in bad) else "failing_node"
-        yield finding(host, "", kind, Severity.ISOLATE, message, action)
+        wrong = any(each.fault == "wrong_values" for each in bad)
+        yield finding(host, "", "wrong_values" if wrong else "failing_node", Severity.ISOLATE, message, action)

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from pytest_llmbench.checks.agreement import dissenters
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _MOUNT = "mount the file system on the node, or copy the data there"
@@ -113,7 +113,7 @@ def _differs(path: str, told: Mapping[str, Mapping[str, Any]], odd: Sequence[str
         yield _finding(host, path, "data_differs", message)  #: finding data_differs: data are not those of most nodes
 
 
-def _finding(host: str, path: str, kind: str, message: str) -> Finding:
+def _finding(host: str, path: str, kind: FindingKind, message: str) -> Finding:
     return finding(host, path, kind, Severity.CONFIGURE, message, _MOUNT)
 
 
