@@ -8,6 +8,8 @@ CHECKOUTS ?=
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
 TEST_WORKERS ?= 4
 CONSTRAINTS ?= constraints.txt
+# Images of containers set it. Then each of the hundreds of sessions that the tests start compiles the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS) $(PIP_ARGS)
 
