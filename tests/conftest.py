@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -74,6 +75,15 @@ TEST_REFERENCES = """
 def test_reference(run, reference):
     assert run.measured(reference.statistic) in reference
 """
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave alone what was collected and imported: each look at it takes half a second.
+
+    The tests of options have pytest look twice for every configuration that they make in this process.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)
