@@ -55,6 +55,9 @@ TINY: Mapping[str, Any] = {
 # The same by PyTorch, for what only an engine of ours shows: seconds of CPU time a rank.
 TORCH: Mapping[str, Any] = {"engine": "torch"}
 
+# Its options for a training that waits for what is done to it: it leaves the machine to others.
+ASLEEP: Mapping[str, Any] = {"step_s": 0.1}
+
 # Packages of others that every user has installed.
 INSTALLED = Path(__file__).parent / "installed"
 
@@ -145,6 +148,9 @@ def read_junit(path: Path) -> dict[str, Case]:
     return cases
 
 
+# Pytest as users have it, but for plugins that take a tenth of a second to start.
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
+
 # Plugins of others that would be in the way of every other test: see the Makefile.
 GUESTS = Path(sys.prefix) / "guests"
 
@@ -171,7 +177,7 @@ class UserFolder:
 
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
+        return [*PYTEST, *args]
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest and return at once."""
@@ -263,7 +269,7 @@ def trained_in(folder: Path, *args: str) -> Path:
     """Run pytest in a user's folder that many tests share, which has to pass; return the folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "tiny", *args],
+        [*PYTEST, "-k", "tiny", *args],
         cwd=folder, env={**clean, "TMPDIR": str(folder), "PYTHONPATH": str(INSTALLED)},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TORCH, Result, UserFolder, Watch
+from tests.conftest import ASLEEP, TORCH, Result, UserFolder, Watch
 
 LOCAL = ("--cluster", "local", "-k", "tiny")
-ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
+ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
 
 
 def error_of(result: Result) -> str:
@@ -75,7 +75,7 @@ def test_a_run_that_never_starts_is_ended(user: UserFolder) -> None:
 
 def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -> None:
     """`nohup pytest ... &` ignores SIGINT; ranks that inherited that could not be ended by it."""
-    user.recipe(**ENDLESS, **TORCH, deadlines={"startup_s": 0.5})
+    user.recipe(**TORCH, steps=100_000, deadlines={"startup_s": 0.5})
     user.test()
     background = ["bash", "-c", "trap '' INT; exec \"$@\"", "bash", *user.command(*LOCAL)]
     done = subprocess.run(

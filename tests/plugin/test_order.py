@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import UserFolder, pid_of_rank, steps_logged
+from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
 
 FAST = """
 import pytest
@@ -49,7 +49,7 @@ def test_two_recipes_take_turns(user: UserFolder, distribution: str) -> None:
 def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
     """With -x, a run that nobody will judge any more is ended, and its record says so."""
     user.recipe("first")
-    user.recipe("second", steps=100_000)
+    user.recipe("second", steps=100_000, options=ASLEEP)
     user.test(FAST)
     result = user.run("--cluster", "local", "-n0", "-x")
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
@@ -61,7 +61,7 @@ def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
 def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
     """Two sessions that share this machine's lock do not measure at once, and the one that waits says why."""
     user.recipe()
-    user.recipe("long", steps=1_000_000)
+    user.recipe("long", steps=1_000_000, options=ASLEEP)
     user.test()
     first = user.start("--cluster", "local", "-n0", "-k", "long", "--run-dir", "first")
     try:
@@ -95,7 +95,7 @@ def test_in_this_process(user: UserFolder) -> None:
 
 def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) -> None:
     """They would take half of the machine from what it measures; nothing starts beside them, and they are named."""
-    user.recipe("endless", steps=100_000)
+    user.recipe("endless", steps=100_000, options=ASLEEP)
     user.recipe("tiny")
     user.test()
     first = user.start("--cluster", "local", "-n0", "-k", "endless")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from pytest_llmbench.core.paths import shipped
-from tests.conftest import Result, UserFolder, pid_of_rank, steps_logged
+from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
 from tests.support.standin import LOGS, RECIPE, MegatronLM
 
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
@@ -212,7 +212,7 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
 def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> None:
     """Each declared run is a case: without a record a whole step log is judged; half of one, or none, is an error."""
     user.recipe("a_whole")
-    user.recipe("b_half", steps=100_000)
+    user.recipe("b_half", steps=100_000, options=ASLEEP)
     user.recipe("c_none")
     user.test()
     args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "--max-runs", "1")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Result, UserFolder, Watch
+from tests.conftest import ASLEEP, Result, UserFolder, Watch
 from tests.slurm.conftest import Queue
 
 SLURM = ("--cluster", "slurm", "-k", "tiny")
-ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
+ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
 
 
 def error_of(result: Result) -> str:

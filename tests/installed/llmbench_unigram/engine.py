@@ -19,7 +19,7 @@ class Unigram(InProcess):
     """See `pytest_llmbench.engines.base.Engine`."""
 
     name = "unigram"
-    entry = "llmbench_unigram.training:train"
+    entry = "llmbench_unigram.ranks:train"
     packages = {}  # noqa: RUF012 - nobody writes to it
     extra = ""
     options = Options
