@@ -28,7 +28,7 @@ class Section(StrEnum):
     UNFIT = "LLM training benchmarks: nodes that fail a check"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Flag:
     """One option without a value, on the command line only: `--llmbench-name`, and `--name` where that is free.
 
@@ -66,7 +66,7 @@ class Flag:
         return {"action": "store_true"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Option(Flag):
     """One option with a value, which has a twin `llmbench_name` in ini files.
 
@@ -107,199 +107,61 @@ def non_negative(text: str) -> int:
     return int(text)
 
 
-def one_of(what: str, *legal: str) -> Callable[[str], str]:
-    """Make a parser that takes one of a few words."""
+def choice(name: str, group: Section, help_: str, words: str, default: str = "", bare: str | None = None) -> Option:
+    """Make an option that takes one of a few words, which `|` separates."""
 
     def parse(text: str) -> str:
-        if text not in legal:
-            raise ConfigError(unknown(what, text, legal))
+        if text not in words.split("|"):
+            raise ConfigError(unknown(name, text, words.split("|")))
         return text
 
-    return parse
+    return Option(name, group, help_, parse, words, default, bare)
 
 
+_NODES = "Nodes in all; on Slurm they are held for the session"
+_GPUS = "GPUs used on each node; 0 trains on the CPU"
+_NODES_PER_RUN = "Nodes of one run; every recipe then runs on each group of that many of the nodes"
+_CLUSTER = "How runs start: Slurm jobs, processes of this machine, or inside this process"
+_TIME = "Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation"
+_ALLOCATION = "Hold nodes for the session, or make a Slurm job per run"
+_USUAL_ALLOCATION = "run on Slurm without --nodes and outside a Slurm job, else session"
+_SCALE = "The published configuration, or the same code at a tiny shape"
+_RUN_DIR = "Folder for records, scripts and logs; on a cluster, on a file system that all nodes share"
+_GATE = "Keep nodes that fail a check out of later work: links are not measured with them, runs go to "
+_GATE += "others or are skipped"
+_QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appended"
+_DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
+_REQUIRE_VERDICT = "End with exit code 10 if no speed of a run was judged; without a value it is yes"
 OPTIONS = (
-    Option(
-        name="nodes",
-        group=Section.WHERE,
-        parse=positive,
-        metavar="N",
-        help="Nodes in all; on Slurm they are held for the session",
-        default="each recipe's nodes",
-    ),
-    Option(
-        name="gpus-per-node",
-        group=Section.WHERE,
-        parse=non_negative,
-        metavar="N",
-        help="GPUs used on each node; 0 trains on the CPU",
-        default="the system's, else each recipe's",
-    ),
-    Option(
-        name="nodes-per-run",
-        group=Section.WHERE,
-        parse=positive,
-        metavar="N",
-        help="Nodes of one run; every recipe then runs on each group of that many of the nodes",
-        default="all nodes",
-    ),
-    Option(
-        name="cluster",
-        group=Section.WHERE,
-        parse=one_of("cluster", "auto", "slurm", "local", "debug"),
-        metavar="auto|slurm|local|debug",
-        help="How runs start: Slurm jobs, processes of this machine, or inside this process",
-        default="auto",
-    ),
-    Option(
-        name="system",
-        group=Section.WHERE,
-        parse=str,
-        metavar="NAME|FILE",
-        help="The cluster, by name or by its YAML file",
-        default="slurm or local",
-    ),
-    Option(
-        name="partition", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm partition", default="the system's"
-    ),
-    Option(
-        name="account", group=Section.SLURM, parse=str, metavar="NAME", help="Slurm account", default="the system's"
-    ),
-    Option(
-        name="qos",
-        group=Section.SLURM,
-        parse=str,
-        metavar="NAME",
-        help="Slurm quality of service",
-        default="the system's",
-    ),
-    Option(
-        name="reservation",
-        group=Section.SLURM,
-        parse=str,
-        metavar="NAME",
-        help="Slurm reservation",
-        default="the system's",
-    ),
-    Option(name="nodelist", group=Section.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must use"),
-    Option(name="exclude", group=Section.SLURM, parse=str, metavar="NODES", help="Nodes that Slurm must not use"),
-    Option(
-        name="constraint",
-        group=Section.SLURM,
-        parse=str,
-        metavar="FEATURES",
-        help="Features the nodes must have",
-        default="the system's",
-    ),
-    Option(
-        name="comment",
-        group=Section.SLURM,
-        parse=str,
-        metavar="TEXT",
-        help="Added to the comment of every Slurm job, after the session's token",
-    ),
-    Option(
-        name="time",
-        group=Section.SLURM,
-        parse=parse_minutes,
-        metavar="TIME",
-        help="Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation",
-        default="each recipe's time_limit",
-    ),
-    Option(
-        name="allocation",
-        group=Section.WHAT,
-        parse=one_of("allocation", "session", "run"),
-        metavar="session|run",
-        help="Hold nodes for the session, or make a Slurm job per run",
-        default="run on Slurm without --nodes and outside a Slurm job, else session",
-    ),
-    Option(
-        name="scale",
-        group=Section.WHAT,
-        parse=one_of("scale", "full", "smoke"),
-        metavar="full|smoke",
-        help="The published configuration, or the same code at a tiny shape",
-        default="full",
-    ),
-    Option(
-        name="max-runs",
-        group=Section.WHAT,
-        parse=positive,
-        metavar="N",
-        help="Runs at once",
-        default="as many as the nodes allow",
-    ),
-    Option(
-        name="run-dir",
-        group=Section.WHAT,
-        parse=Path,
-        metavar="DIR",
-        help="Folder for records, scripts and logs; on a cluster, on a file system that all nodes share",
-        default="reports",
-    ),
-    Option(
-        name="gate",
-        group=Section.UNFIT,
-        parse=one_of("gate", "auto", "on", "off"),
-        metavar="auto|on|off",
-        help="Keep nodes that fail a check out of later work: links are not measured with them, runs go to "
-        "others or are skipped",
-        default="auto, on when checks and runs are selected",
-    ),
-    Option(
-        name="quarantine",
-        group=Section.UNFIT,
-        parse=Path,
-        metavar="FILE",
-        help="File of unfit nodes to exclude; newly found unfit nodes are appended",
-    ),
-    Option(
-        name="drain",
-        group=Section.UNFIT,
-        parse=one_of("drain", "print", "yes"),
-        metavar="print|yes",
-        bare="print",
-        help="Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well",
-    ),
-    Option(
-        name="require",
-        group=Section.WHAT,
-        parse=Path,
-        metavar="FILE",
-        help="File of required verdicts: clauses of a contract and their tests",
-    ),
-    Option(
-        name="require-verdict",
-        group=Section.WHAT,
-        parse=one_of("require-verdict", "yes", "no"),
-        metavar="yes|no",
-        bare="yes",
-        help="End with exit code 10 if no speed of a run was judged; without a value it is yes",
-        default="yes at scale full",
-    ),
-    Option(
-        name="replay",
-        group=Section.WHAT,
-        parse=Path,
-        metavar="DIR",
-        help="Judge the logs in this folder instead of running anything",
-    ),
+    Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
+    Option("gpus-per-node", Section.WHERE, _GPUS, non_negative, "N", "the system's, else each recipe's"),
+    Option("nodes-per-run", Section.WHERE, _NODES_PER_RUN, positive, "N", "all nodes"),
+    choice("cluster", Section.WHERE, _CLUSTER, "auto|slurm|local|debug", "auto"),
+    Option("system", Section.WHERE, "The cluster, by name or by its YAML file", str, "NAME|FILE", "slurm or local"),
+    Option("partition", Section.SLURM, "Slurm partition", str, "NAME", "the system's"),
+    Option("account", Section.SLURM, "Slurm account", str, "NAME", "the system's"),
+    Option("qos", Section.SLURM, "Slurm quality of service", str, "NAME", "the system's"),
+    Option("reservation", Section.SLURM, "Slurm reservation", str, "NAME", "the system's"),
+    Option("nodelist", Section.SLURM, "Nodes that Slurm must use", str, "NODES"),
+    Option("exclude", Section.SLURM, "Nodes that Slurm must not use", str, "NODES"),
+    Option("constraint", Section.SLURM, "Features the nodes must have", str, "FEATURES", "the system's"),
+    Option("comment", Section.SLURM, "Added to the comment of every Slurm job, after the session's token", str, "TEXT"),
+    Option("time", Section.SLURM, _TIME, parse_minutes, "TIME", "each recipe's time_limit"),
+    choice("allocation", Section.WHAT, _ALLOCATION, "session|run", _USUAL_ALLOCATION),
+    choice("scale", Section.WHAT, _SCALE, "full|smoke", "full"),
+    Option("max-runs", Section.WHAT, "Runs at once", positive, "N", "as many as the nodes allow"),
+    Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
+    choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
+    Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),
+    choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
+    Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
+    choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
+    Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (
-    Flag(
-        name="plan", group=Section.WHAT, help="Print what would run, the scripts and the node-hours, and submit nothing"
-    ),
-    Flag(
-        name="first-run-alone",
-        group=Section.WHAT,
-        help="Run the first run alone, to warm shared caches of compiled kernels",
-    ),
-    Flag(
-        name="nccl",
-        group=Section.UNFIT,
-        help="With the gate on, measure collectives and links even if a node failed another check",
-    ),
+    Flag("plan", Section.WHAT, "Print what would run, the scripts and the node-hours, and submit nothing"),
+    Flag("first-run-alone", Section.WHAT, "Run the first run alone, to warm shared caches of compiled kernels"),
+    Flag("nccl", Section.UNFIT, "With the gate on, measure collectives and links even if a node failed another check"),
 )
 
 

@@ -244,9 +244,7 @@ _STATISTICS: Mapping[str, Statistic] = {
         speed="seconds_for_20m_tokens",
     ),
     "reported_tflops_per_gpu": Statistic(
-        unit="TFLOP/s/gpu",
-        rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
-        compute=_tflops,
+        "TFLOP/s/gpu", "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula", _tflops
     ),
 }
 
