@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, StepSeries
-from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.schema import NoOptions, Strict, validate
 from pytest_llmbench.judging.statistics import SHARED, Statistic
 
 EngineOptions = TypeVar("EngineOptions", bound=Strict)
@@ -165,6 +165,31 @@ class Engine(Protocol):
 
     def laggards(self, folder: Path) -> str:
         """Say, as well as the logs allow, which ranks are behind the others and where each stands."""
+
+
+class EngineDefaults:
+    """What the protocol asks of an engine, as far as most engines answer alike."""
+
+    options: type[Strict] = NoOptions
+    statistics: Mapping[str, Statistic] = {}
+    log_per_run = False
+    evaluate: Evaluate | None = None
+
+    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
+        """Say that every recipe trains the whole decoder on every token."""
+        return None
+
+    def counts_flops(self, recipe: Recipe) -> bool:
+        """Say whether nothing speaks against it."""
+        return self.uncounted(recipe) is None
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - an engine that knows more says it
+        """Ask for what the recipe's own fields say, and nothing else."""
+        return {}
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+        """Yield what in a finished log contradicts itself or the recipe; nothing, unless an engine knows more."""
+        yield from ()
 
 
 ENGINES: Extensions[Engine] = Extensions("engine", "engines", named(Engine))

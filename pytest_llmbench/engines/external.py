@@ -11,19 +11,16 @@ from pytest_llmbench.core.recipe.environments import fill_in
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
-from pytest_llmbench.core.schema import NoOptions, Strict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.engines.base import Evaluate, Place, Script
-from pytest_llmbench.judging.statistics import Statistic
+from pytest_llmbench.engines.base import EngineDefaults, Place, Script
 from pytest_llmbench.readers.base import READERS, LogReader
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
 # What the driver of a run writes, relative to the run's folder.
 
 
-class External(ABC):
+class External(EngineDefaults, ABC):
     """See `base.Engine`. An engine adds its name, its options, its script and its reader.
 
     Attributes:
@@ -34,10 +31,6 @@ class External(ABC):
     name: str
     proof: str
     kind: Literal["ranks", "command"] = "command"
-    options: type[Strict] = NoOptions
-    statistics: Mapping[str, Statistic] = {}
-    log_per_run = False
-    evaluate: Evaluate | None = None
     reader: LogReader | str
     logs: tuple[str, ...] = (layout.OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
@@ -48,18 +41,6 @@ class External(ABC):
     def log_reader(self) -> LogReader:
         """Find what reads the log."""
         return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
-
-    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
-        """Say that every recipe trains the whole decoder on every token."""
-        return None
-
-    def counts_flops(self, recipe: Recipe) -> bool:
-        """Say whether nothing speaks against it."""
-        return self.uncounted(recipe) is None
-
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - an engine that knows more says it
-        """Ask for what the recipe's own fields say, and nothing else."""
-        return {}
 
     def missing(self) -> str | None:
         """Nothing is needed in this process: the framework has an environment of its own."""
@@ -89,10 +70,6 @@ class External(ABC):
         if step.tokens is not None or step.samples is None:
             return step.tokens
         return step.samples * recipe.sequence_length
-
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
-        """Yield what in a finished log contradicts itself or the recipe; nothing, unless an engine knows more."""
-        yield from ()
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002
         """Expect nothing of ranks: none is ours."""

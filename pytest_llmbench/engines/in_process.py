@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -10,17 +10,15 @@ from typing import Literal
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, StepSeries
-from pytest_llmbench.core.schema import NoOptions, Strict
-from pytest_llmbench.engines.base import Evaluate, Place, RankTask
-from pytest_llmbench.judging.statistics import Statistic, judged_steps
+from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
+from pytest_llmbench.judging.statistics import judged_steps
 from pytest_llmbench.readers.steps.standing import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.telemetry import read_telemetry
 
 
-class InProcess:
+class InProcess(EngineDefaults):
     """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`.
 
     Attributes:
@@ -34,23 +32,7 @@ class InProcess:
     packages: Mapping[str, str] = {}
     extra: str | None = None
     kind: Literal["ranks", "command"] = "ranks"
-    options: type[Strict] = NoOptions
-    statistics: Mapping[str, Statistic] = {}
     proof = "the end event of every rank's step log"
-    log_per_run = False
-    evaluate: Evaluate | None = None
-
-    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
-        """Say that every recipe trains the whole decoder on every token."""
-        return None
-
-    def counts_flops(self, recipe: Recipe) -> bool:
-        """Say whether nothing speaks against it."""
-        return self.uncounted(recipe) is None
-
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - our own ranks count for themselves
-        """Ask for what the recipe's own fields say, and nothing else."""
-        return {}
 
     def missing(self) -> str | None:
         """Say how to install what this process lacks, or None when everything is there."""
@@ -73,10 +55,6 @@ class InProcess:
         series = read_steps(folder)
         watched = read_telemetry(folder, judged_steps(recipe, series.steps))
         return series.model_copy(update={"telemetry": watched})
-
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
-        """Yield nothing: our own log has no more to say than every log is asked."""
-        yield from ()
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002 - an engine knows more
         """Expect nothing in particular."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.wire import layout
-from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
 
 
 def completed(e: Evidence) -> Iterator[Problem]:
@@ -32,12 +31,8 @@ def ended_whole(e: Evidence) -> Iterator[Problem]:
     for info in e.series.ranks:
         logged = info.steps.count if info.steps else 0
         if info.end_steps not in (None, logged):
-            yield Problem(
-                kind="steps_missing",
-                message=f"rank {info.rank} on {info.host} says at its end that it did {info.end_steps} steps; its log "
-                f"has {logged}",
-                log=layout.step_log(info.rank),
-            )
+            said = f" says at its end that it did {info.end_steps} steps; its log has {logged}"
+            yield of_rank("steps_missing", info, said)
 
 
 def long_enough(e: Evidence) -> Iterator[Problem]:

@@ -9,8 +9,7 @@ from itertools import pairwise
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.repeats import repeated
-from pytest_llmbench.core.wire import layout
-from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
 
 # Of so many logs one may have the same stretch twice by chance.
 _BY_CHANCE = 1e9
@@ -22,11 +21,8 @@ def copied(e: Evidence) -> Iterator[Problem]:
     for info in e.series.ranks:
         for why in (info.steps.copied, info.steps.less_memory) if info.steps else ():
             if why is not None:
-                yield Problem(  #: problem implausible: a stretch of steps that is there twice to the last digit
-                    kind="implausible",
-                    message=f"rank {info.rank} on {info.host}: {why}; its log was put together",
-                    log=layout.step_log(info.rank),
-                )
+                #: problem implausible: a stretch of steps that is there twice to the last digit
+                yield of_rank("implausible", info, f": {why}; its log was put together")
 
 
 def copied_in_log(e: Evidence) -> Iterator[Problem]:

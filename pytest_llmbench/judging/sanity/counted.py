@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.step_events import TrainingEvent
-from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import Evidence, listed, of_rank
 
 # Of a parameter at least, in the precisions that there are.
 _BYTES = 2
@@ -78,12 +77,8 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
         peak, held = info.steps.peak_memory_bytes if info.steps else None, info.training
         least = _BYTES * held.parameters / shared if held else 0.0
         if held is not None and peak is not None and peak < least:
-            yield Problem(
-                kind="wrong_work",
-                message=f"rank {info.rank} on {info.host} used {peak:,} bytes of memory at most; the "
-                f"{held.parameters:,} parameters that it counted take {least:,.0f} at least",
-                log=layout.step_log(info.rank),
-            )
+            said = f" used {peak:,} bytes of memory at most; the {held.parameters:,} parameters that it counted take "
+            yield of_rank("wrong_work", info, f"{said}{least:,.0f} at least")
 
 
 def _unfed(ranks: dict[int, TrainingEvent]) -> Iterator[Problem]:

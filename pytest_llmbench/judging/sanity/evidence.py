@@ -10,7 +10,9 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asked, ClaimName
-from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import RankInfo, StepSeries
+from pytest_llmbench.core.wire import layout
 
 # MUNGE credentials live for 5 minutes: daemons of Slurm whose clocks are further apart do not believe each other.
 CLOCK_SKEW_S = 300.0
@@ -69,6 +71,12 @@ class Evidence:
     peak_tflops: tuple[float, float] | None = None
     expected: Expected | None = None
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
+
+
+def of_rank(kind: str, info: RankInfo, said: str) -> Problem:
+    """The problem that a rank's own log shows; what is said of it follows its name."""
+    message = f"rank {info.rank} on {info.host}{said}"
+    return Problem(kind=kind, message=message, log=layout.step_log(info.rank))
 
 
 def listed(items: object, most: int = 8) -> str:

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
-from pytest_llmbench.core.wire import layout
-from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed, of_rank
 
 # A host's clock may be set while a rank runs.
 _CLOCK_SET_S = 1.0
@@ -32,19 +31,21 @@ def origin(e: Evidence) -> Iterator[Problem]:
 def _of_this_run(e: Evidence, info: RankInfo) -> Iterator[Problem]:
     if e.origin.token not in (None, info.token):
         said = f"is of run {info.token}" if info.token else "does not say which run it is of"
-        yield _stranger(info, f"its log {said}; this run is {e.origin.token}")
+        #: problem other_run: a token of another run, or none
+        yield of_rank("other_run", info, f": its log {said}; this run is {e.origin.token}")
     begin, end = e.origin.launched, e.origin.ended
     for what, time in _times(info):
         if begin is not None and time < begin - CLOCK_SKEW_S:
-            yield _stranger(info, f"{what} at Unix time {time:.0f}; this run was launched at {begin:.0f}")
+            yield of_rank("other_run", info, f": {what} at Unix time {time:.0f}; this run was launched at {begin:.0f}")
         if end is not None and time > end + CLOCK_SKEW_S:
-            yield _stranger(info, f"{what} at Unix time {time:.0f}; this run was over at {end:.0f}")
+            yield of_rank("other_run", info, f": {what} at Unix time {time:.0f}; this run was over at {end:.0f}")
 
 
 def _in_order(info: RankInfo) -> Iterator[Problem]:
     for (what, time), (then, later) in pairwise(_times(info)):
         if later < time - _CLOCK_SET_S:
-            yield _stranger(info, f"{then} {time - later:.4g} s before {what}, by the time stamps of its log")
+            said = f": {then} {time - later:.4g} s before {what}, by the time stamps of its log"
+            yield of_rank("other_run", info, said)
 
 
 def _times(info: RankInfo) -> list[tuple[str, float]]:
@@ -56,11 +57,6 @@ def _times(info: RankInfo) -> list[tuple[str, float]]:
         ("it finished", info.finished),
     )
     return [(what, time) for what, time in times if time is not None]
-
-
-def _stranger(info: RankInfo, why: str) -> Problem:
-    #: problem other_run: a token of another run, or none
-    return Problem(kind="other_run", message=f"rank {info.rank} on {info.host}: {why}", log=layout.step_log(info.rank))
 
 
 def together(e: Evidence) -> Iterator[Problem]:
@@ -117,12 +113,9 @@ def _unnamed_gpus(e: Evidence) -> Iterator[Problem]:
 def _watched_another(e: Evidence, watched: Mapping[int, str | None]) -> Iterator[Problem]:
     for info in e.series.ranks:
         if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
-            yield Problem(
-                kind="wrong_hardware",  #: problem wrong_hardware: a rank that watched another GPU than it trained on
-                message=f"rank {info.rank} on {info.host} trained on {info.gpu} and watched {watched[info.rank]}: what "
-                "its samples say is of another GPU",
-                log=layout.step_log(info.rank),
-            )
+            said = f" trained on {info.gpu} and watched {watched[info.rank]}: what its samples say is of another GPU"
+            #: problem wrong_hardware: a rank that watched another GPU than it trained on
+            yield of_rank("wrong_hardware", info, said)
 
 
 def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:

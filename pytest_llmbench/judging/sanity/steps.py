@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import Evidence
 from pytest_llmbench.judging.sanity.outside import seconds_of
 
@@ -57,11 +56,7 @@ def stamps(e: Evidence) -> Iterator[Problem]:
     for info in e.series.ranks:
         for why in (info.steps.unlike_times, info.steps.unlike_clock) if info.steps else ():
             if why is not None:
-                yield Problem(
-                    kind="implausible",
-                    message=f"rank {info.rank} on {info.host}: {why}; in an unchanged log they agree",
-                    log=layout.step_log(info.rank),
-                )
+                yield of_rank("implausible", info, f": {why}; in an unchanged log they agree")
 
 
 def doubts(e: Evidence) -> Iterator[Problem]:
