@@ -42,7 +42,7 @@ def labelled(e: Evidence) -> Iterator[Problem]:
 
 def _nodes(e: Evidence, labels: tuple[Label, ...]) -> Iterator[Problem]:
     due = max(label.of for label in labels)
-    said = sorted({_place(label.host, e.hosts) for label in labels})
+    said = sorted({next((each for each in e.hosts if same_host(each, label.host)), label.host) for label in labels})
     strangers = [host for host in said if e.hosts and host not in e.hosts]
     if strangers or len(said) != due or due not in (1, e.topology.nodes):
         yield Problem(
@@ -50,10 +50,6 @@ def _nodes(e: Evidence, labels: tuple[Label, ...]) -> Iterator[Problem]:
             message=f"its log has labels of {len(said)} nodes ({listed(said)}), where one of each of {due} should be; "
             f"the run was on {listed(list(e.hosts)) if e.hosts else f'{e.topology.nodes} nodes'}",
         )
-
-
-def _place(host: str, given: tuple[str, ...]) -> str:
-    return next((each for each in given if same_host(each, host)), host)
 
 
 def _said(launched: float) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
 from pytest_llmbench.judging.sanity.outside import seconds_of
 
 # Clocks of two processes on two nodes, and the time between a step's end and the observer's look.

@@ -101,7 +101,7 @@ def sustain(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     precision = "bf16" if device.type == "cuda" and not _lacks("bf16", device) else "fp32"
     log.phase("factors")
     left, _, multiply = gemm.prepared(precision, gemm.factors(config["side"]), device)
-    telemetry = Telemetry(_uuid(device))
+    telemetry = Telemetry(f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None)
     with _meeting(context) as meeting, gemm.tf32(allowed=False), ExitStack() as watched:
 
         def start() -> None:
@@ -134,10 +134,6 @@ def _device(context: RankContext) -> torch.device:
     torch.cuda.set_device(device)
     torch.set_num_threads(cpu_threads(context.ranks_per_node))  # for the factors and the products in fp64
     return device
-
-
-def _uuid(device: torch.device) -> str | None:
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
 
 
 def _setting(context: RankContext) -> Mapping[str, str]:

@@ -72,17 +72,13 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
     return torch.stack(losses).mean()
 
 
-def _sees_tokens(chunk: Any) -> bool:
-    return any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process"))
-
-
 def _forward(
     training: MegatronTraining, enter: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
     """One micro batch through one chunk, as the schedule asks for it: the output, and how it becomes a loss."""
     micro_batch, first = next(micro_batches)
     inputs = targets = positions = None
-    if _sees_tokens(chunk):
+    if any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process")):
         enter("data", micro_batch)
         inputs, targets = batch(training.tokens, first, training.recipe.micro_batch_size, training.device)
         inputs, positions = training.fed.take(inputs), training.positions
