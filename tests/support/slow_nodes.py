@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pytest_llmbench.checks.network.bisection import Bisection, bisect
-from pytest_llmbench.checks.network.rounds import Pair, Rounds, schedule
-from pytest_llmbench.checks.network.tournament import Game, PairVerdict, floor_of, judge
+from pytest_llmbench.checks.network.group_bisection import Bisection, bisect
+from pytest_llmbench.checks.network.tournament import Game, Pair, PairVerdict, Rounds, floor_of, judge, schedule
 
 TOLERANCE = 0.1
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_llmbench.checks.agreement import dissenters
-from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.answers import dissenters, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, finding, options_of
 from pytest_llmbench.checks.compute.rates import (
     Fraction,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pytest_llmbench.checks.agreement import NOT_COMPARED
+from pytest_llmbench.checks.answers import NOT_COMPARED
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 from pytest_llmbench.core.schema import Strict

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean, median
 from typing import Any
 
@@ -10,7 +12,6 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, finding, options_of
-from pytest_llmbench.checks.compute import telemetry
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
     Rated,
@@ -22,9 +23,69 @@ from pytest_llmbench.checks.compute.rates import (
     tolerance_of,
     unjudged_rates,
 )
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.bounds import missed
+
+# Samples come every second; one that comes this late is missed by those before it.
+_GAP_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One look at a device.
+
+    Attributes:
+        at_s: seconds since the load began.
+        clock: MHz. temperature: degC. power: W.
+        reasons: reasons for a lower clock, as NVML's bits.
+        None: for what the device does not tell.
+    """
+
+    at_s: float
+    clock: float | None
+    temperature: float | None
+    power: float | None
+    reasons: int | None
+
+
+def read(told: Sequence[tuple[float, str]]) -> tuple[list[Sample], list[str]]:
+    """Read raw lines of four columns; return samples, and lines that could not be parsed."""
+    samples, strange = [], []
+    for at_s, line in told:
+        try:
+            clock, temperature, power, reasons = (part.strip() for part in line.split(","))
+            samples.append(
+                Sample(
+                    at_s=at_s,
+                    clock=_number(clock),
+                    temperature=_number(temperature),
+                    power=_number(power),
+                    reasons=None if reasons.startswith("[") else int(reasons, 16),
+                )
+            )
+        except ValueError:
+            strange.append(line)
+    return samples, strange
+
+
+def _number(text: str) -> float | None:
+    return None if text.startswith("[") else float(text)
+
+
+def throttled(samples: Sequence[Sample]) -> list[str]:
+    """Reasons for a lower clock that must not be, and how often each was seen."""
+    counted = {name: sum(bool((sample.reasons or 0) & bit) for sample in samples) for bit, name in SLOWDOWNS.items()}
+    return [f"{name} in {count} of {len(samples)} samples" for name, count in counted.items() if count]
+
+
+def gaps(samples: Sequence[Sample], end_s: float) -> Iterator[str]:
+    """Times of the load, which ended after `end_s` seconds, without samples."""
+    for before, after in pairwise([0.0, *(sample.at_s for sample in samples), end_s]):
+        if after - before > _GAP_S:
+            yield f"no telemetry from {before:.0f} to {after:.0f} s"
+
 
 _UNITS = {
     "sustained": "TFLOP/s/gpu",  #: statistic sustained.sustained: rate of matrix products in the last third of the load
@@ -115,7 +176,7 @@ class _Judged:
     def __init__(self, site: Site, answer: Answer, data: Mapping[str, Any], options: SustainedOptions) -> None:
         self.site, self.answer, self.data, self.options = site, answer, data, options
         self.whose = f"{answer.host} {subject(site, answer)}"
-        self.samples, self.strange = telemetry.read(data["telemetry"])
+        self.samples, self.strange = read(data["telemetry"])
         self.why = self._why()
         self.numbers = self._numbers()
         self.rated: list[Rated] = [
@@ -152,8 +213,7 @@ class _Judged:
         if drop is not None and drop > allowed:  #: finding slows_down: the rate falls under load
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
             yield self._finding("slows_down", Severity.ISOLATE, message)
-        for reason in telemetry.throttled(self.samples):
-            #: finding throttled: clocks are held down under load, by something else than the power limit
+        for reason in throttled(self.samples):
             yield self._finding("throttled", Severity.ISOLATE, f"throttled under load: {reason}")
         hottest = self.numbers.get("temperature_max")
         if hottest is not None and hottest > self.options.temperature_degc:
@@ -166,7 +226,7 @@ class _Judged:
     def notes(self) -> Iterator[str]:
         """Missing measurements."""
         rates = self.data["rates"]
-        for gap in telemetry.gaps(self.samples, rates[-1][0] if rates else 0.0):
+        for gap in gaps(self.samples, rates[-1][0] if rates else 0.0):
             yield f"{self.whose}: {gap}"
         if self.strange:
             yield f"{self.whose}: {len(self.strange)} lines of telemetry could not be parsed, first {self.strange[0]!r}"

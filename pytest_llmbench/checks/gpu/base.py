@@ -1,14 +1,15 @@
-"""Shared parts of the GPU checks: the facts of every node's GPUs, and judging them one by one."""
+"""Shared parts of the GPU checks: the facts of every node's GPUs, judging them one by one, and comparing them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_llmbench.checks.answers import one_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.answers import dissenters, one_per_host
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
@@ -147,3 +148,20 @@ class PerGpu(GpuCheck):
             facts = {name: known[name] for name in ("bus", *self.needs, *self.shows)}
             shown.setdefault(host, []).append(facts)
         return shown
+
+
+def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
+    """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
+
+    Args:
+        what: the compared value, in words.
+        values: by host and subject; leave out what is not known.
+        action: recommended action for one that differs.
+    """
+    wrong = dissenters(values)
+    counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())
+    rest = f"others: {counts}" if wrong is not None else f"the right value is unknown: {counts}"
+    for host, subject in values if wrong is None else wrong:
+        yield finding(
+            host, subject, "unlike_others", Severity.CONFIGURE, f"{what} {values[host, subject]}; {rest}", action
+        )

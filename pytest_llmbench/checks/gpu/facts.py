@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from pytest_llmbench.checks.gpu.alike import unlike
-from pytest_llmbench.checks.gpu.base import Nodes, PerGpu, fault, subject
+from pytest_llmbench.checks.gpu.base import Nodes, PerGpu, fault, subject, unlike
 from pytest_llmbench.checks.gpu.nvidia_smi import SmiGpu
 from pytest_llmbench.core.record.health import Finding, FindingKind, Severity
 from pytest_llmbench.core.schema import NoOptions, Strict

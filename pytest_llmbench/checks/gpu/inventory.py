@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import Field
 
 from pytest_llmbench.checks.base import Site
-from pytest_llmbench.checks.gpu.alike import unlike
-from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, fault, subject
+from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, fault, subject, unlike
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict

@@ -1,16 +1,134 @@
-"""Errors that NVIDIA's driver wrote into the kernel's log since the node booted."""
+"""Xids: what the NVIDIA driver wrote into the kernel's log since the node booted.
+
+Actions follow NVIDIA's catalog of Xids (https://docs.nvidia.com/deploy/xid-errors, for Ampere and newer, 2025), where
+a reset of the GPU is RESET here, a restart of the machine REBOOT, and a restart of the application, or nothing, is
+MONITOR: nothing is wrong with the node. The words are ours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.checks.base import Site, finding
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, subject
 from pytest_llmbench.checks.gpu.kernel_log import DriverLog, KernelEvent, read_driver_log
-from pytest_llmbench.checks.gpu.xids import meaning
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
+
+_NVLINK = "a fault of an NVLink, of this GPU or of the device at its other end"
+_ENGINE = "a fault in one of the engines for copies or video, most often by an application"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Required action for a code, and its meaning."""
+
+    severity: Severity
+    words: str
+
+
+_TABLE: dict[Severity, dict[int, str]] = {
+    Severity.ISOLATE: {
+        54: "the board's own power cable is not connected",
+        142: "a fault in a video encoder, which NVIDIA's support has to look at",
+        165: "the circuits that smooth the power draw are worn out",
+    },
+    Severity.REBOOT: {
+        79: "the GPU no longer answers on PCIe (it fell off the bus)",
+        151: "the keys of confidential computing could not be changed",
+        167: "a fatal timeout on PCIe",
+    },
+    Severity.RESET: {
+        46: "the GPU stopped working",
+        48: "an ECC error in memory that could not be corrected",
+        61: "a microcontroller of the GPU stopped at a breakpoint",
+        62: "a microcontroller of the GPU halted",
+        64: "a bad row or page of memory could not be recorded for replacement",
+        74: _NVLINK,
+        95: "a memory error that was not contained: other processes may have wrong data, too",
+        109: "the GPU did not switch from one context to another in time",
+        110: "a security fault, which without broken hardware is rare",
+        119: "the GPU's system processor (GSP) did not answer the driver in time",
+        120: "the GPU's system processor (GSP) failed",
+        136: "an NVLink could not be trained",
+        140: "memory errors that kept the driver from recording the bad rows",
+        143: "the GPU could not be initialized",
+        **dict.fromkeys(range(144, 151), _NVLINK),
+        155: "an NVLink was taken down by software",
+        156: "a part of the GPU is retired, which takes effect with a reset",
+        158: "a fatal timeout within the GPU",
+        159: "a fault on the link between GPU and CPU",
+        168: "a part of the memory could not be used",
+        169: "the security processor of the GPU halted",
+        171: "an ECC error in DRAM that could not be corrected",
+        172: "an ECC error in SRAM that could not be corrected",
+    },
+    Severity.CONFIGURE: {78: "a virtual GPU could not start: driver and hypervisor do not match"},
+    Severity.MONITOR: {
+        8: "work on the GPU did not end in time",
+        11: "commands of an application were not valid",
+        13: "an exception of the compute engine, most often by an application",
+        31: "access to memory that is not mapped, most often by an application",
+        32: "commands of an application were not valid",
+        **dict.fromkeys((38, 39, 40, 41, 42, 60, 68, *range(70, 73), *range(75, 78), *range(82, 87)), _ENGINE),
+        **dict.fromkeys((88, 89, *range(96, 106), *range(126, 136), 139), _ENGINE),
+        43: "the GPU ended the work of an application, whose fault it was",
+        44: "a fault of the compute engine while it switched contexts",
+        45: "the work of a process was taken off the GPU, as when it is killed",
+        63: "a bad row or page of memory was recorded for replacement",
+        66: "the driver made an access that is not allowed",
+        67: "the driver made an access that is not allowed",
+        69: "the compute engine was given a command it does not have, most often by an application",
+        80: "corrupted commands reached the GPU",
+        92: "many ECC errors, all corrected",
+        93: "its own flash memory was not written, to spare it",
+        94: "a memory error that was contained: only the process that met it had to end",
+        106: "a test message",
+        107: "a test message",
+        108: "an access over NVLink that the other GPU could not resolve",
+        121: "corrected errors on the link between GPU and CPU",
+        137: "an access over NVLink that was not allowed, most often by an application",
+        141: "a fault on a fast path of CUDA",
+        152: "a fault of an accelerator that training does not use",
+        153: "a fault of an accelerator that training does not use",
+        157: "a part of the GPU should be retired, and there is no spare",
+        160: "a memory channel is retired",
+        161: "a memory channel could not be retired",
+        162: "smoothing of the power draw is on again",
+        163: "smoothing of the power draw is off",
+        164: "the circuits that smooth the power draw are nearly worn out",
+        166: "traffic of confidential computing before its link was ready",
+        170: "an interrupt of confidential computing",
+    },
+}
+XIDS = {code: Meaning(severity, words) for severity, codes in _TABLE.items() for code, words in codes.items()}
+# 154 says what the driver wants done after another Xid, in words.
+_RECOVERY = 154
+_WANTED = {
+    "reboot": Severity.REBOOT,
+    "reset": Severity.RESET,
+    "drain": Severity.RESET,
+    "(none)": Severity.MONITOR,
+}
+# A code that this table does not know may be harmless, and nobody here can say so. A reset costs little; a node that
+# trains on with a broken GPU costs the job. Whoever knows better lists the code under `tolerated`.
+_UNKNOWN = Meaning(Severity.RESET, "a code that is not in this table")
+
+
+def meaning(event: KernelEvent) -> Meaning:
+    """Required action after an event."""
+    if event.switch:
+        fatal = Meaning(Severity.RESET, "a fatal error of an NVSwitch: all GPUs and switches have to be reset together")
+        return fatal if event.fatal else Meaning(Severity.MONITOR, "an error of an NVSwitch that it calls not fatal")
+    if event.code == _RECOVERY:
+        # "... changed from 0x0 (None) to 0x2 (Node Reboot Required)": the last one counts.
+        wanted = event.text.lower().rpartition(" to ")[2]
+        severity = next((_WANTED[word] for word in _WANTED if word in wanted), Severity.RESET)
+        return Meaning(severity, "the driver says what it wants done")
+    return XIDS.get(event.code, _UNKNOWN)
+
 
 _ACTIONS = {
     Severity.ISOLATE: "take the node out and have the GPU looked at",

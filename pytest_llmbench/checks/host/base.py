@@ -1,7 +1,8 @@
-"""Shared parts of the host checks: one probe for the facts of all of them."""
+"""Shared parts of the host checks: one probe for the facts of all, nodes that should be alike, kinds of file systems."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -90,3 +91,77 @@ def below(readings: Sequence[Reading], site: Site, settings: CheckSettings, acti
 
 def _is_path(text: str) -> bool:
     return text.startswith("/")
+
+
+_NAMED = 4
+
+
+def differing(values: Mapping[str, str]) -> dict[str, str]:
+    """Say of each host that stands out what it has, what the others have, and who they are.
+
+    A value that more hosts have than any other is right. Without such a group, every host stands out, and all
+    groups are named: the right one is unknown.
+
+    Args:
+        values: by host.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for host, value in values.items():
+        groups[value].append(host)
+    if len(groups) < 2:
+        return {}
+    ranked = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    (usual, hosts), (_, second) = ranked[:2]
+    if len(hosts) > len(second):
+        return {host: f"{value}; {usual} on {few(hosts)}" for value, others in ranked[1:] for host in others}
+    said = "; ".join(f"{value} on {few(others)}" for value, others in ranked)
+    return {host: f"{value}; the nodes are divided: {said}" for host, value in values.items()}
+
+
+def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
+    """Name sizes in GiB by host, with the same words for sizes that are close to each other.
+
+    Args:
+        sizes: bytes by host.
+        tolerance: how much larger than the smallest of its group a size may be, as a fraction.
+    """
+    named: dict[str, str] = {}
+    smallest, name = 0, ""
+    for host, size in sorted(sizes.items(), key=lambda each: each[1]):
+        if not name or size > smallest * (1 + tolerance):
+            smallest, name = size, f"{size / 2**30:.2f} GiB"
+        named[host] = name
+    return named
+
+
+def few(hosts: Sequence[str]) -> str:
+    """Some names of many, and how many more there are."""
+    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
+    return ", ".join(hosts[:_NAMED]) + more
+
+
+_NETWORK = {
+    "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
+    "pvfs2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+# These run in user space and are layers over a local disk.
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.squashfuse", "fuse.squashfuse_ll"}
+# Who touches a file there gets the server's time, or this machine's own. The clients of other file systems give it
+# theirs, and of one that is not known here nobody can say.
+_ONE_CLOCK = {"nfs", "nfs4", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+
+
+def is_network(mount: Mapping[str, str] | None) -> bool:
+    """Whether other nodes may have the same file system; what is not known to be so counts as local."""
+    kind = kind_of(mount)
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+
+
+def has_one_clock(mount: Mapping[str, str] | None) -> bool:
+    """Whether all who touch a file there get the time of one clock: the server's, or this machine's own."""
+    return kind_of(mount) in _ONE_CLOCK
+
+
+def kind_of(mount: Mapping[str, str] | None) -> str:
+    """Such as `nfs4`."""
+    return mount["type"] if mount is not None else "unknown"

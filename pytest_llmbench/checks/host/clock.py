@@ -11,8 +11,7 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
-from pytest_llmbench.checks.host.base import HostCheck, HostFacts, below
-from pytest_llmbench.checks.host.file_systems import has_one_clock, kind_of
+from pytest_llmbench.checks.host.base import HostCheck, HostFacts, below, has_one_clock, kind_of
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 

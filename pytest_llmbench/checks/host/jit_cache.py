@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding
-from pytest_llmbench.checks.host.alike import few
-from pytest_llmbench.checks.host.base import HostCheck, HostFacts, variables
-from pytest_llmbench.checks.host.file_systems import is_network, kind_of
+from pytest_llmbench.checks.host.base import HostCheck, HostFacts, few, is_network, kind_of, variables
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 _VARIABLES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding
-from pytest_llmbench.checks.host.base import HostCheck, HostFacts
-from pytest_llmbench.checks.host.file_systems import kind_of
+from pytest_llmbench.checks.host.base import HostCheck, HostFacts, kind_of
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, finding
-from pytest_llmbench.checks.host.alike import differing
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing
 from pytest_llmbench.checks.host.memory import meminfo
 from pytest_llmbench.core.record.health import Report, Severity
 

@@ -1,17 +1,152 @@
-"""All nodes together, and where that is slow although all pairs are fast, which of them make it so."""
+"""All nodes together, and where that is slow although all pairs are fast, which of them make it so.
+
+Halves are measured, halves of slow halves, and controls. A half that is slow alone holds a culprit. Where only the
+whole is slow, its halves are filled up with good nodes to the size that was slow, as a fault may need that many ranks
+to show. A group that is slow only as a whole is reported as such.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.checks.base import finding
-from pytest_llmbench.checks.network.bisection import bisect
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
 from pytest_llmbench.checks.network.tournament_findings import KINDS
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
+
+Hosts = tuple[str, ...]
+Slow = Callable[[list[Hosts]], Sequence[bool | None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupRun:
+    """One group that was measured.
+
+    Attributes:
+        group: its nodes.
+        slow: the result; None for no answer, which counts as slow.
+    """
+
+    group: Hosts
+    slow: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bisection:
+    """The result.
+
+    Attributes:
+        culprits: nodes that are slow with good ones.
+        together: smallest groups that are slow while no part of them is: no single node is identified.
+        rounds: how often groups were measured, several at once.
+        runs: every group that was measured, in order.
+    """
+
+    culprits: Hosts
+    together: tuple[Hosts, ...]
+    rounds: int
+    runs: tuple[GroupRun, ...]
+
+
+def bisect(nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believe_after: int = 2) -> Bisection:
+    """Find out why a group is slow, with O(k log N) measured groups for k culprits.
+
+    Args:
+        nodes: the group that is slow.
+        slow: measures disjoint groups, all at once, and says of each whether it is slow.
+        good: nodes outside of the group that are known to be good.
+        believe_after: number of measurements in a row that must be slow for a slow group: 1 believes every measurement.
+    """
+    return _Search(slow, list(good), believe_after).within(tuple(nodes))
+
+
+class _Search:
+    def __init__(self, slow: Slow, good: list[str], believe_after: int) -> None:
+        self._measure = slow
+        self._good = good
+        self._believe_after = believe_after
+        self._runs: list[GroupRun] = []
+        self._rounds = 0
+
+    def within(self, nodes: Hosts) -> Bisection:
+        culprits: list[str] = []
+        together: list[Hosts] = []
+        alone: dict[Hosts, Hosts] = {}
+        # Slow groups, and the size at which they were.
+        slow_at = {nodes: len(nodes)}
+        while slow_at:
+            halves = {group: _halves(group) for group in slow_at}
+            slow = self._slow_of(halves)
+            sizes, slow_at = slow_at, {}
+            for group, parts in halves.items():
+                bad = {part: len(part) for part in parts if slow.get(part)}
+                alone |= {part: group for part in parts if part not in slow and bad}
+                bad = bad or dict.fromkeys(self._filled_up(parts, sizes[group]), sizes[group])
+                culprits += [part[0] for part in bad if len(part) == 1]
+                slow_at |= {part: size for part, size in bad.items() if len(part) > 1}
+                if not bad:
+                    together.append(group)
+        late = self._singles(list(alone), self._good)
+        culprits += [part[0] for part, is_slow in late.items() if is_slow]
+        together += [group for part, group in alone.items() if part not in late]
+        return Bisection(
+            culprits=tuple(node for node in nodes if node in culprits),
+            together=tuple(together),
+            rounds=self._rounds,
+            runs=tuple(self._runs),
+        )
+
+    def _slow_of(self, halves: dict[Hosts, list[Hosts]]) -> dict[Hosts, bool]:
+        """Measure all halves; a single node needs a good partner, and while there is none it is left out."""
+        slow = self._test([part for parts in halves.values() for part in parts if len(part) > 1])
+        partners = list(self._good)
+        for parts in halves.values():
+            fast = [node for part in parts if slow.get(part) is False for node in part]
+            # A sibling that is slow explains why the whole was, and so does one that could not be measured yet.
+            if any(slow.get(part) for part in parts):
+                self._good += fast
+            if any(slow.get(part, True) for part in parts):
+                partners += fast
+        return slow | self._singles([part for parts in halves.values() for part in parts if len(part) == 1], partners)
+
+    def _singles(self, singles: Sequence[Hosts], partners: Sequence[str]) -> dict[Hosts, bool]:
+        """Measure single nodes, each with a good partner."""
+        slow: dict[Hosts, bool] = {}
+        for first in range(0, len(singles) if partners else 0, len(partners) or 1):
+            asked = dict(zip(singles[first : first + len(partners)], partners, strict=False))
+            told = self._test([(*part, partner) for part, partner in asked.items()])
+            slow |= dict(zip(asked, told.values(), strict=True))
+        return slow
+
+    def _filled_up(self, parts: Sequence[Hosts], size: int) -> list[Hosts]:
+        """The parts of a slow group that are slow once good nodes fill them up to the size at which it was slow."""
+        bad = []
+        for part in parts:  # one after the other: there may not be enough good nodes for both
+            group = (*part, *self._good[: size - len(part)])
+            # Alone, or as a pair, it was measured already.
+            if len(group) > max(len(part), 2) and self._test([group])[group]:
+                bad.append(part)
+        return bad
+
+    def _test(self, groups: Sequence[Hosts]) -> dict[Hosts, bool]:
+        believed = dict.fromkeys(groups, True)
+        for _ in range(self._believe_after):
+            asked = [group for group, slow in believed.items() if slow]
+            if asked:
+                told = self._measure(asked)
+                self._rounds += 1
+                self._runs += [GroupRun(group=group, slow=slow) for group, slow in zip(asked, told, strict=True)]
+                believed |= {group: slow is not False for group, slow in zip(asked, told, strict=True)}
+        return believed
+
+
+def _halves(group: Hosts) -> list[Hosts]:
+    middle = (len(group) + 1) // 2
+    return [half for half in (group[:middle], group[middle:]) if half]
+
 
 _FEWEST = 3
 

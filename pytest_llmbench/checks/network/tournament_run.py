@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, Played, RankGroup
-from pytest_llmbench.checks.network.rounds import Pair, Rounds, schedule
-from pytest_llmbench.checks.network.tournament import Game, PairVerdict, floor_of, judge
+from pytest_llmbench.checks.network.tournament import Game, Pair, PairVerdict, Rounds, floor_of, judge, schedule
 
 _ATTEMPTS = 3
 

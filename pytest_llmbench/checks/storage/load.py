@@ -10,8 +10,7 @@ from uuid import uuid4
 
 from pydantic import Field, PositiveInt
 
-from pytest_llmbench.checks.agreement import NOT_COMPARED
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import NOT_COMPARED, one_per_host
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding, options_of
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity

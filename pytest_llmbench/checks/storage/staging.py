@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.agreement import dissenters
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import dissenters, one_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
 from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import Strict

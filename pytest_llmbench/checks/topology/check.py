@@ -9,11 +9,9 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.agreement import dissenters
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import dissenters, one_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
-from pytest_llmbench.checks.topology.file import render
-from pytest_llmbench.checks.topology.report import read_topology
+from pytest_llmbench.checks.topology.report import read_topology, render
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Report, Severity

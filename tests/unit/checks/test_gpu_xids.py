@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
-from pytest_llmbench.checks.gpu.xids import XIDS, meaning
+from pytest_llmbench.checks.gpu.xid import XIDS, meaning
 from pytest_llmbench.core.record.health import Severity
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -11,9 +12,9 @@ import torch
 import torch.distributed as dist
 from pydantic import NonNegativeInt, PositiveInt
 
-from pytest_llmbench.checks.collectives.nodes.memory import fitting, free_bytes
 from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, finish, why_unsupported
 from pytest_llmbench.checks.collectives.nodes.values import Values
+from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.curves import ALIGNMENT, Curve, Point, size_name, timing
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.workloads.node.machine import device_name
@@ -21,6 +22,32 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.rank.rendezvous import process_group
 from pytest_llmbench.workloads.training.matmul import synchronize
+
+
+def free_bytes(context: RankContext, device: torch.device) -> int:
+    """Memory that this rank may use: nine tenths of what its GPU has free, or its share of half of the node's."""
+    if device.type == "cuda":
+        return int(0.9 * torch.cuda.mem_get_info(device)[0])
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return kib * 1024 // 2 // context.ranks_per_node
+
+
+def fitting(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
+    """The largest size of which two buffers fit, and a note if that is not the largest of all.
+
+    Raises:
+        RunError: `no_memory`, when none fits.
+    """
+    fitting = [size for size in sizes if 2 * size <= free]
+    if not fitting:
+        raise RunError("no_memory", f"two buffers of {size_name(min(sizes))} do not fit into {free / 2**20:.0f} MiB")
+    largest, wanted = max(fitting), max(sizes)
+    if largest == wanted:
+        return largest, []
+    needed = f"two buffers of {size_name(wanted)} do not fit into the {free / 2**30:.1f} GiB that a rank has free"
+    return largest, [f"sizes end at {size_name(largest)}: {needed}"]
+
 
 # From here on one iteration is long enough to warm anything up.
 _LARGE = 128 << 20

@@ -7,9 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.host.alike import alike_in_size, differing, few
-from pytest_llmbench.checks.host.devices import RULES, chosen
-from pytest_llmbench.checks.host.file_systems import has_one_clock, is_network
+from pytest_llmbench.checks.host.base import alike_in_size, differing, few, has_one_clock, is_network
+from pytest_llmbench.checks.host.environment import RULES, chosen
 
 VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from(["1", "2", "3"]), max_size=12)
 DEVICES = st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,2}", fullmatch=True), max_size=6)

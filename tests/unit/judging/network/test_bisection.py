@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.network.bisection import bisect
+from pytest_llmbench.checks.network.group_bisection import bisect
 from tests.support.slow_nodes import SlowNodes
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.network.rounds import disjoint, schedule
+from pytest_llmbench.checks.network.tournament import disjoint, schedule
 
 
 def _names(count: int) -> list[str]:

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.network.rounds import Pair, Rounds, schedule
-from pytest_llmbench.checks.network.tournament import Game, floor_of, judge, second_pass, suspect
+from pytest_llmbench.checks.network.tournament import (
+    Game,
+    Pair,
+    Rounds,
+    floor_of,
+    judge,
+    schedule,
+    second_pass,
+    suspect,
+)
 from tests.support.slow_nodes import SlowNodes
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.gpu.nvlink_report import read_links
+from pytest_llmbench.checks.gpu.nvlink import read_links
 from pytest_llmbench.core.errors import RunError
 from tests.standins.nvidia_smi import LINKS, links_text
 

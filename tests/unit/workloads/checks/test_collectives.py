@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from pytest_llmbench.checks.base import Answer, Probe
-from pytest_llmbench.checks.collectives.nodes.collectives import measure
-from pytest_llmbench.checks.collectives.nodes.memory import fitting
+from pytest_llmbench.checks.collectives.nodes.collectives import fitting, measure
 from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, why_unsupported
 from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
 from pytest_llmbench.core.errors import ConfigError, RunError
