@@ -168,7 +168,7 @@ class Engine(Protocol):
 
 
 class EngineDefaults:
-    """What the protocol asks of an engine, as far as most engines answer alike."""
+    """Base class of engines: those answers to the protocol that most of them share."""
 
     options: type[Strict] = NoOptions
     statistics: Mapping[str, Statistic] = {}

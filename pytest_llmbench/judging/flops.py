@@ -1,8 +1,11 @@
-"""Model FLOPs and their share of the hardware's peak."""
+"""Model FLOPs and their share of the hardware's peak, and the parameters of each rank of a model-parallel group."""
 
 from __future__ import annotations
 
-from pytest_llmbench.core.recipe.recipes import ModelShape
+import math
+
+from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
+from pytest_llmbench.core.record.claims import Span
 
 
 def parameters(model: ModelShape, sequence_length: int) -> int:
@@ -30,3 +33,46 @@ def flops_per_token(model: ModelShape, sequence_length: int) -> float:
 
 def _positions(model: ModelShape, sequence_length: int) -> int:
     return sequence_length * model.hidden_size if model.positions == "learned" else 0
+
+
+# A tokenizer's own tokens (OPT's has 50265 where its model has 50272), and tables that are padded to be divided.
+_VOCABULARY = 0.01
+
+
+def vocabulary(model: ModelShape) -> Span:
+    """How many tokens the tokenizer of such a model may have."""
+    return Span((1 - _VOCABULARY) * model.vocab_size, (1 + _VOCABULARY) * model.vocab_size)
+
+
+def parameters_of_stages(
+    model: ModelShape, positions: int, parallelism: Parallelism, padded_to: int = 128
+) -> tuple[Span, ...]:
+    """Count the parameters of a rank of each pipeline stage, as Megatron cuts a decoder.
+
+    Tensor-parallel ranks share the matrices, the biases of those that are cut by columns (3 h of attention, 4 h of the
+    feed-forward), and the vocabulary. The rest of each layer, 2 h of biases and 4 h of norms, is on all of them. The
+    last stage has a copy of the token embedding, which is tied to the first one's. Only the padding of the vocabulary
+    is not known: a multiple of `padded_to` for each tensor-parallel rank, or none.
+
+    Args:
+        model: the decoder.
+        positions: learned position embeddings, if it has any.
+        parallelism: how it is cut.
+        padded_to: multiples to which each rank's share of the vocabulary is padded at most.
+    """
+    h, ranks, stages = model.hidden_size, parallelism.tensor, parallelism.pipeline
+    layers = model.layers // stages * ((12 * h * h + 7 * h) // ranks + 6 * h)
+    table = _table(model, ranks, padded_to)
+    learned = positions * h if model.positions == "learned" else 0
+    counts = []
+    for stage in range(stages):
+        first, last = stage == 0, stage == stages - 1
+        fixed, tables = layers + first * learned + last * 2 * h, first or last
+        counts.append(Span(fixed + tables * table.low, fixed + tables * table.high))
+    return tuple(counts)
+
+
+def _table(model: ModelShape, ranks: int, padded_to: int) -> Span:
+    tokens, multiple = vocabulary(model), padded_to * ranks
+    padded = math.ceil(tokens.high / multiple) * multiple
+    return Span(math.floor(tokens.low / ranks) * model.hidden_size, padded // ranks * model.hidden_size)

@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import read_yaml
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.engines.nemo import events
+from pytest_llmbench.engines.nemo import log
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, judged_steps, measure
 from tests.docs.documents import CHECKOUT
 
@@ -71,7 +71,7 @@ def test_lambdas_log_and_file(samples: Path) -> None:
 def test_nemos_event_file(samples: Path) -> None:
     """NVIDIA's rule, and the first value, which it leaves out."""
     (file,) = (samples / "tensorboard").glob("nemo2-gpt3-126m*")
-    seconds = [step.seconds for step in events.series(file).steps if step.seconds is not None]
+    seconds = [step.seconds for step in log.series(file).steps if step.seconds is not None]
     assert f"a 126M model for {len(seconds)} steps, that is {statistics.fmean(seconds[5:]):.4f} s" in TEXT
     assert f"its first value is {seconds[0]:.4f} s" in TEXT
 

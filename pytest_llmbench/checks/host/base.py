@@ -1,4 +1,4 @@
-"""Shared parts of the host checks: one probe for the facts of all, nodes that should be alike, kinds of file systems."""
+"""Shared parts of the host checks: one probe for the facts of all, nodes that must be alike, kinds of file systems."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """All nodes together, and where that is slow although all pairs are fast, which of them make it so.
 
-Halves are measured, halves of slow halves, and controls. A half that is slow alone holds a culprit. Where only the
-whole is slow, its halves are filled up with good nodes to the size that was slow, as a fault may need that many ranks
-to show. A group that is slow only as a whole is reported as such.
+Halves are measured, halves of slow halves, and controls. A half that is slow alone holds a culprit. If only the whole
+is slow, its halves are filled up with good nodes to the size that was slow, as a fault may need that many ranks to
+show. A group that is slow only as a whole is reported as such.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.claims import Asks, on_off
 from pytest_llmbench.engines.overrides import Rules, Same, given
-from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 
 _FIELDS = {
     "tensor-model-parallel-size": "parallelism.tensor",

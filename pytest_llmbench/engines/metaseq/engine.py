@@ -22,7 +22,7 @@ from pytest_llmbench.engines.metaseq.log import NEEDLES, parse
 from pytest_llmbench.engines.overrides import Rules, unknown_arguments
 from pytest_llmbench.engines.problems import precision_problem
 from pytest_llmbench.judging import agreement
-from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles

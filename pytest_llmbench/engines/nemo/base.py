@@ -17,14 +17,13 @@ from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.external import External, fill
 from pytest_llmbench.engines.nemo import claims as nemo_claims
-from pytest_llmbench.engines.nemo import events as nemo_events
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.arguments import plain, rules
 from pytest_llmbench.engines.overrides import unknown_arguments
 from pytest_llmbench.engines.problems import batch_problem, precision_problem
 from pytest_llmbench.judging import agreement
-from pytest_llmbench.judging.shards import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
 from pytest_llmbench.readers import witness
 from pytest_llmbench.readers.base import LogReader
@@ -99,7 +98,7 @@ class Nemo(External):
         """
         said = super().read(folder, recipe)
         files = () if folder.is_file() else folder.rglob(tensorboard.PATTERN)
-        events = nemo_events.series(files)
+        events = nemo.series(files)
         if not events.steps and not events.unread:
             return said
         return said.model_copy(

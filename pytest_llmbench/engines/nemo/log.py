@@ -1,7 +1,7 @@
-"""NeMo's log: the progress bar of NeMo 1, the lines of NeMo 2 (24.07 and later).
+"""NeMo's log: the progress bar of NeMo 1, the lines of NeMo 2 (24.07 and later), and TensorBoard's event files.
 
-Both number steps from 0. NeMo 2 gives means over the steps since the line before, even of `consumed_samples`. Times are
-here only if the bar or the line was configured to show them; the event file always has them (`tensorboard`).
+All number steps from 0. NeMo 2 gives means over the steps since the line before, even of `consumed_samples`. Times are
+in the log only if the bar or the line was configured to show them; the event file always has them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers import words
+from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
 from pytest_llmbench.readers.items import Completed, Failed, Item, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
 
@@ -81,3 +84,36 @@ def _step(said: dict[str, str]) -> StepLine:
         grad_norm=values.get("grad_norm"),
         reported={name: each for name, value in said.items() if (each := as_number(value)) is not None},
     )
+
+
+_TAGS = (*TIMINGS, "reduced_train_loss", "grad_norm", "global_batch_size", "global_step", "consumed_samples", "lr")
+
+
+def series(source: Path | Iterable[Path]) -> StepSeries:
+    """Read the steps that NeMo logged into a folder's event files, or into the files given.
+
+    Several files are one run that was resumed: each goes on where the one before it ended, or the run is `restarted`.
+    Facts that event files never contain, such as whether the run was completed, are None.
+    """
+    found = collect(source, _TAGS, alike=TIMINGS, first=0)
+    return found.series(tuple(_made(found)))
+
+
+def _made(found: Collected) -> Iterator[Step]:
+    first, second = [*found.steps, 0, 0][:2]
+    before = max(0, 2 * first - second) if second else 0  # files that begin in the middle of a run
+    for step, said in found.steps.items():
+        if step in found.doubtful:
+            continue
+        timings = [said.pop(tag) for tag in TIMINGS if tag in said]
+        yield Step(
+            step=step,
+            interval=step - before,
+            at=found.times.get(step),
+            seconds=timings[0] if timings else None,
+            samples=whole(said.get("global_batch_size")),
+            loss=said.pop("reduced_train_loss", None),
+            grad_norm=said.pop("grad_norm", None),
+            reported=said,
+        )
+        before = step

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
-from pytest_llmbench.judging.sanity.completion import completed, ended_whole, long_enough, one_run
-from pytest_llmbench.judging.sanity.copies import copied, copied_in_log
 from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.identity import different, origin, together
 from pytest_llmbench.judging.sanity.labels import labelled, stranger
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
-from pytest_llmbench.judging.sanity.losses import alike, falling, finite, moving, moving_in_log, possible
+from pytest_llmbench.judging.sanity.losses import (
+    alike,
+    copied,
+    copied_in_log,
+    falling,
+    finite,
+    moving,
+    moving_in_log,
+    possible,
+)
 from pytest_llmbench.judging.sanity.outside import outside
 from pytest_llmbench.judging.sanity.ranks import hardware, hosts, nodes_in_log, ranks, world_size
 from pytest_llmbench.judging.sanity.rates import implausible, logged, products
-from pytest_llmbench.judging.sanity.steps import clock, doubts, stamps, steps, work
+from pytest_llmbench.judging.sanity.steps import (
+    clock,
+    completed,
+    doubts,
+    ended_whole,
+    long_enough,
+    one_run,
+    stamps,
+    steps,
+    work,
+)
 
 __all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 

@@ -74,7 +74,7 @@ class Evidence:
 
 
 def of_rank(kind: str, info: RankInfo, said: str) -> Problem:
-    """The problem that a rank's own log shows; what is said of it follows its name."""
+    """The problem that a rank's own log shows: the words of the message after the rank's name."""
     message = f"rank {info.rank} on {info.host}{said}"
     return Problem(kind=kind, message=message, log=layout.step_log(info.rank))
 

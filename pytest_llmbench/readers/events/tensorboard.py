@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.readers.events.protobuf import FIXED32, FIXED64, LENGTH, Malformed, WireField, fields, signed
-from pytest_llmbench.readers.events.tfrecord import records
+from pytest_llmbench.readers.events.tfrecord import (
+    FIXED32,
+    FIXED64,
+    LENGTH,
+    Malformed,
+    WireField,
+    fields,
+    records,
+    signed,
+)
 
 # Whoever keeps the files of several runs in one place puts a name before `events.out`.
 PATTERN = "*.tfevents.*"

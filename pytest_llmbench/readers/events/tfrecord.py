@@ -1,6 +1,7 @@
-"""TFRecord files: rows of checked records, read one at a time.
+"""TFRecord files: rows of checked records, read one at a time; and the wire format of the messages in them.
 
 A record is its length (uint64, little-endian), the masked CRC-32C of that, its data, and the masked CRC-32C of those.
+Event files need a small part of protocol buffers, and this module has no more of them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 LONGEST = 16 * 1024 * 1024  # bytes; what is longer is passed over, for no scalar is near it
 _CUT_OFF = "the file is cut off"
@@ -66,3 +67,59 @@ def _pass_over(file: BinaryIO, size: int) -> bool:
     end = file.seek(0, os.SEEK_END)
     file.seek(min(here + size, end))
     return here + size <= end
+
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_SIZES = {FIXED64: 8, FIXED32: 4}
+
+
+class Malformed(Exception):  # noqa: N818 - it is a finding about data, no error of ours
+    """Bytes that are not a message."""
+
+
+class WireField(NamedTuple):
+    """One field of a message: a varint has its value as `integer`, every other kind its bytes as `data`."""
+
+    number: int
+    kind: int
+    integer: int
+    data: bytes
+
+
+def fields(message: bytes) -> Iterator[WireField]:
+    """Yield a message's fields as they come.
+
+    Raises:
+        Malformed: it ends within a field, or has a kind of field that event files do not.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            integer, at = _varint(message, at)
+            yield WireField(number, kind, integer, b"")
+            continue
+        size = _SIZES.get(kind)
+        if kind == LENGTH:
+            size, at = _varint(message, at)
+        if size is None:
+            raise Malformed(f"a field of the unknown kind {kind}")
+        if at + size > len(message):
+            raise Malformed("a field ends after its message")
+        yield WireField(number, kind, 0, message[at : at + size])
+        at += size
+
+
+def signed(integer: int) -> int:
+    """A varint as the int64 that it stands for."""
+    return integer - (1 << 64) if integer >> 63 else integer
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value & (1 << 64) - 1, at + index + 1
+    raise Malformed("a number without an end")

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmbench.checks.answers import dissenters
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.checks.compute import sustained
+from pytest_llmbench.checks.compute.sustained import read
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
@@ -308,7 +308,7 @@ def test_gaps_of_telemetry_are_said() -> None:
 
 def test_a_line_that_is_none_is_kept_apart() -> None:
     """And absent numbers stay absent."""
-    samples, strange = sustained.read([(0.0, "1455, [N/A], 690.5, 0x4"), (1.0, "Unable to reach the GPU")])
+    samples, strange = read([(0.0, "1455, [N/A], 690.5, 0x4"), (1.0, "Unable to reach the GPU")])
     assert [(each.clock, each.temperature, each.power, each.reasons) for each in samples] == [(1455.0, None, 690.5, 4)]
     assert strange == ["Unable to reach the GPU"]
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.telemetry import PERIOD_S, GpuTelemetry
 from pytest_llmbench.core.wire.step_events import GpuEvent
-from pytest_llmbench.readers.steps.gpu_energy import MOST_ERROR, between, edge
-from pytest_llmbench.readers.steps.gpu_window import GpuWindow
+from pytest_llmbench.readers.steps.gpu_window import MOST_ERROR, GpuWindow, between, edge
 from tests.support.gpu_logs import BEGIN, POWER_W, sample, samples, told
 
 LONGEST_S = 3 * PERIOD_S

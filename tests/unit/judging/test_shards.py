@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
-from pytest_llmbench.judging.flops import parameters
-from pytest_llmbench.judging.shards import parameters_of_stages
+from pytest_llmbench.judging.flops import parameters, parameters_of_stages
 
 # Layers, hidden size, vocabulary, positions, tensor, pipeline; and what logs of real runs say of each stage.
 PRINTED = [

@@ -15,8 +15,7 @@ from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.wire.step_events import Phase
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.engines.deepspeed.ranks.ppo import Ppo
-from pytest_llmbench.engines.deepspeed.ranks.reward import Reward
-from pytest_llmbench.engines.deepspeed.ranks.sft import Sft
+from pytest_llmbench.engines.deepspeed.ranks.reward import Reward, Sft
 from pytest_llmbench.engines.deepspeed.ranks.zero import DTYPE, Setup, ZeroModel
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.step_clock import StepClock

@@ -234,9 +234,7 @@ def test_samples_are_what_was_consumed_between_two_steps(run: Path, monkeypatch:
         step.model_copy(update={"samples": None, "tokens": None, "reported": {"consumed_samples": 8.0 * step.step}})
         for step in series.steps
     )
-    monkeypatch.setattr(
-        "pytest_llmbench.engines.nemo.events.series", lambda _: series.model_copy(update={"steps": bare})
-    )
+    monkeypatch.setattr("pytest_llmbench.engines.nemo.log.series", lambda _: series.model_copy(update={"steps": bare}))
     steps = ENGINE.read(run, RECIPE).steps
     assert [step.samples for step in steps] == [None, *[8] * 39]
     assert [step.tokens for step in steps] == [None, *[256] * 39]

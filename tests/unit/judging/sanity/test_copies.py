@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity import Evidence
-from pytest_llmbench.judging.sanity.copies import copied_in_log
+from pytest_llmbench.judging.sanity.losses import copied_in_log
 from tests.unit.judging.sanity.test_sanity_of_commands import evidence
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.engines.nemo.events import series
+from pytest_llmbench.engines.nemo.log import series
 from pytest_llmbench.readers.events.tensorboard import Damage, Scalar, event_files, read_scalars
 from pytest_llmbench.readers.events.tfrecord import masked_crc32c
 from tests.support.events import part, record, simple, write

@@ -36,7 +36,7 @@ ENTRY = """
         recipe = validate(Recipe, context.config, "recipe")
         with process_group(context, 120) as device:
             join(device)
-            from pytest_llmbench.engines.deepspeed.ranks.sft import Sft
+            from pytest_llmbench.engines.deepspeed.ranks.reward import Sft
             from pytest_llmbench.engines.deepspeed.ranks.zero import Setup
 
             options = validate(DeepSpeedOptions, recipe.options, "options")

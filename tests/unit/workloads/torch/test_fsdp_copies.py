@@ -20,9 +20,8 @@ from torch.distributed.fsdp import FSDPModule
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.torch.options import TorchOptions
-from pytest_llmbench.engines.torch.ranks import fsdp_copies
 from pytest_llmbench.engines.torch.ranks import parallel
-from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync, use_copies
 from pytest_llmbench.workloads.rank.rendezvous import process_group
 from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 from tests.unit.workloads.mapped_memory import Mapped
@@ -34,7 +33,7 @@ def train(recipe, device, context, share):
     model = build_model(recipe, TorchOptions(), device, context.world_size, 1)
     if share:
         modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        fsdp_copies.use(modules, dist.group.WORLD, share)
+        use_copies(modules, dist.group.WORLD, share)
     optimizer, tokens = torch.optim.AdamW(model.parameters(), lr=1e-2), open_tokens(recipe)
     told = []
     for step in range(STEPS):

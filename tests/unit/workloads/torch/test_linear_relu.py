@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_llmbench.engines.torch.ranks.linear_relu import linear_relu
+from pytest_llmbench.engines.torch.ranks.decoder import linear_relu
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "autocast"])

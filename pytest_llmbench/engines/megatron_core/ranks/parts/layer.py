@@ -6,21 +6,46 @@ called before its parameters are used, but in `CompiledLayer`, with which nothin
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, get_cuda_rng_tracker
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 from torch.nn import functional
 
 from pytest_llmbench.engines.megatron_core.ranks.parts import pointwise
-from pytest_llmbench.engines.megatron_core.ranks.parts.attention import FusedAttention, attend
 from pytest_llmbench.engines.megatron_core.ranks.parts.linear import column, row
 from pytest_llmbench.engines.megatron_core.ranks.parts.versions import mlp_parts
 from pytest_llmbench.engines.megatron_core.ranks.sending import Split
+
+
+def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+    """Map three of [sequence, batch, heads, width] to [sequence, batch, heads × width]."""
+    query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+    mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    return mixed.permute(2, 0, 1, 3).flatten(2)
+
+
+class FusedAttention(nn.Module):
+    """`attend` as a part of Megatron-Core's layer."""
+
+    def __init__(self, config: TransformerConfig, **_: object) -> None:
+        super().__init__()
+        self._dropout = config.attention_dropout
+        # With sequence parallelism the whole layer draws the numbers of its own tensor-parallel rank.
+        self._own_numbers = not config.sequence_parallel
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
+    ) -> torch.Tensor:
+        """See `attend`."""
+        dropout = self._dropout if self.training else 0.0
+        with get_cuda_rng_tracker().fork() if dropout and self._own_numbers else nullcontext():
+            return attend(query, key, value, dropout)
 
 
 class Norm(nn.LayerNorm):
