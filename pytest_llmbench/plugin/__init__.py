@@ -13,7 +13,7 @@ from pytest_llmbench.plugin import health as checking
 from pytest_llmbench.plugin.fixtures import health, reference, run
 from pytest_llmbench.plugin.output import reports
 from pytest_llmbench.plugin.usage import usage_errors
-from pytest_llmbench.plugin.verdict import declared, explain, outcome
+from pytest_llmbench.plugin.verdict import declared, measured, outcome
 
 __all__ = ["health", "reference", "run"]
 
@@ -98,4 +98,4 @@ def pytest_runtest_makereport(
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Explain a missed threshold."""
-    return explain.explain_comparison(op, left, right)
+    return measured.explain_comparison(op, left, right)

@@ -17,9 +17,8 @@ from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.health import check_names
 from pytest_llmbench.plugin.output import terminal
-from pytest_llmbench.plugin.output.junit import JUnit
+from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.plugin.output.provenance import suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict import outcome, speed

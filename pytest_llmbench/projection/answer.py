@@ -11,11 +11,10 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.projection.inputs import MeasuredSlice
-from pytest_llmbench.projection.layout import Layout, same_work
+from pytest_llmbench.projection.layout import Layout, layout_of, same_work
 from pytest_llmbench.projection.links import TrainingLinks
 from pytest_llmbench.projection.memory import OTHER_GIB, memory
 from pytest_llmbench.projection.model import Band, project
-from pytest_llmbench.projection.recipes import layout_of
 from pytest_llmbench.projection.report import ProjectionRow
 from pytest_llmbench.projection.slices import HALVING, JITTER, Hardware, LayerCost
 

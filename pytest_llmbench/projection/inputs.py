@@ -18,9 +18,8 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.judging.statistics import judged_steps
-from pytest_llmbench.projection.layout import Layout
+from pytest_llmbench.projection.layout import Layout, layout_of
 from pytest_llmbench.projection.model import Band
-from pytest_llmbench.projection.recipes import layout_of
 from pytest_llmbench.projection.slices import Hardware, LayerCost, one_slice, two_slices
 
 # Of one run nothing says how another would differ; two runs on one machine agreed within this (docs/measurements).

@@ -1,6 +1,7 @@
 """JUnit XML: always in the session's folder, and where `--junitxml` says as well.
 
-pytest keeps its writer private; this is the only file that knows of it.
+pytest keeps its writer private; this is the only file that knows of it. Provenance of the session's runs is in the
+properties of the test suite.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 from _pytest.junitxml import LogXML, xml_key
 
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 
 
@@ -122,3 +124,27 @@ def _add(writer: LogXML, report: pytest.TestReport) -> None:
     if workers:
         report.node = workers[-1]  # type: ignore[attr-defined]  # as xdist does
     writer.pytest_runtest_logreport(report)
+
+
+def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
+    """The versions, provenance and command of runs, by run key.
+
+    Returns:
+        Facts that are the same in all runs under their name, the others as `name[run key]`. A run that did not get far
+        enough to say anything of itself does not count as different.
+    """
+    facts = {key: told for key, record in records.items() if (told := _facts(record))}
+    properties = {}
+    for name in dict.fromkeys(name for told in facts.values() for name in told):
+        values = {key: told[name] for key, told in facts.items() if name in told}
+        if len(values) == len(facts) and len(set(values.values())) == 1:
+            properties[name] = next(iter(values.values()))
+        else:
+            properties |= {f"{name}[{key}]": value for key, value in values.items()}
+    return properties
+
+
+def _facts(record: RunRecord) -> dict[str, str]:
+    told = {**record.versions, **record.provenance}
+    # Of a job of its own it names the sbatch script.
+    return {**told, "command": record.command} if told and record.command else told

@@ -1,4 +1,4 @@
-"""The objects that a test gets from its run: quantities that remember their origin."""
+"""The objects that a test gets from its run: quantities that remember their origin, and failing comparisons told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import RunError, unknown
 from pytest_llmbench.core.quantity import Quantity, for_people, told_apart
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.findings.slowest import slowest_node
@@ -171,3 +172,32 @@ def _short(path: Path) -> str:
     """A path relative to where the user stands, when it is below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+_MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
+_MISSED = {">=": "below", ">": "below", "<=": "above", "<": "above"}
+
+
+def explain_comparison(op: str, left: object, right: object) -> list[str] | None:
+    """Explain `measured >= quantity`, either way round, and `measured in reference`; None for anything else."""
+    if isinstance(right, Measured) and not isinstance(left, Measured) and op in _MIRRORED:
+        op, left, right = _MIRRORED[op], right, left
+    if not isinstance(left, Measured):
+        return None
+    if isinstance(right, Quantity) and op in _MISSED:
+        return explain(left, right, _MISSED[op])
+    if isinstance(right, Reference) and op == "in":
+        missed = right.missed_by(left)
+        if missed is not None:
+            bound_op, bound = missed
+            return [*explain(left, bound, _MISSED[bound_op]), *describe(right)]
+    return None
+
+
+def describe(reference: Reference) -> list[str]:
+    """Say what a reference is and where it comes from."""
+    meant = str(reference.applies_to or "any machine")
+    return [
+        f"reference: {reference.name} ({reference.asked}) for {meant}",
+        f"  {' '.join(reference.why.split())} [{reference.source}, {reference.date}]",
+    ]

@@ -9,8 +9,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo
-from pytest_llmbench.plugin.verdict.explain import explain_comparison
-from pytest_llmbench.plugin.verdict.measured import Measured
+from pytest_llmbench.plugin.verdict.measured import Measured, explain_comparison
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.plugin.output.provenance import suite_properties
+from pytest_llmbench.plugin.output.junit import suite_properties
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from pytest_llmbench.checks.compute.nodes import bandwidth, gemm
+from pytest_llmbench.checks.compute.nodes import gemm
 from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
@@ -16,6 +17,44 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.meeting import Meeting
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.training.matmul import rates
+
+
+def triad(device: torch.device, size: int, *, seconds: float, start: Callable[[], object]) -> float:
+    """Measure a = b + 3 c in fp32, the triad of STREAM.
+
+    Args:
+        device: whose memory.
+        size: bytes of each of the three vectors, far more than any cache holds.
+        seconds: for how long, after the warm-up.
+        start: returns when the other ranks are warm, too.
+
+    Returns:
+        B/s, read and written: 3 times the size each time; the median of blocks of about 50 ms.
+    """
+    result, first, second = (torch.ones(size // 4, device=device) for _ in range(3))
+    blocks = rates(lambda: torch.add(first, second, alpha=3.0, out=result), device, seconds=seconds, start=start)
+    return 3.0 * size * statistics.median(blocks)
+
+
+def copy(device: torch.device, size: int, *, to_device: bool, seconds: float, start: Callable[[], object]) -> float:
+    """Measure copies between the GPU and pinned memory of the host.
+
+    Args:
+        device: a GPU.
+        size: bytes of each copy.
+        to_device: from the host to the GPU, or back.
+        seconds: for how long, after the warm-up.
+        start: returns when the other ranks are warm, too.
+
+    Returns:
+        B/s, each byte counted once; the median of blocks of about 50 ms.
+    """
+    host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+    there = torch.zeros(size, dtype=torch.uint8, device=device)
+    source, target = (host, there) if to_device else (there, host)
+    blocks = rates(lambda: target.copy_(source, non_blocking=True), device, seconds=seconds, start=start)
+    return size * statistics.median(blocks)
+
 
 _PRECISIONS = {"cuda": ("bf16", "fp16", "fp32", "tf32", "fp8"), "cpu": ("fp32",)}
 _MIB = 2**20
@@ -43,7 +82,7 @@ def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
             log.phase("factors")
             answer["gemm"] = _gemms(context, device, start)
         if "memory" in config["measure"]:
-            answer["memory"] = bandwidth.triad(device, _vector(device), seconds=seconds, start=start("memory"))
+            answer["memory"] = triad(device, _vector(device), seconds=seconds, start=start("memory"))
         if "host_device" in config["measure"]:
             answer["host_device"] = _copies(context, device, start)
     return answer
@@ -88,7 +127,7 @@ def _copies(context: RankContext, device: torch.device, start: Callable[[str], C
 
 
 def _copy(context: RankContext, device: torch.device, *, to_device: bool, start: Callable[[], object]) -> float:
-    return bandwidth.copy(device, _COPIED, to_device=to_device, seconds=context.config["seconds"], start=start)
+    return copy(device, _COPIED, to_device=to_device, seconds=context.config["seconds"], start=start)
 
 
 def sustain(context: RankContext, log: ProbeLog) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.checks.host.nodes.files import names_in, text_of
-from pytest_llmbench.checks.host.nodes.mounts import mount_of
+from pytest_llmbench.checks.host.nodes.files import mount_of, names_in, text_of
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.checks.host.nodes.mounts import mount_of
+from pytest_llmbench.checks.host.nodes.files import mount_of
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext

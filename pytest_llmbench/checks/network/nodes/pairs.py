@@ -26,7 +26,7 @@ from pytest_llmbench.workloads.node.machine import device_name, gpu_index
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
-from pytest_llmbench.workloads.rank.store import open_store
+from pytest_llmbench.workloads.rank.rendezvous import open_store
 
 _LONGEST_ERROR = 300
 _NVIDIA_SMI_S = 60.0

@@ -14,9 +14,8 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import ModelShape, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.flops import flops_per_token, parameters
-from pytest_llmbench.projection.layout import Layout, same_work
+from pytest_llmbench.projection.layout import Layout, layout_of, same_work
 from pytest_llmbench.projection.memory import memory
-from pytest_llmbench.projection.recipes import layout_of
 from tests.unit.judging.conftest import small
 
 from .test_model import GPT, SLICE

@@ -17,7 +17,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import ModelShape, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import read_yaml
-from pytest_llmbench.projection.layout import Layout
+from pytest_llmbench.projection.layout import Layout, layout_of
 from pytest_llmbench.projection.links import TrainingLinks
 from pytest_llmbench.projection.memory import memory
 from pytest_llmbench.projection.model import Band, Projection, project
@@ -31,7 +31,6 @@ from pytest_llmbench.projection.published import (
     memory_gb_s,
     network_gb_s,
 )
-from pytest_llmbench.projection.recipes import layout_of
 from pytest_llmbench.projection.slices import Hardware, one_slice
 
 CHECKOUT = Path(__file__).parents[4]

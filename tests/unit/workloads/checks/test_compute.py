@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_llmbench.checks.compute.nodes import bandwidth, compute, gemm, telemetry
+from pytest_llmbench.checks.compute.nodes import compute, gemm, telemetry
 from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.meeting import Meeting
@@ -135,7 +135,7 @@ def test_copies_are_made_alone_and_then_together(
 
             found[number] = compute._copies(mine, _CPU, start)
 
-    monkeypatch.setattr(bandwidth, "copy", copied)
+    monkeypatch.setattr(compute, "copy", copied)
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
