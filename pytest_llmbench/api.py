@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.engines.base import options_of as recipe_options
     from pytest_llmbench.engines.external import External, fill, flags
     from pytest_llmbench.engines.in_process import InProcess
-    from pytest_llmbench.engines.problems import batch_problem, precision_problem
-    from pytest_llmbench.judging.bounds import missed
+    from pytest_llmbench.engines.overrides import batch_problem, precision_problem
     from pytest_llmbench.judging.outliers import outliers
+    from pytest_llmbench.judging.references import missed
     from pytest_llmbench.judging.statistics import Measurement, Statistic
     from pytest_llmbench.plugin.health import Health
     from pytest_llmbench.plugin.verdict.measured import Measured, Run
@@ -85,8 +85,8 @@ _HOMES = {
     "engines.base": "BatchLog Command Engine Place RankTask Script options_of=recipe_options",
     "engines.external": "External fill flags",
     "engines.in_process": "InProcess",
-    "engines.problems": "batch_problem precision_problem",
-    "judging.bounds": "missed",
+    "engines.overrides": "batch_problem precision_problem",
+    "judging.references": "missed",
     "judging.outliers": "outliers",
     "judging.statistics": "Measurement Statistic",
     "plugin.health": "Health",

@@ -1,4 +1,4 @@
-"""Effects of a recipe's `options.arguments`: an argument with a field in the recipe has to agree with it.
+"""Refusals that several engines share, and a recipe's `options.arguments`, which have to agree with its fields.
 
 So the plan, the model's FLOPs, the references and the gate are about the training that runs. An argument is one of:
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Precision, Recipe
+from pytest_llmbench.core.recipe.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,3 +96,35 @@ def _agree(said: Any, due: Any) -> bool:
 
 def _words(allowed: tuple[Any, ...]) -> str:
     return " or ".join("nothing" if each is None or each is False else str(each) for each in allowed)
+
+
+def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    """Yield why the global batch does not divide into micro batches on this many copies of the model."""
+    copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
+    if recipe.samples_per_step % (copies * recipe.micro_batch_size) == 0:
+        return
+    who = "ranks" if recipe.parallelism.model_parallel_size == 1 else "copies of the model"
+    yield (
+        f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} does not divide into "
+        f"micro batches of {recipe.micro_batch_size} on {copies} {who} ({topology}); it does on "
+        f"{_fitting(recipe, who)}"
+    )
+
+
+def _fitting(recipe: Recipe, who: str, most: int = 1024) -> str:
+    micro_batches, rest = divmod(recipe.samples_per_step, recipe.micro_batch_size)
+    sizes = [] if rest else [size for size in range(1, most + 1) if micro_batches % size == 0]
+    return f"{', '.join(map(str, sizes))} {who}" if sizes else f"no number of {who}: change a batch size"
+
+
+def precision_problem(
+    recipe: Recipe, topology: Topology, supported: tuple[str, ...] = get_args(Precision)
+) -> Iterator[str]:
+    """Yield why this engine does not have the precision on these devices."""
+    if recipe.precision not in supported:
+        yield f"recipe {recipe.name}: precision {recipe.precision} is not one of {', '.join(supported)}"
+    elif recipe.precision != "fp32" and topology.device == "cpu":
+        yield (
+            f"recipe {recipe.name} is {recipe.precision} on GPUs; this run has none: pass --scale smoke for the tiny "
+            "CPU variant, or --gpus-per-node"
+        )

@@ -11,8 +11,8 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import bench, feasible, lending, options, parametrize, register, restart, selection, xdist
 from pytest_llmbench.plugin import health as checking
 from pytest_llmbench.plugin.fixtures import health, reference, run
+from pytest_llmbench.plugin.options import usage_errors
 from pytest_llmbench.plugin.output import reports
-from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict import declared, measured, outcome
 
 __all__ = ["health", "reference", "run"]

@@ -1,9 +1,10 @@
-"""Options, on the command line and in ini files, and the settings they add up to."""
+"""Options, on the command line and in ini files, the settings they add up to, and errors in them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -296,3 +297,12 @@ def _for_argparse(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def loaded_by_conftest(manager: pytest.PytestPluginManager) -> bool:
     """Whether conftest files are loaded already, as where one of them names this plugin in its `pytest_plugins`."""
     return any(Path(getattr(plugin, "__file__", None) or "").name == "conftest.py" for plugin in manager.get_plugins())
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Mistakes of the user are usage errors, with their message and without a traceback."""
+    try:
+        yield
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error

@@ -7,9 +7,9 @@ import pytest
 from pytest_llmbench.plugin import xdist
 from pytest_llmbench.plugin.bench import KEY, Bench
 from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.options import usage_errors
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
-from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 

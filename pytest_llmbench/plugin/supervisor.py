@@ -16,11 +16,11 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.health import check_names
+from pytest_llmbench.plugin.options import usage_errors
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
-from pytest_llmbench.plugin.usage import usage_errors
 from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.boards import KeeperBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared, facts

@@ -14,7 +14,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Reading
-from pytest_llmbench.judging.bounds import applies, missed
+from pytest_llmbench.judging.references import applies, missed
 
 SYSTEMS = {system.name: system for system in (load_system(str(path), []) for path in shipped("systems").glob("*.yaml"))}
 

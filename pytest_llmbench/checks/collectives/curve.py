@@ -8,7 +8,7 @@ from pytest_llmbench.checks.base import Fleet, finding
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, asked_size, size_name
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
-from pytest_llmbench.judging.bounds import applies, missed, unbounded
+from pytest_llmbench.judging.references import applies, missed, unbounded
 
 _LEAST, _MOST = 3, 34  # powers of two: 8 B to 16 GiB
 _LATENCY = 8

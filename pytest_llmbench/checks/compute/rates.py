@@ -12,8 +12,8 @@ from pytest_llmbench.checks.answers import NOT_COMPARED
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.bounds import applies, missed, unbounded
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.references import applies, missed, unbounded
 
 # What the shared probe measures, by the check that judges it.
 _PARTS = {"gemm": "gemm", "memory_bandwidth": "memory", "host_device_bandwidth": "host_device"}

@@ -26,7 +26,7 @@ from pytest_llmbench.checks.compute.rates import (
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.bounds import missed
+from pytest_llmbench.judging.references import missed
 
 # Samples come every second; one that comes this late is missed by those before it.
 _GAP_S = 3.0

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
 from pytest_llmbench.core.record.health import Finding, Reading
-from pytest_llmbench.judging.bounds import missed
+from pytest_llmbench.judging.references import missed
 
 # Variables whose value is a file or a folder that is read. Those that name a file to be written are not among them.
 _READ = (

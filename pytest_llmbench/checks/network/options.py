@@ -12,7 +12,7 @@ from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
 from pytest_llmbench.checks.network.groups import Sizes
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.bounds import applies, missed, unbounded
+from pytest_llmbench.judging.references import applies, missed, unbounded
 
 _GPU = Sizes(bytes=2**30, iterations=20, warm_up=5, timeout_s=60.0, patience_s=120.0)
 _CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.0)

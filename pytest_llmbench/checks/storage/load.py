@@ -15,8 +15,8 @@ from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Sit
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import QuantityField, Strict
-from pytest_llmbench.judging.bounds import missed, unbounded
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.references import missed, unbounded
 
 _UNITS = {
     "write": "GB/s",  #: statistic storage.write: bytes that all nodes together, or one of them, wrote

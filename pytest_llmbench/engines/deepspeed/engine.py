@@ -14,7 +14,7 @@ from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.engines.base import options_of
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.engines.in_process import InProcess
-from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, precision_problem
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
 

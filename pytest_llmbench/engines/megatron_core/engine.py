@@ -12,7 +12,7 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import options_of
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, padded_vocabulary
-from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, precision_problem
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
 

@@ -16,11 +16,9 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, flags
-from pytest_llmbench.engines.metaseq import claims as metaseq_claims
 from pytest_llmbench.engines.metaseq.arguments import rules, size_problem
-from pytest_llmbench.engines.metaseq.log import NEEDLES, parse
-from pytest_llmbench.engines.overrides import Rules, unknown_arguments
-from pytest_llmbench.engines.problems import precision_problem
+from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
+from pytest_llmbench.engines.overrides import Rules, precision_problem, unknown_arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic
@@ -234,7 +232,5 @@ _STATISTICS: Mapping[str, Statistic] = {
     ),
 }
 
-READER = LogReader(
-    name="metaseq", dialect=lambda: parse, claims=metaseq_claims.said, needles=Needles(NEEDLES, metaseq_claims.NEEDLES)
-)
+READER = LogReader(name="metaseq", dialect=lambda: parse, claims=said, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Metaseq()

@@ -16,12 +16,10 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.external import External, fill
-from pytest_llmbench.engines.nemo import claims as nemo_claims
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.arguments import plain, rules
-from pytest_llmbench.engines.overrides import unknown_arguments
-from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, precision_problem, unknown_arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
@@ -255,6 +253,6 @@ def _parse(text: str) -> Iterable[Item]:
 READER = LogReader(
     name="nemo",
     dialect=lambda: _parse,
-    claims=nemo_claims.said,
-    needles=Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo_claims.NEEDLES),
+    claims=nemo.said,
+    needles=Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo.CLAIM_NEEDLES),
 )

@@ -9,7 +9,7 @@ from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.in_process import InProcess
-from pytest_llmbench.engines.problems import batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, precision_problem
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of

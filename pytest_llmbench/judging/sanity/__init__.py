@@ -5,10 +5,9 @@ from __future__ import annotations
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.counted import counted
-from pytest_llmbench.judging.sanity.dated import dated
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
 from pytest_llmbench.judging.sanity.identity import different, origin, together
-from pytest_llmbench.judging.sanity.labels import labelled, stranger
+from pytest_llmbench.judging.sanity.labels import dated, labelled, stranger
 from pytest_llmbench.judging.sanity.lines import lines, unreadable
 from pytest_llmbench.judging.sanity.losses import (
     alike,

@@ -1,7 +1,9 @@
-"""Whether a command's log is of this run, launch and nodes, by the labels that our driver printed into it."""
+"""Whether a command's log is of this run, launch and nodes, by our driver's labels in it, and of its time."""
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
@@ -24,9 +26,9 @@ def stranger(e: Evidence) -> Iterator[Problem]:
         yield _other(f"its log is of {len(launches)} launches, at Unix times {times}")
     for launched in launches:
         if e.origin.launched is not None and launched < e.origin.launched - CLOCK_SKEW_S:
-            yield _other(f"{_said(launched)}; this run was launched at {e.origin.launched:.0f}")
+            yield _other(f"{_launched_at(launched)}; this run was launched at {e.origin.launched:.0f}")
         if e.origin.ended is not None and launched > e.origin.ended + CLOCK_SKEW_S:
-            yield _other(f"{_said(launched)}; this run was over at {e.origin.ended:.0f}")
+            yield _other(f"{_launched_at(launched)}; this run was over at {e.origin.ended:.0f}")
 
 
 def labelled(e: Evidence) -> Iterator[Problem]:
@@ -52,9 +54,51 @@ def _nodes(e: Evidence, labels: tuple[Label, ...]) -> Iterator[Problem]:
         )
 
 
-def _said(launched: float) -> str:
+def _launched_at(launched: float) -> str:
     return f"its log says that it was launched at Unix time {launched:.0f}"
 
 
 def _other(why: str) -> Problem:
-    return Problem(kind="other_run", message=why)  #: problem other_run: a log without the label of this run
+    return Problem(kind="other_run", message=why)
+
+
+# Logs say the time of their place, and not which place it is: zones lie at quarters of an hour, within these hours.
+_QUARTER_S, _WESTMOST_S, _EASTMOST_S = 900.0, -12 * 3600.0, 14 * 3600.0
+# Clocks of two machines, and the time between the last line and the observer's look.
+_SLACK_S = 60.0
+
+
+def dated(e: Evidence) -> Iterator[Problem]:
+    """Refuse a log whose times are in no zone between the launch of its run and its end, and such event files."""
+    yield from _written(e)
+    begin, end, times = e.origin.launched, e.origin.ended, e.series.stamped
+    if begin is None or end is None or times is None:
+        return
+    first, last = times
+    # The zone's offset has to be one that brings all times into the run.
+    least, most = last - end - _SLACK_S, first - begin + _SLACK_S
+    offset = math.ceil(max(least, _WESTMOST_S) / _QUARTER_S) * _QUARTER_S
+    if offset > min(most, _EASTMOST_S):
+        yield Problem(
+            kind="implausible",
+            message=f"its lines are of {_said(first)} to {_said(last)}; the run was from {_said(begin)} to "
+            f"{_said(end)} UTC, and no time zone brings the one into the other: it is the log of another run",
+        )
+
+
+def _written(e: Evidence) -> Iterator[Problem]:
+    """Look at the times in event files, which are of no zone."""
+    begin, end = e.origin.launched, e.origin.ended
+    first, last = e.series.written or (None, None)
+    early = first is not None and begin is not None and first < begin - CLOCK_SKEW_S
+    if first is not None and last is not None and (early or (end is not None and last > end + CLOCK_SKEW_S)):
+        run = " to ".join("(nobody knows)" if at is None else _said(at) for at in (begin, end))
+        yield Problem(
+            kind="other_run",
+            message=f"its event files were written from {_said(first)} to {_said(last)} UTC; the run was from {run}: "
+            "they are of another run",
+        )
+
+
+def _said(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")

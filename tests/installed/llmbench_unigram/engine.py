@@ -11,7 +11,7 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.in_process import InProcess
-from pytest_llmbench.engines.problems import batch_problem
+from pytest_llmbench.engines.overrides import batch_problem
 from pytest_llmbench.judging.language_losses import expected_of
 
 

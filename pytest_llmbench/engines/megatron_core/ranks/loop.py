@@ -16,8 +16,7 @@ from megatron.core.utils import get_attr_wrapped_model
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
 from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE
-from pytest_llmbench.engines.megatron_core.ranks.optimizer import fused_step
-from pytest_llmbench.engines.megatron_core.ranks.training import MegatronTraining, prepare, trained
+from pytest_llmbench.engines.megatron_core.ranks.training import MegatronTraining, fused_step, prepare, trained
 from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.nemo.claims import said
-from pytest_llmbench.engines.nemo.log import parse
+from pytest_llmbench.engines.nemo.log import parse, said
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 
