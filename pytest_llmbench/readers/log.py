@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from pytest_llmbench.core.record.claims import Claim
@@ -47,6 +47,7 @@ _MOST_REPORTED = 20
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
 _MOST_CLAIMS = 1000
+_OF_STEP = Step.model_fields.keys() & {each.name for each in fields(StepLine)} - {"interval"}
 # One for each node.
 _MOST_LABELS = 100_000
 
@@ -297,19 +298,8 @@ def _with_intervals(lines: Sequence[StepLine], paused: AbstractSet[int]) -> Iter
     apart = any(line.first_apart for line in lines)
     before = max(0, 2 * lines[0].step - lines[1].step) if len(lines) > 1 else 0
     for line in lines:
-        yield Step(
-            step=line.step,
-            interval=line.interval or max(1, line.step - before),
-            at=line.at,
-            paused=line.step in paused,
-            seconds=line.seconds,
-            tokens=line.tokens,
-            samples=line.samples,
-            loss=line.loss,
-            grad_norm=line.grad_norm,
-            peak_memory_bytes=line.peak_memory_bytes,
-            reported=line.reported,
-        )
+        said = {name: getattr(line, name) for name in _OF_STEP}
+        yield Step(interval=line.interval or max(1, line.step - before), paused=line.step in paused, **said)
         if not (apart and line.step == 1):
             before = line.step
 

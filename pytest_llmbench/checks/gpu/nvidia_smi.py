@@ -6,7 +6,9 @@ Not every GPU has every counter. A missing, unsupported or unreadable value is N
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
 from xml.etree import ElementTree as ET
 
 from pytest_llmbench.core.errors import RunError
@@ -85,6 +87,14 @@ class Process:
     name: str
 
 
+def _read(what: Callable[..., Any], *where: str) -> Any:
+    """A field of `SmiGpu`, by how it is read and the tags that it is read from."""
+    return field(metadata={"read": lambda gpu: what(gpu, *where)})
+
+
+_POWER = ("gpu_power_readings", "power_readings")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmiGpu:
     """One GPU; None is unknown.
@@ -112,37 +122,39 @@ class SmiGpu:
 
     index: int
     bus: str
-    name: str | None
-    uuid: str | None
-    vbios: str | None
+    name: str | None = _read(text, "product_name")
+    uuid: str | None = _read(text, "uuid")
+    vbios: str | None = _read(text, "vbios_version")
     lost: str
-    recovery_action: str | None
-    persistence: bool | None
+    recovery_action: str | None = _read(text, "gpu_recovery_action")
+    persistence: bool | None = _read(flag, "persistence_mode")
     mig: bool | None
-    memory_total_mib: float | None
-    memory_used_mib: float | None
-    performance_state: str | None
-    link_gen: float | None
-    max_link_gen: float | None
-    link_width: float | None
-    max_link_width: float | None
-    replays: float | None
-    ecc: bool | None
-    uncorrectable: float | None
-    correctable: float | None
-    total_uncorrectable: float | None
-    total_correctable: float | None
-    sram_threshold_exceeded: bool | None
-    retirement_pending: bool | None
-    remap_pending: bool | None
-    remap_failed: bool | None
+    memory_total_mib: float | None = _read(number, "fb_memory_usage/total")
+    memory_used_mib: float | None = _read(number, "fb_memory_usage/used")
+    performance_state: str | None = _read(text, "performance_state")
+    link_gen: float | None = _read(number, "pci/pci_gpu_link_info/pcie_gen/current_link_gen")
+    max_link_gen: float | None = _read(number, "pci/pci_gpu_link_info/pcie_gen/max_link_gen")
+    link_width: float | None = _read(number, "pci/pci_gpu_link_info/link_widths/current_link_width")
+    max_link_width: float | None = _read(number, "pci/pci_gpu_link_info/link_widths/max_link_width")
+    replays: float | None = _read(number, "pci/replay_counter")
+    ecc: bool | None = _read(flag, "ecc_mode/current_ecc")
+    uncorrectable: float | None = _read(errors, "ecc_errors/volatile", "uncorrectable", "double_bit")
+    correctable: float | None = _read(errors, "ecc_errors/volatile", "correctable", "single_bit")
+    total_uncorrectable: float | None = _read(errors, "ecc_errors/aggregate", "uncorrectable", "double_bit")
+    total_correctable: float | None = _read(errors, "ecc_errors/aggregate", "correctable", "single_bit")
+    sram_threshold_exceeded: bool | None = _read(flag, "ecc_errors/aggregate/sram_threshold_exceeded")
+    retirement_pending: bool | None = _read(flag, "retired_pages/pending_retirement")
+    remap_pending: bool | None = _read(flag, "remapped_rows/remapped_row_pending")
+    remap_failed: bool | None = _read(flag, "remapped_rows/remapped_row_failure")
     slowdowns: tuple[str, ...] | None
-    power_limit_w: float | None
-    default_power_limit_w: float | None
-    application_mhz: float | None
-    default_application_mhz: float | None
-    max_sm_mhz: float | None
-    fabric: str | None
+    power_limit_w: float | None = _read(
+        number, *(f"{each}/{name}_power_limit" for name in ("current", "enforced") for each in _POWER)
+    )
+    default_power_limit_w: float | None = _read(number, *(f"{each}/default_power_limit" for each in _POWER))
+    application_mhz: float | None = _read(number, "applications_clocks/graphics_clock")
+    default_application_mhz: float | None = _read(number, "default_applications_clocks/graphics_clock")
+    max_sm_mhz: float | None = _read(number, "max_clocks/sm_clock")
+    fabric: str | None = _read(text, "fabric/state")
     processes: tuple[Process, ...] | None
 
 
@@ -190,47 +202,15 @@ def read_smi(printed: str) -> Smi:
 
 
 def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
-    link, volatile, total = "pci/pci_gpu_link_info", "ecc_errors/volatile", "ecc_errors/aggregate"
-    remap, clocks = "remapped_rows/remapped_row", "applications_clocks/graphics_clock"
-    power = ("gpu_power_readings", "power_readings")
     lost = next((said for element in gpu.iter() if LOST.fullmatch(said := (element.text or "").strip())), "")
     return SmiGpu(
         index=index,
         bus=pci_address(text(gpu, "pci/pci_bus_id") or (gpu.get("id") or "")),
-        name=text(gpu, "product_name"),
-        uuid=text(gpu, "uuid"),
-        vbios=text(gpu, "vbios_version"),
         lost=lost,
-        recovery_action=text(gpu, "gpu_recovery_action"),
-        persistence=flag(gpu, "persistence_mode"),
         mig=either(flag(gpu, "mig_mode/current_mig"), flag(gpu, "mig_mode/pending_mig")),
-        memory_total_mib=number(gpu, "fb_memory_usage/total"),
-        memory_used_mib=number(gpu, "fb_memory_usage/used"),
-        performance_state=text(gpu, "performance_state"),
-        link_gen=number(gpu, f"{link}/pcie_gen/current_link_gen"),
-        max_link_gen=number(gpu, f"{link}/pcie_gen/max_link_gen"),
-        link_width=number(gpu, f"{link}/link_widths/current_link_width"),
-        max_link_width=number(gpu, f"{link}/link_widths/max_link_width"),
-        replays=number(gpu, "pci/replay_counter"),
-        ecc=flag(gpu, "ecc_mode/current_ecc"),
-        uncorrectable=errors(gpu, volatile, "uncorrectable", "double_bit"),
-        correctable=errors(gpu, volatile, "correctable", "single_bit"),
-        total_uncorrectable=errors(gpu, total, "uncorrectable", "double_bit"),
-        total_correctable=errors(gpu, total, "correctable", "single_bit"),
-        sram_threshold_exceeded=flag(gpu, f"{total}/sram_threshold_exceeded"),
-        retirement_pending=flag(gpu, "retired_pages/pending_retirement"),
-        remap_pending=flag(gpu, f"{remap}_pending"),
-        remap_failed=flag(gpu, f"{remap}_failure"),
         slowdowns=_slowdowns(gpu),
-        power_limit_w=number(
-            gpu, *(f"{each}/{name}_power_limit" for name in ("current", "enforced") for each in power)
-        ),
-        default_power_limit_w=number(gpu, *(f"{each}/default_power_limit" for each in power)),
-        application_mhz=number(gpu, clocks),
-        default_application_mhz=number(gpu, f"default_{clocks}"),
-        max_sm_mhz=number(gpu, "max_clocks/sm_clock"),
-        fabric=text(gpu, "fabric/state"),
         processes=_processes(gpu),
+        **{each.name: each.metadata["read"](gpu) for each in fields(SmiGpu) if each.metadata},
     )
 
 

@@ -27,6 +27,7 @@ from pytest_llmbench.readers.steps.own_steps import Summary
 
 # Each rank computes the norm of the whole gradient, maybe in another order.
 _SAME_NORM = 1e-3
+_OF_START = StartEvent.model_fields.keys() & RankInfo.model_fields.keys() - {"rank"}
 # A file of garbage is told by its first lines; the rest is counted.
 _MOST_REPORTED = 20
 
@@ -113,22 +114,12 @@ class _RankLog:
         if self._start is None:
             return None
         return RankInfo(
+            **self._start.model_dump(include=_OF_START),
             rank=self.rank,
-            host=self._start.host,
-            pid=self._start.pid,
-            local_rank=self._start.local_rank,
-            device=self._start.device,
-            versions=self._start.versions,
             matmul_flops_per_s=self._matmul,
             ended=self._end is not None,
             failure=self._failure.error if self._failure else None,
             failed_at=self._failure.time if self._failure else None,
-            node=self._start.node,
-            pid_namespace=self._start.pid_namespace,
-            gpu=self._start.gpu,
-            schema_version=self._start.schema_version,
-            world_size=self._start.world_size,
-            token=self._start.token,
             started=self._start.time,
             finished=self._end.time if self._end else None,
             end_steps=self._end.steps if self._end else None,
