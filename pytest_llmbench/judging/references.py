@@ -83,8 +83,8 @@ def missed(
             if bound is not None:
                 op, limit = bound
                 yield Finding(
-                    host=reading.host,
-                    subject=reading.subject,
+                    host=reading.host,  #: finding above_reference: a number is above a bound of the system's file
+                    subject=reading.subject,  #: finding below_reference: a number is below a bound of the system's file
                     kind="below_reference" if op == ">=" else "above_reference",
                     severity=Severity.ISOLATE,
                     message=f"{reading.statistic} {reading.quantity} misses {op} {limit} "

@@ -214,6 +214,7 @@ class _Judged:
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
             yield self._finding("slows_down", Severity.ISOLATE, message)
         for reason in throttled(self.samples):
+            #: finding throttled: clocks are held down under load, by something else than the power limit
             yield self._finding("throttled", Severity.ISOLATE, f"throttled under load: {reason}")
         hottest = self.numbers.get("temperature_max")
         if hottest is not None and hottest > self.options.temperature_degc:

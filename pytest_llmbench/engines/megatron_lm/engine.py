@@ -243,7 +243,9 @@ _STATISTICS: Mapping[str, Statistic] = {
         speed="seconds_for_20m_tokens",
     ),
     "reported_tflops_per_gpu": Statistic(
-        "TFLOP/s/gpu", "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula", _tflops
+        unit="TFLOP/s/gpu",
+        rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
+        compute=_tflops,
     ),
 }
 

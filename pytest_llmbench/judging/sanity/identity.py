@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed, of_rank
 
 # A host's clock may be set while a rank runs.

@@ -59,7 +59,7 @@ def _launched_at(launched: float) -> str:
 
 
 def _other(why: str) -> Problem:
-    return Problem(kind="other_run", message=why)
+    return Problem(kind="other_run", message=why)  #: problem other_run: a log without the label of this run
 
 
 # Logs say the time of their place, and not which place it is: zones lie at quarters of an hour, within these hours.
@@ -80,7 +80,7 @@ def dated(e: Evidence) -> Iterator[Problem]:
     offset = math.ceil(max(least, _WESTMOST_S) / _QUARTER_S) * _QUARTER_S
     if offset > min(most, _EASTMOST_S):
         yield Problem(
-            kind="implausible",
+            kind="implausible",  #: problem implausible: a log of another day than its run
             message=f"its lines are of {_said(first)} to {_said(last)}; the run was from {_said(begin)} to "
             f"{_said(end)} UTC, and no time zone brings the one into the other: it is the log of another run",
         )
@@ -93,7 +93,7 @@ def _written(e: Evidence) -> Iterator[Problem]:
     early = first is not None and begin is not None and first < begin - CLOCK_SKEW_S
     if first is not None and last is not None and (early or (end is not None and last > end + CLOCK_SKEW_S)):
         run = " to ".join("(nobody knows)" if at is None else _said(at) for at in (begin, end))
-        yield Problem(
+        yield Problem(  #: problem other_run: times that are not between launch and end (± 5 minutes), or not in order
             kind="other_run",
             message=f"its event files were written from {_said(first)} to {_said(last)} UTC; the run was from {run}: "
             "they are of another run",

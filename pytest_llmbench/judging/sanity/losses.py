@@ -145,6 +145,7 @@ def copied(e: Evidence) -> Iterator[Problem]:
     for info in e.series.ranks:
         for why in (info.steps.copied, info.steps.less_memory) if info.steps else ():
             if why is not None:
+                #: problem implausible: a stretch of steps that is there twice to the last digit
                 yield of_rank("implausible", info, f": {why}; its log was put together")
 
 

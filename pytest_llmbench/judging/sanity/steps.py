@@ -20,9 +20,9 @@ def completed(e: Evidence) -> Iterator[Problem]:
         if e.recipe.end != "time_limit":
             message = f"it was cut off{last} of {e.recipe.steps}, before it did all its work: {cut_off}"
             yield Problem(kind="time_limit", message=message)
-        return
+        return  #: problem time_limit: the run did not finish in time, by our clock or by Slurm's line in its log
     why = f"; it said: {e.series.failure}" if e.series.failure else ""
-    yield Problem(
+    yield Problem(  #: problem no_evidence_of_completion: a framework's log lacks the [line that proves it](#engines)
         kind="no_evidence_of_completion",
         message=f"its log ends{last} and nothing proves that the run did all its work ({e.proof}){why}",
     )
@@ -39,13 +39,14 @@ def ended_whole(e: Evidence) -> Iterator[Problem]:
 
 def long_enough(e: Evidence) -> Iterator[Problem]:
     """Refuse a run that says itself that it made fewer steps."""
-    if e.series.short is not None:
+    if e.series.short is not None:  #: problem steps_missing: fewer steps than the recipe has
         yield Problem(kind="steps_missing", message=e.series.short)
 
 
 def one_run(e: Evidence) -> Iterator[Problem]:
     """Refuse a log that holds more than one run."""
     if e.series.restarted is not None:
+        #: problem restarted: a log or a folder has two runs in it: steps begin again, or there are too many step logs
         yield Problem(kind="restarted", message=e.series.restarted, log=e.series.restarted.partition(":")[0])
 
 

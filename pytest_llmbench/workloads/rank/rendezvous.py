@@ -17,6 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node import machine
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -35,7 +36,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
         RunError: `no_rendezvous`, when rank 0 does not show up.
     """
     timeout = timedelta(seconds=timeout_s)
-    path = context.folder / "rendezvous.json"
+    path = context.folder / layout.RENDEZVOUS
     if context.rank == 0:
         host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
         store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
@@ -52,7 +53,7 @@ def _wait_for(path: Path, timeout_s: float) -> None:
     while not exists_now(path):
         if time.monotonic() > deadline:
             raise RunError(
-                "no_rendezvous",
+                "no_rendezvous",  #: error no_rendezvous: rank 0 did not publish its address in the run's folder in time
                 f"rank 0 did not publish {path} within {timeout_s:g} s: see its log, and check that every "
                 "node shares this folder",
             )

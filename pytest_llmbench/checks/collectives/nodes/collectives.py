@@ -40,7 +40,7 @@ def fitting(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
         RunError: `no_memory`, when none fits.
     """
     fitting = [size for size in sizes if 2 * size <= free]
-    if not fitting:
+    if not fitting:  #: error no_memory: Check: the smallest message does not fit into memory
         raise RunError("no_memory", f"two buffers of {size_name(min(sizes))} do not fit into {free / 2**20:.0f} MiB")
     largest, wanted = max(fitting), max(sizes)
     if largest == wanted:
