@@ -10,7 +10,7 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asked, ClaimName
-from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 
@@ -73,7 +73,7 @@ class Evidence:
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
 
 
-def of_rank(kind: str, info: RankInfo, said: str) -> Problem:
+def of_rank(kind: ProblemKind, info: RankInfo, said: str) -> Problem:
     """The problem that a rank's own log shows: the words of the message after the rank's name."""
     message = f"rank {info.rank} on {info.host}{said}"
     return Problem(kind=kind, message=message, log=layout.step_log(info.rank))
