@@ -23,7 +23,7 @@ from pytest_llmbench.checks.compute.rates import (
     tolerance_of,
     unjudged_rates,
 )
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.references import missed
