@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
@@ -37,16 +36,16 @@ class JobEndedError(ClusterError):
         self.status = status
 
 
-class Allocation(Protocol):
-    """The source of the nodes of runs.
+class Allocation:
+    """The source of the nodes of runs. This one holds none: every run is a Slurm job of its own size.
 
     Attributes:
         job_id: the Slurm job that holds the nodes, if one does.
         note: oddities of its start, for people.
     """
 
-    job_id: str | None
-    note: str
+    job_id: str | None = None
+    note = ""
 
     def start(self) -> None:
         """Ask for the nodes; return without waiting for them.
@@ -61,17 +60,16 @@ class Allocation(Protocol):
         Raises:
             ClusterError: the allocation is lost, or will never start.
         """
+        return None
 
     def release(self) -> None:
         """Give the nodes back. Jobs of other users are left alone."""
 
 
-class HeldJob:
+class HeldJob(Allocation):
     """A Slurm job that does nothing but hold nodes, and ends itself when its owner falls silent."""
 
     def __init__(self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm) -> None:
-        self.job_id: str | None = None
-        self.note = ""
         self._log: Path | None = None
         self._request = request
         self._heartbeat = heartbeat
@@ -112,12 +110,11 @@ class HeldJob:
             self._slurm.cancel(self.job_id)
 
 
-class ExistingJob:
+class ExistingJob(Allocation):
     """The Slurm job that pytest itself runs inside (salloc, sbatch): used, never cancelled."""
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
-        self.job_id: str | None = existing_allocation()
-        self.note = ""
+        self.job_id = existing_allocation()
         self._settings = settings
         self._slurm = slurm
         self._hosts: tuple[str, ...] = ()
@@ -150,25 +147,6 @@ class ExistingJob:
         if status.state is JobState.SUSPENDED:
             return Waiting(reason=f"job {self.job_id} {status.word}")
         return self._hosts
-
-    def release(self) -> None:
-        """Leave the job to its owner."""
-
-
-class JobPerRun:
-    """No allocation: every run is a Slurm job of its own size."""
-
-    job_id: str | None = None
-    note = ""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def hosts(self) -> None:
-        """Each run brings its own nodes."""
-
-    def release(self) -> None:
-        """Do nothing: each run ends its own job."""
 
 
 def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:

@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
 from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
@@ -24,7 +24,7 @@ _TERMINATE_GRACE_S = 25.0
 _HINDSIGHT_S = 3.0
 
 
-class Job(Protocol):
+class Job(ABC):
     """One run's processes.
 
     Attributes:
@@ -34,22 +34,26 @@ class Job(Protocol):
         note: oddities of its start, for people.
     """
 
-    job_id: str | None
-    hosts: tuple[str, ...]
-    command: str
-    note: str
+    def __init__(self, job_id: str, hosts: tuple[str, ...], command: str, note: str = "") -> None:
+        self.job_id = job_id
+        self.hosts = hosts
+        self.command = command
+        self.note = note
 
+    @abstractmethod
     def status(self) -> JobStatus:
         """Return where it stands."""
 
+    @abstractmethod
     def cancel(self) -> None:
         """End it, and return when it is on its way out."""
 
     def last_words(self) -> str:
-        """Return what the launcher itself printed about the end, empty when it said nothing."""
+        """Return the launcher's own output about the end; empty if only the ranks have logs, or it said nothing."""
+        return ""
 
 
-class StepJob:
+class StepJob(Job):
     """An srun step inside a held allocation, started from outside it."""
 
     def __init__(
@@ -62,10 +66,7 @@ class StepJob:
         env: dict[str, str],
         log: Path,
     ) -> None:
-        self.job_id: str | None = job_id
-        self.hosts = hosts
-        self.command = " ".join(command)
-        self.note = ""
+        super().__init__(job_id, hosts, " ".join(command))
         self._slurm = slurm
         self._log = log
         self._failed_at: float | None = None
@@ -98,7 +99,7 @@ class StepJob:
     def _while_running(self) -> JobStatus:
         """Its allocation's state. A step that got into a job that is not ours any more is ended at once."""
         since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may not answer for long
-        holder = self._slurm.status(self.job_id or "", since=since)
+        holder = self._slurm.status(self.job_id, since=since)
         if holder.state is JobState.LOST:
             self.cancel()
         return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
@@ -109,7 +110,7 @@ class StepJob:
         if self._failed_at is None:
             self._failed_at = now
             self._slurm.refresh(GLANCE_S)
-        holder = self._slurm.status(self.job_id or "")
+        holder = self._slurm.status(self.job_id)
         if holder.state is JobState.COMPLETED:
             reason = f"its job {self.job_id} ended by itself, as it does when pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
@@ -146,20 +147,17 @@ def _end_of_step(words: str, code: int) -> JobStatus:
     return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
 
-class SlurmJob:
+class SlurmJob(Job):
     """A Slurm job of its own, submitted through submitit."""
 
     def __init__(self, submitted: Accepted, slurm: Slurm) -> None:
-        self.job_id: str | None = submitted.job_id
-        self.hosts: tuple[str, ...] = ()
-        self.command = f"sbatch {submitted.script}"
-        self.note = submitted.note
+        super().__init__(submitted.job_id, (), f"sbatch {submitted.script}", submitted.note)
         self._stderr = submitted.stderr
         self._slurm = slurm
 
     def status(self) -> JobStatus:
         """Slurm's word on it; the hosts are filled in as soon as it runs."""
-        status = self._slurm.status(self.job_id or "")
+        status = self._slurm.status(self.job_id)
         if status.nodelist and not self.hosts:
             with contextlib.suppress(ClusterError):  # a command that fails once succeeds on the next look
                 self.hosts = self._slurm.hosts(status.nodelist)
@@ -167,21 +165,18 @@ class SlurmJob:
 
     def cancel(self) -> None:
         """Cancel the job."""
-        self._slurm.cancel(self.job_id or "")
+        self._slurm.cancel(self.job_id)
 
     def last_words(self) -> str:
         """The output of the batch script and srun."""
         return _tail(self._stderr)
 
 
-class LocalJob:
+class LocalJob(Job):
     """Processes on this machine, started through submitit."""
 
     def __init__(self, submitted: Submitted, host: str, command: str, *, driven: bool = False) -> None:
-        self.job_id: str | None = submitted.job_id
-        self.hosts: tuple[str, ...] = (host,)
-        self.command = command
-        self.note = ""
+        super().__init__(submitted.job_id, (host,), command)
         self._job = submitted.job
         self._driven = driven
 
@@ -207,19 +202,12 @@ class LocalJob:
         while not self._job.done() and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def last_words(self) -> str:
-        """Nothing: each rank's own stderr is in the logs folder."""
-        return ""
 
-
-class FinishedJob:
+class FinishedJob(Job):
     """A run that happened in this process and is over."""
 
     def __init__(self, host: str, command: str, error: BaseException | None) -> None:
-        self.job_id: str | None = str(os.getpid())
-        self.hosts: tuple[str, ...] = (host,)
-        self.command = command
-        self.note = ""
+        super().__init__(str(os.getpid()), (host,), command)
         self._error = error
 
     def status(self) -> JobStatus:
@@ -231,10 +219,6 @@ class FinishedJob:
     def cancel(self) -> None:
         """Do nothing: it is over."""
 
-    def last_words(self) -> str:
-        """Nothing: it printed to this process's own output."""
-        return ""
-
 
 def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
     """End jobs side by side, and return when they are on their way out.
@@ -245,7 +229,7 @@ def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
     for job in jobs:
         if isinstance(job, StepJob):
             job.begin_cancel()
-    slurm.cancel(*(job.job_id for job in jobs if isinstance(job, SlurmJob) and job.job_id is not None))
+    slurm.cancel(*(job.job_id for job in jobs if isinstance(job, SlurmJob)))
     for job in jobs:
         if not isinstance(job, SlurmJob):
             job.cancel()

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pytest_llmbench.core.errors import ClusterError
 
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Nodes lent to one run."""
-
-    hosts: tuple[str, ...]
+# Nodes lent to one run.
+Lease = tuple[str, ...]
 
 
 class LeasePool:
@@ -43,7 +38,7 @@ class LeasePool:
         if nodes > len(self._free):
             return None
         lent, self._free = self._free[:nodes], self._free[nodes:]
-        return Lease(tuple(lent))
+        return tuple(lent)
 
     def acquire_group(self, group: int, nodes: int) -> Lease | None:
         """Lend the `group`-th `nodes` hosts, counted from 1, or None while not all of them are free.
@@ -60,7 +55,7 @@ class LeasePool:
         if not set(hosts) <= set(self._free):
             return None
         self._free = [host for host in self._free if host not in hosts]
-        return Lease(hosts)
+        return hosts
 
     def beyond_groups(self, nodes: int) -> tuple[str, ...]:
         """The hosts that are in no group of `nodes`."""
@@ -68,4 +63,4 @@ class LeasePool:
 
     def release(self, lease: Lease) -> None:
         """Take hosts back, keeping the pool in its first order so that runs sit close together."""
-        self._free = [host for host in self._hosts if host in self._free or host in lease.hosts]
+        self._free = [host for host in self._hosts if host in self._free or host in lease]

@@ -9,27 +9,21 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_llmbench.cluster.allocation import Waiting
+from pytest_llmbench.cluster.allocation import Allocation, Waiting
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.workloads.node.machine_lock import holders, is_held
 from pytest_llmbench.workloads.rank.context import Owner
 
 
-class ThisHost:
+class ThisHost(Allocation):
     """This machine. Locks let one session at a time measure on it: two would each see half a machine.
 
     The session holds the first lock, and its ranks hold the second, because they outlive a session that is killed.
     """
 
-    job_id: str | None = None
-    note = ""
-
     def __init__(self) -> None:
         self._lock = FileLock(_lock_file("this-host"), mode=0o666)
-
-    def start(self) -> None:
-        """Do nothing: the lock is taken when the hosts are first asked for."""
 
     def hosts(self) -> tuple[str, ...] | Waiting:
         """This host, as soon as no other session measures on it and no rank of one is left."""

@@ -138,7 +138,7 @@ class Follower:
     def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
         """Further events of the job during the run: a state may have come and gone between two looks."""
         job_id, before = active.job.job_id, active.marks
-        if self._settings.cluster != "slurm" or job_id is None:
+        if self._settings.cluster != "slurm":
             return status
         now = self._slurm.marks(job_id)
         if active.suspended or (now is not None and now.suspended != before.suspended):

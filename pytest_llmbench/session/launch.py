@@ -61,7 +61,7 @@ class Launcher:
                 token=self._session.run_token(run.key),
             )
             write_model(run.place.folder / layout.TASK, task)
-        return self._start(run.processes, lease.hosts if lease is not None else (), job_id)
+        return self._start(run.processes, lease or (), job_id)
 
     def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], job_id: str | None) -> Job:
         """Start a check's probe on some nodes of Slurm job `job_id`, or on this machine.
@@ -95,7 +95,7 @@ class Launcher:
             token=self._session.run_token(run.key),
             labels=labels,
             # Locally, the name of this host is what the driver finds for itself.
-            hosts=lease.hosts if lease is not None and place.slurm else (),
+            hosts=lease if lease is not None and place.slurm else (),
             prepare=run.preparations,
             setup=setup_of(environment),
             python=environment.python,

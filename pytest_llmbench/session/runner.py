@@ -14,7 +14,6 @@ from pytest_llmbench.cluster.allocation import (
     ExistingJob,
     HeldJob,
     JobEndedError,
-    JobPerRun,
     Waiting,
 )
 from pytest_llmbench.cluster.heartbeat import Heartbeat
@@ -73,7 +72,7 @@ class Runner:
             fail=lambda run, problem: self._publish(run.spec, problem=problem),
             say=keeper.notes.append,
         )
-        self._allocation: Allocation = JobPerRun()
+        self._allocation: Allocation = Allocation()
         self._thread: threading.Thread | None = None
 
     def start(self, plan: Plan) -> None:
@@ -166,7 +165,7 @@ class Runner:
         if existing_allocation() is not None:
             return ExistingJob(self._settings, self._slurm)
         if self._settings.allocation == "run":
-            return JobPerRun()
+            return Allocation()
         plan = self._plan.model_copy(update={"runs": tuple(run.spec for run in self._schedule.waiting)})
         request = holder_request(plan, self._settings, self._session)
         return HeldJob(request, self._heartbeat, self._slurm)

@@ -136,7 +136,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(
         kind=JOB_ENDS[status.state],
-        message=ended(job.job_id or "", known),
+        message=ended(job.job_id, known),
         log=str(outcome.folder / layout.LOGS),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +97,20 @@ def read_task(folder: Path) -> Task:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return validate(Task, data, str(path))
+
+
+def arrive(folder: Path) -> tuple[Task, RankContext]:
+    """Read the task of a folder, take its environment over, and find this process's place among its ranks."""
+    task = read_task(folder)
+    os.environ.update(task.env)
+    return task, place(task, folder, os.environ)
+
+
+def entry_of(task: Task) -> Callable[..., Any]:
+    """The function that a task names."""
+    module, _, function = task.entry.partition(":")
+    entry: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return entry
 
 
 def token_of(folder: Path) -> str | None:

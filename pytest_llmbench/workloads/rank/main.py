@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
 from pytest_llmbench.workloads.rank import deadman, gpu_samples
-from pytest_llmbench.workloads.rank.context import RankContext, Task, place, read_task
+from pytest_llmbench.workloads.rank.context import RankContext, arrive, entry_of
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
 __all__ = ["RankContext", "main", "run_rank"]
@@ -42,9 +41,7 @@ def run_rank(folder: str) -> None:
         LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
         Exception: any exception of the task; its first line is in the step log too.
     """
-    task = read_task(Path(folder))
-    os.environ.update(task.env)
-    context = place(task, Path(folder), os.environ)
+    task, context = arrive(Path(folder))
     with StepLog(context) as log, ExitStack() as watch:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
@@ -53,7 +50,7 @@ def run_rank(folder: str) -> None:
         try:
             log.start(device_name(context), versions(), gpu_identity(context))
             watch.enter_context(gpu_samples.sampled(context, log))
-            _entry(task)(context, log)
+            entry_of(task)(context, log)
         except BaseException as error:
             log.failure(f"{type(error).__name__}: {error}")
             if context.world_size > 1:
@@ -61,12 +58,6 @@ def run_rank(folder: str) -> None:
             raise
         watch.close()
         log.end()
-
-
-def _entry(task: Task) -> Callable[[RankContext, StepLog], None]:
-    module, _, function = task.entry.partition(":")
-    entry: Callable[[RankContext, StepLog], None] = getattr(importlib.import_module(module), function)
-    return entry
 
 
 def _leave(log: StepLog, why: str) -> None:

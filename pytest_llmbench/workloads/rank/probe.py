@@ -11,12 +11,11 @@ Nothing here imports torch: most probes look at files, and hundreds of nodes wou
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import socket
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node import machine_lock
 from pytest_llmbench.workloads.rank import deadman
-from pytest_llmbench.workloads.rank.context import RankContext, Task, place, read_task
+from pytest_llmbench.workloads.rank.context import RankContext, arrive, entry_of
 
 _PHASE_BYTES = 128
 _LONGEST_ERROR = 2000
@@ -64,15 +63,13 @@ def run_probe(folder: str) -> None:
     Raises:
         LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
     """
-    task = read_task(Path(folder))
-    os.environ.update(task.env)
-    context = place(task, Path(folder), os.environ)
+    task, context = arrive(Path(folder))
     log = ProbeLog(context)
     if task.owner is not None:
         machine_lock.hold(task.owner.machine_lock)
         deadman.watch(task.owner.path, task.owner.ttl_s, partial(_owner_gone, context, log))
     try:
-        answer = _json({"data": _entry(task)(context, log)}, context)
+        answer = _json({"data": entry_of(task)(context, log)}, context)
     except KeyboardInterrupt:
         raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
@@ -83,12 +80,6 @@ def run_probe(folder: str) -> None:
     else:
         _write(context, answer)
         log.phase("done")
-
-
-def _entry(task: Task) -> Callable[[RankContext, ProbeLog], Mapping[str, Any]]:
-    module, _, function = task.entry.partition(":")
-    entry: Callable[[RankContext, ProbeLog], Mapping[str, Any]] = getattr(importlib.import_module(module), function)
-    return entry
 
 
 def _owner_gone(context: RankContext, log: ProbeLog, why: str) -> None:
