@@ -10,7 +10,9 @@ Each name is imported when it is first asked for, as ranks on nodes import from 
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,42 +67,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.workloads.rank.probe import ProbeLog
     from pytest_llmbench.workloads.rank.steplog import StepLog
 
-# What is from where; `name=other` is called otherwise there and here.
-_HOMES = {
-    "checks.answers": "one_per_host silent",
-    "checks.base": "Answer Check CheckSettings Fleet Probe Site deadline_of options_of=check_options ",
-    "checks.host.base": "HostCheck",
-    "core.errors": "ClusterError ConfigError LLMBenchError RunError UnitError",
-    "core.quantity": "Quantity",
-    "core.recipe.environments": "Environment",
-    "core.recipe.expected": "Expected",
-    "core.recipe.recipes": "Recipe",
-    "core.recipe.reference": "Reference",
-    "core.recipe.topology": "Topology",
-    "core.record.claims": "Asks",
-    "core.record.health": "Finding HealthRecord Reading Report Severity",
-    "core.record.records": "Judgement Metric Problem RunRecord Verdict",
-    "core.record.series": "Progress Step StepSeries",
-    "core.schema": "Strict",
-    "engines.base": "BatchLog Command Engine Place RankTask Script options_of=recipe_options",
-    "engines.external": "External fill flags",
-    "engines.in_process": "InProcess",
-    "engines.overrides": "batch_problem precision_problem",
-    "judging.references": "missed",
-    "judging.outliers": "outliers",
-    "judging.statistics": "Measurement Statistic",
-    "plugin.health": "Health",
-    "plugin.verdict.measured": "Measured Run",
-    "readers.base": "LogReader",
-    "readers.items": "BadEnd Begun Completed Count Failed Item LogInterval Needles Node "
-    "Parse Pause Said Skipped StepLine Total Unreadable WorldSize",
-    "reporting.base": "FinishedSession ReportWriter",
-    "workloads.rank.context": "RankContext",
-    "workloads.rank.probe": "ProbeLog",
-    "workloads.rank.steplog": "StepLog",
-}
+# What is from where, as it stands above: by name, the module, and the name there.
 _FROM = {
-    name.rpartition("=")[2]: (home, name.partition("=")[0]) for home, names in _HOMES.items() for name in names.split()
+    alias.asname or alias.name: (str(node.module), alias.name)
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pytest_llmbench.")
+    for alias in node.names
 }
 
 __all__ = [
@@ -122,4 +94,4 @@ if not TYPE_CHECKING:  # which would take any name for one that is here
         if name not in _FROM:
             raise AttributeError(f"pytest_llmbench.api has no {name!r}")
         home, original = _FROM[name]
-        return getattr(import_module(f"pytest_llmbench.{home}"), original)
+        return getattr(import_module(home), original)

@@ -9,7 +9,7 @@ from pytest_llmbench.core.quantity import Quantity, for_people, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.findings.slowest import slowest_node
+from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.judging.telemetry import RULES, gaps

@@ -1,12 +1,18 @@
-"""The parts of an environment that may be written down: never the value of a secret, under any name."""
+"""The framework's environment, and the parts of it that may be written down: never the value of a secret.
+
+The framework's own shell and interpreter are as a run's script has them: after its setup, inside its container.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.foreign import harmless
+from pytest_llmbench.workloads.node.processes import ProgramResult, ask
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
 # A shorter value under a name that only looks like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding
@@ -65,3 +71,23 @@ def printable(text: str) -> str:
     """A text in one line that any report can hold, without the login of a URL."""
     line = "".join(character if character.isprintable() else " " for character in text)
     return _LOGIN.sub("//", " ".join(line.split()))[:_LONGEST]
+
+
+def in_shell(task: CommandTask, env: Mapping[str, str], lines: str, timeout_s: float) -> ProgramResult:
+    """Run shell lines in the framework's environment, where the first that fails ends them."""
+    return _there(task, env, f"bash -ec {shlex.quote(lines)}", timeout_s)
+
+
+def in_python(task: CommandTask, env: Mapping[str, str], program: str, timeout_s: float) -> ProgramResult:
+    """Run a program by the framework's interpreter."""
+    return _there(task, env, f"{task.python} -c {shlex.quote(program)}", timeout_s)
+
+
+def environment(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that the framework's setup starts from; a secret without a readable file is not."""
+    return {**env, **task.env, **read_secrets(task.secrets)}
+
+
+def _there(task: CommandTask, env: Mapping[str, str], command: str, timeout_s: float) -> ProgramResult:
+    script = "\n".join(["set -eo pipefail", *task.setup, f"{task.inside} {command}".strip()])
+    return ask(["bash", "-c", script], environment(task, env), timeout_s)

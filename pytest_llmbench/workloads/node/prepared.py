@@ -11,8 +11,7 @@ from pytest_llmbench.core.recipe.recipes import Preparation
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import files
-from pytest_llmbench.workloads.node.disclosure import secret_values, tells
-from pytest_llmbench.workloads.node.framework import environment, in_python, in_shell
+from pytest_llmbench.workloads.node.disclosure import environment, in_python, in_shell, secret_values, tells
 from pytest_llmbench.workloads.node.processes import ProgramResult
 
 _CHECK_S = 60.0

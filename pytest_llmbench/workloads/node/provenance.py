@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed
-from pytest_llmbench.workloads.node.disclosure import disclosed, is_secret, secret_values
-from pytest_llmbench.workloads.node.framework import environment, in_python
+from pytest_llmbench.workloads.node.disclosure import disclosed, environment, in_python, is_secret, secret_values
 from pytest_llmbench.workloads.node.machine import of_node
 from pytest_llmbench.workloads.node.processes import ask
 

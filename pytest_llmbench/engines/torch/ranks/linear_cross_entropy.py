@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from pytest_llmbench.workloads.training.add_product import add_product
+from pytest_llmbench.workloads.training.matmul import add_product
 
 # Of the logits that exist at a time.
 _ELEMENTS = 2**28

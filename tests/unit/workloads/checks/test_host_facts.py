@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.checks.host.nodes.caches import cache_folders, is_warm, nearest
 from pytest_llmbench.checks.host.nodes.clock import synchronised
-from pytest_llmbench.checks.host.nodes.facts import capabilities, interfaces, limits
+from pytest_llmbench.checks.host.nodes.facts import (
+    acs_control,
+    capabilities,
+    interfaces,
+    iommu_options,
+    limits,
+    redirecting_bridges,
+    tuning,
+)
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
 from pytest_llmbench.checks.host.nodes.folders import room
 from pytest_llmbench.checks.host.nodes.software import library_version, software, toolkit
-from pytest_llmbench.checks.host.nodes.tuning import acs_control, iommu_options, redirecting_bridges, tuning
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -15,7 +15,7 @@ from torch import nn
 from pytest_llmbench.engines.megatron_core.ranks.copies import Product
 from pytest_llmbench.engines.megatron_core.ranks.parts.pointwise import relu_gradient
 from pytest_llmbench.engines.megatron_core.ranks.sending import Split, gather, scatter
-from pytest_llmbench.workloads.training.add_product import add_product
+from pytest_llmbench.workloads.training.matmul import add_product
 
 
 def column(
