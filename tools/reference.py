@@ -36,7 +36,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.engines.base import engine_names, get_engine
+from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, non_negative, positive
 from pytest_llmbench.session.replay.files import ReplayFacts
@@ -325,7 +325,7 @@ def _options(check: Check) -> dict[str, Row]:
 
 def engines() -> list[Row]:
     """Rows of the engines."""
-    return [(f"`{name}`", f"`{get_engine(name).kind}`", get_engine(name).proof) for name in engine_names()]
+    return [(f"`{name}`", f"`{get_engine(name).kind}`", get_engine(name).proof) for name in ENGINES.names()]
 
 
 def statistics(name: str) -> list[Row]:
@@ -388,11 +388,11 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
             ("Option", "Value", "Default", "Meaning"),
             lambda name=name: keys(get_engine(name).options),
         )
-        for name in engine_names()
+        for name in ENGINES.names()
     },
     **{
         f"statistics of {name}": (("Statistic", "Unit", "Rule"), lambda name=name: statistics(name))
-        for name in engine_names()
+        for name in ENGINES.names()
     },
 }
 

@@ -228,11 +228,4 @@ def all_checks() -> dict[str, Check]:
     return {check.name: check for check in found}
 
 
-def get_check(name: str) -> Check:
-    """Find one check.
-
-    Raises:
-        ConfigError: there is none of that name.
-        ExtensionError: there is one, and it cannot be used.
-    """
-    return CHECKS.load(name)
+get_check = CHECKS.load

@@ -195,19 +195,7 @@ class EngineDefaults:
 ENGINES: Extensions[Engine] = Extensions("engine", "engines", named(Engine))
 
 
-def engine_names() -> list[str]:
-    """Names of every engine there is, without importing any."""
-    return ENGINES.names()
-
-
-def get_engine(name: str) -> Engine:
-    """Import one engine.
-
-    Raises:
-        ConfigError: there is no engine of that name.
-        ExtensionError: there is one, and it cannot be used.
-    """
-    return ENGINES.load(name)
+get_engine = ENGINES.load
 
 
 def statistics_of(engine: Engine) -> Mapping[str, Statistic]:

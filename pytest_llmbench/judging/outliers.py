@@ -40,11 +40,7 @@ class Outlier:
 
 
 def outliers(
-    values: Mapping[str, float],
-    *,
-    tolerance: float,
-    side: Literal["low", "high", "both"] = "low",
-    factor: float = 5.0,
+    values: Mapping[str, float], *, tolerance: float, side: Literal["low", "high", "both"] = "low", factor: float = 5.0
 ) -> dict[str, Outlier]:
     """Find the values that differ from the rest.
 

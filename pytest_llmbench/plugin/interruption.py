@@ -15,11 +15,7 @@ from typing import Any
 
 import pytest
 
-_DEFAULTS = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
-}
+_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 _ALL = sys.maxsize
 _RAISED_AT_MOST = 2  # as the first or the second of a session
 # Major numbers of Linux: consoles, /dev/tty, pseudo-terminals. One that hung up does not call itself a terminal.

@@ -87,9 +87,7 @@ class MeasuredSlice:
         likely = statistics.median(self.steps_s)
         least, most = min(self.steps_s), max(self.steps_s)
         return Band(
-            best=min(least, likely * (1.0 - self.spread)),
-            likely=likely,
-            worst=max(most, likely * (1.0 + self.spread)),
+            best=min(least, likely * (1.0 - self.spread)), likely=likely, worst=max(most, likely * (1.0 + self.spread))
         )
 
 

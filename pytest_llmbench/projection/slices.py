@@ -114,9 +114,7 @@ def one_slice(layout: Layout, step_s: Band, hardware: Hardware) -> LayerCost:
     """
     found = {end: _solve(layout, step_s, hardware, end) for end in ENDS}
     return LayerCost(
-        layout=layout,
-        layer_s=found,
-        head_s={end: _HEAD.at(end) * _head_share(layout) * found[end] for end in ENDS},
+        layout=layout, layer_s=found, head_s={end: _HEAD.at(end) * _head_share(layout) * found[end] for end in ENDS}
     )
 
 
@@ -156,9 +154,7 @@ def two_slices(shallow: Layout, deep: Layout, steps_s: tuple[Band, Band], hardwa
             " each other; measure both again in one session"
         )
     return LayerCost(
-        layout=shallow,
-        layer_s={end: layer(end) for end in ENDS},
-        head_s={end: max(0.0, head(end)) for end in ENDS},
+        layout=shallow, layer_s={end: layer(end) for end in ENDS}, head_s={end: max(0.0, head(end)) for end in ENDS}
     )
 
 

@@ -21,7 +21,7 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, R
 from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Verdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
-from pytest_llmbench.engines.base import Engine, engine_names
+from pytest_llmbench.engines.base import ENGINES, Engine
 from pytest_llmbench.plugin import options, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
 from pytest_llmbench.plugin.supervisor import Supervisor
@@ -95,7 +95,7 @@ def test_the_marker_and_the_fixtures_are_there() -> None:
 
 def test_every_engine_is_there() -> None:
     """In a section of its own."""
-    assert set(re.findall(r"^### (\w+)$", _section("Engines", TEXT), re.MULTILINE)) == set(engine_names())
+    assert set(re.findall(r"^### (\w+)$", _section("Engines", TEXT), re.MULTILINE)) == set(ENGINES.names())
 
 
 def test_every_portable_dimension_is_there() -> None:
@@ -259,6 +259,6 @@ def test_every_environment_variable_is_there() -> None:
     used = set(re.findall(r"\bLLMBENCH_[A-Z_]*[A-Z]\b", "".join(path.read_text("utf-8") for path in own))) - marks
     tests = "".join(path.read_text("utf-8") for path in (CHECKOUT / "tests").rglob("*.py"))
     used |= set(re.findall(r"environ(?:\.get\(|\[)[\"'](LLMBENCH_[A-Z_]*[A-Z])\b", tests))
-    systems = {f"LLMBENCH_{name.upper()}_SYSTEM" for name in engine_names()}
+    systems = {f"LLMBENCH_{name.upper()}_SYSTEM" for name in ENGINES.names()}
     used = {"LLMBENCH_<ENGINE>_SYSTEM" if name in systems else name for name in used}
     assert {name for name in only_table("Environment") if name.startswith("LLMBENCH_")} == used

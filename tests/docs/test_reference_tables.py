@@ -58,7 +58,7 @@ def test_every_word_on_values_and_links_is_used() -> None:
     models = [
         reference.Recipe, reference.Reference, reference.System, reference.ReplayFacts, reference.RunRecord,
         reference.Finding, reference.Reading, *(check.options for check in reference.all_checks().values()),
-        *(reference.get_engine(name).options for name in reference.engine_names()),
+        *(reference.get_engine(name).options for name in reference.ENGINES.names()),
     ]  # fmt: skip
     known = {option.short for option in (*reference.OPTIONS, *reference.FLAGS)}
     for model in models:

@@ -106,12 +106,7 @@ _TABLE: dict[Severity, dict[int, str]] = {
 XIDS = {code: Meaning(severity, words) for severity, codes in _TABLE.items() for code, words in codes.items()}
 # 154 says what the driver wants done after another Xid, in words.
 _RECOVERY = 154
-_WANTED = {
-    "reboot": Severity.REBOOT,
-    "reset": Severity.RESET,
-    "drain": Severity.RESET,
-    "(none)": Severity.MONITOR,
-}
+_WANTED = {"reboot": Severity.REBOOT, "reset": Severity.RESET, "drain": Severity.RESET, "(none)": Severity.MONITOR}
 # A code that this table does not know may be harmless, and nobody here can say so. A reset costs little; a node that
 # trains on with a broken GPU costs the job. Whoever knows better lists the code under `tolerated`.
 _UNKNOWN = Meaning(Severity.RESET, "a code that is not in this table")

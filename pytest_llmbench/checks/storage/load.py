@@ -106,11 +106,7 @@ def _report(
     references = settings.references if site.scale == "full" else ()
     bounds = missed(readings, references, system=site.system, device=site.gpu_model or "cpu", action=_ACTION)
     return Report(
-        findings=(
-            *_wrong_bytes(answers),
-            *_slow(readings, tolerance),
-            *bounds,
-        ),
+        findings=(*_wrong_bytes(answers), *_slow(readings, tolerance), *bounds),
         readings=tuple(readings),
         unjudged=unjudged,
         unbounded=unbounded(readings, references, system=site.system, device=site.gpu_model or "cpu"),

@@ -191,9 +191,7 @@ _STATISTICS: Mapping[str, Statistic] = {
         speed="samples_per_s",
     ),
     "counted_work": Statistic(
-        unit="%",
-        rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)",
-        compute=_counted_work,
+        unit="%", rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)", compute=_counted_work
     ),
 }
 

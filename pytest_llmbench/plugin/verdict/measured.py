@@ -33,12 +33,7 @@ class Measured(Quantity):
 
     def __init__(self, statistic: str, metric: Metric, record: RunRecord) -> None:
         super().__init__(metric.value, metric.unit)
-        for name, value in (
-            ("statistic", statistic),
-            ("metric", metric),
-            ("record", record),
-            ("threshold", None),
-        ):
+        for name, value in (("statistic", statistic), ("metric", metric), ("record", record), ("threshold", None)):
             object.__setattr__(self, name, value)
 
     statistic: str

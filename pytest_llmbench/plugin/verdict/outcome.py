@@ -113,10 +113,7 @@ def broken(record: RunRecord) -> str:
 
 
 def judge(
-    item: pytest.Item,
-    call: pytest.CallInfo[None],
-    report: pytest.TestReport,
-    known: Callable[[], Mapping[str, Any]],
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, known: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Give a test of ours its verdict, once, as soon as it is decided.
 

@@ -103,10 +103,7 @@ def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[st
 
 
 def report_of(
-    nodeid: str,
-    properties: Mapping[str, Any],
-    when: Literal["setup", "teardown"],
-    outcome: Literal["passed", "failed"],
+    nodeid: str, properties: Mapping[str, Any], when: Literal["setup", "teardown"], outcome: Literal["passed", "failed"]
 ) -> pytest.TestReport:
     """A report as pytest makes it, of a test that pytest reports nothing of."""
     file = nodeid.split("::", maxsplit=1)[0]

@@ -14,7 +14,7 @@ from benchmarks.gpu.training.rows import ALTERNATIVES, Case, Choice, load, parse
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import SCALES, Scale
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.engines.base import engine_names
+from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.judging.flops import flops_per_token as flops_of_palm
 
 
@@ -33,7 +33,7 @@ def test_every_variant_has_an_engine() -> None:
     for name, recipe in load("full").items():
         row, variant = name.rsplit("-", 1)
         assert recipe.engine == variant
-        assert variant in {*engine_names(), *ALTERNATIVES}
+        assert variant in {*ENGINES.names(), *ALTERNATIVES}
         batch = recipe.global_batch_size or recipe.micro_batch_size * (recipe.gradient_accumulation_steps or 0)
         alike = (recipe.model, recipe.sequence_length, recipe.optimizer, recipe.data, recipe.precision, batch)
         by_row.setdefault(row, set()).add(alike)

@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.engines import in_process as _in_process
-from pytest_llmbench.engines.base import Place, engine_names, get_engine
+from pytest_llmbench.engines.base import ENGINES, Place, get_engine
 from pytest_llmbench.engines.torch.engine import ENGINE
 
 NODE = Topology(nodes=1, gpus_per_node=8)
@@ -42,7 +42,7 @@ def test_it_is_found_by_name_and_its_helpers_are_not() -> None:
     """The engine's name is `torch`; the reader beside it is no engine."""
     assert get_engine("torch") is ENGINE
     assert ENGINE.name == "torch"
-    assert not {"base", "_in_process", "_external"} & set(engine_names())
+    assert not {"base", "_in_process", "_external"} & set(ENGINES.names())
 
 
 def test_choosing_the_engine_does_not_import_pytorch() -> None:

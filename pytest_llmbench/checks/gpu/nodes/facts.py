@@ -18,10 +18,7 @@ _TIMEOUT_S = 60.0
 _FIRST_WORDS = "Linux version"
 _BEGINNING_LINES = 50
 _OF_THE_DRIVER = ("NVRM", "nvidia", "Xid")
-_LOGS = (
-    ["dmesg"],
-    ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-iso"],
-)
+_LOGS = (["dmesg"], ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-iso"])
 _KEPT_LINES = 2000
 
 

@@ -60,11 +60,7 @@ class _OneAtATime(decoder.Decoder):
     """A decoder whose wanted matrices come to life one after the other, and are given away when filled."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        device: torch.device,
-        wanted: Collection[str],
-        settle: Callable[[str, torch.Tensor], None],
+        self, recipe: Recipe, device: torch.device, wanted: Collection[str], settle: Callable[[str, torch.Tensor], None]
     ) -> None:
         super().__init__(recipe.model, recipe.sequence_length, activation_checkpointing=False)
         self._device, self._wanted, self._settle = device, wanted, settle

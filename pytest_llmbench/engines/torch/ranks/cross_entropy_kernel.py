@@ -39,13 +39,7 @@ def _exp_of_difference(values, less):
 
 @triton.jit
 def _losses_and_gradient(
-    logits,
-    targets,
-    share,
-    losses,
-    columns: tl.constexpr,
-    counted: tl.constexpr,
-    block: tl.constexpr,
+    logits, targets, share, losses, columns: tl.constexpr, counted: tl.constexpr, block: tl.constexpr
 ):
     """One row: the softmax's normalizer as the row is read for the first time, the gradient the second time.
 
