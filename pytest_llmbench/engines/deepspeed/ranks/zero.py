@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.ops.adam import FusedAdam
+from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
 from torch import nn
 from transformers.models.opt.modeling_opt import OPTDecoderLayer
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
-from pytest_llmbench.engines.deepspeed.ranks import flat_adamw
 from pytest_llmbench.workloads.rank.fed import Fed
-from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import learning_rate
+
+# Older ones take a norm that is not finite for 1 there, and spoil all weights.
+USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")
+
+
+class FlatAdamW(FusedAdam):  # type: ignore[misc]
+    """`torch.optim.AdamW` that is an instance of `FusedAdam`, with which ZeRO 0 is fast in bf16.
+
+    DeepSpeed keeps the fp32 weights in one tensor only for an optimizer of its class `FusedAdam`, whose kernels nvcc
+    must compile. Any other is handed hundreds of tensors, each of which is converted, scaled and copied by kernels of
+    its own. PyTorch has the same optimizer compiled, so it is lent that class here. The gradients in fp32 are there
+    twice for a moment, 4 bytes a trained parameter more than tensor by tensor.
+
+    Args:
+        parameters: those that are trained.
+        settings: of `torch.optim.AdamW`.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
+        self._adamw = torch.optim.AdamW(parameters, **settings)
+        torch.optim.Optimizer.__init__(self, self._adamw.param_groups, self._adamw.defaults)
+        # The very same, so that what DeepSpeed does with these it does with those.
+        self.param_groups, self.state = self._adamw.param_groups, self._adamw.state
+
+    def step(self, closure: None = None) -> None:
+        """Change the parameters by their gradients."""
+        self._adamw.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        self._adamw.zero_grad(set_to_none)
+
+
+class NormTells:
+    """Stands in for DeepSpeed's search for gradients that are not finite, which makes the host wait for each of them.
+
+    Nothing is lost: the norm of all of them, which DeepSpeed looks at next, is finite only if each is, and a step whose
+    norm is not finite is skipped just the same.
+    """
+
+    def has_overflow(self, _: Iterable[nn.Parameter]) -> bool:
+        """Leave it to the norm."""
+        return False
+
 
 _STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -90,8 +135,8 @@ class ZeroModel:
         self._setup = setup
         settings = setup.recipe.optimizer
         self._schedule = settings.model_copy(update={"learning_rate": peak_learning_rate})
-        flat = flat_adamw.USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
-        self._optimizer: torch.optim.Optimizer = (flat_adamw.FlatAdamW if flat else torch.optim.AdamW)(
+        flat = USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
+        self._optimizer: torch.optim.Optimizer = (FlatAdamW if flat else torch.optim.AdamW)(
             [parameter for parameter in model.parameters() if parameter.requires_grad],
             # DeepSpeed takes a step without a gradient to make the optimizer's state: it must change nothing.
             lr=0.0,
@@ -105,7 +150,7 @@ class ZeroModel:
             model=model, optimizer=self._optimizer, config=setup.deepspeed(), dist_init_required=False
         )
         if flat:
-            self.engine.optimizer.overflow_checker = flat_adamw.NormTells()
+            self.engine.optimizer.overflow_checker = NormTells()
         for state in self._optimizer.state.values():  # nor must that step count as the first one
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0

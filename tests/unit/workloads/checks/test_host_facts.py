@@ -16,13 +16,15 @@ from pytest_llmbench.checks.host.nodes.facts import (
     capabilities,
     interfaces,
     iommu_options,
+    library_version,
     limits,
     redirecting_bridges,
+    software,
+    toolkit,
     tuning,
 )
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
 from pytest_llmbench.checks.host.nodes.folders import room
-from pytest_llmbench.checks.host.nodes.software import library_version, software, toolkit
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -95,7 +95,7 @@ def test_it_is_adamw() -> None:
     """Its steps are those of `torch.optim.AdamW`, and what is done with its groups is done with theirs."""
     from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415 - optional
 
-    from pytest_llmbench.engines.deepspeed.ranks.flat_adamw import FlatAdamW  # noqa: PLC0415 - as above
+    from pytest_llmbench.engines.deepspeed.ranks.zero import FlatAdamW  # noqa: PLC0415 - as above
 
     torch.manual_seed(1)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.core.recipe.recipes import Optimizer
-from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import learning_rate
 
 
 @pytest.mark.parametrize(
