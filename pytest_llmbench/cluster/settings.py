@@ -17,7 +17,6 @@ from pytest_llmbench.core.recipe.topology import Device, Topology
 ClusterName = Literal["slurm", "local", "debug", "replay"]
 CLUSTERS = ("auto", "slurm", "local", "debug")
 AllocationMode = Literal["session", "run"]
-ALLOCATIONS: tuple[AllocationMode, ...] = ("session", "run")
 
 # Options handed to sbatch as they are; a system file may give defaults for the first few.
 SLURM_DEFAULTS = ("partition", "account", "qos", "reservation", "constraint")

@@ -18,7 +18,7 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.pauses import longest_pause
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.session.active import Active
-from pytest_llmbench.session.ending.causes import Outcome, began, done
+from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done
 from pytest_llmbench.session.watch import Watch
 
 
@@ -70,17 +70,21 @@ class Follower:
         run, status = active.run, self._with_hindsight(active, status)
         if self._never_began(active, status):
             return Ended(never_began=_why_not_begun(active, status))
-        folder = run.place.folder
+        folder, recipe = run.place.folder, run.spec.recipe
+        driver = read_report(folder)
         return Ended(
             outcome=Outcome(
-                recipe=run.spec.recipe,
+                recipe=recipe,
                 topology=run.topology,
+                hosts=active.job.hosts,
                 folder=folder,
                 job=active.job,
                 status=status,
-                series=run.engine.read(folder, run.spec.recipe),
-                driver=read_report(folder),
+                series=run.engine.read(folder, recipe),
+                driver=driver,
+                device=driver.device if driver else None,
                 ended_by_us=active.cancelled,
+                cut_off=cut_off(recipe, status, active.cancelled),
                 wall_s=time.monotonic() - active.launched,
                 origin=Origin(token=self._session.run_token(run.key), launched=active.submitted, ended=time.time()),
             )

@@ -16,7 +16,7 @@ from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.judging.sanity import Origin
+from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import failed_node, first_to_end
 from pytest_llmbench.session.ending.logs import log_to_read
@@ -47,7 +47,7 @@ _AFTERSHOCKS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Outcome(Evidence):
     """The remains of a finished run.
 
     Attributes:
@@ -55,29 +55,22 @@ class Outcome:
         status: how Slurm says that it ended.
         driver: the report of the driver of a command; None for ranks of our own, or when it never began.
         ended_by_us: the reason why the watch ended it, if it did.
-        wall_s: from launch to end by our clock, seconds.
-        origin: the same as Unix times, and the run's token.
     """
 
-    recipe: Recipe
-    topology: Topology
     folder: Path
     job: Job
     status: JobStatus
-    series: StepSeries
     driver: DriverReport | None
     ended_by_us: Problem | None
-    wall_s: float
-    origin: Origin
 
-    @property
-    def cut_off(self) -> str | None:
-        """How a run that is meant to be cut off at its time limit was; None where it was not."""
-        if self.recipe.end != "time_limit":
-            return None
-        if self.ended_by_us is not None and self.ended_by_us.kind == "time_limit":
-            return f"ended at its time limit of {format_minutes(self.recipe.time_limit)}"
-        return "Slurm ended it at its time limit" if self.status.state is JobState.TIMEOUT else None
+
+def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
+    """How a run that is meant to be cut off at its time limit was; None where it was not."""
+    if recipe.end != "time_limit":
+        return None
+    if ended_by_us is not None and ended_by_us.kind == "time_limit":
+        return f"ended at its time limit of {format_minutes(recipe.time_limit)}"
+    return "Slurm ended it at its time limit" if status.state is JobState.TIMEOUT else None
 
 
 def cause(outcome: Outcome) -> Problem | None:

@@ -39,18 +39,7 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
 
 def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
     """Fields of a run's record about its outcome: ranks, steps, versions, and metrics or the problem."""
-    driver = outcome.driver
-    told = Evidence(
-        recipe=outcome.recipe,
-        topology=outcome.topology,
-        series=outcome.series,
-        hosts=outcome.job.hosts,
-        wall_s=outcome.wall_s,
-        device=driver.device if driver else None,
-        cut_off=outcome.cut_off,
-        origin=outcome.origin,
-    )
-    evidence = with_expectations(told, settings.system)
+    driver, evidence = outcome.driver, with_expectations(outcome, settings.system)
     found = judged(evidence, settings.system, cause(outcome) or first_problem(evidence))
     return found | {"hosts": driver.hosts if driver else outcome.job.hosts, "provenance": _provenance(driver)}
 
