@@ -6,13 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from pytest_llmbench.checks.base import Answer
+
+AnswerModel = TypeVar("AnswerModel", bound=BaseModel)
 
 
 def one_per_host(answers: Sequence[Answer]) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
     """Split the answers of a probe with one rank per node into facts by host, and why there are none by host."""
     facts = {answer.host: answer.data for answer in answers if answer.data is not None}
     return facts, silent(answers)
+
+
+def read_per_host(answers: Sequence[Answer], model: type[AnswerModel]) -> tuple[dict[str, AnswerModel], dict[str, str]]:
+    """The same, with each node's facts as the model in which its function answers."""
+    facts, missing = one_per_host(answers)
+    return {host: model.model_validate(told) for host, told in facts.items()}, missing
 
 
 def silent(answers: Sequence[Answer]) -> dict[str, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from statistics import median_high, median_low
-from typing import Any
 
 from pydantic import PositiveFloat
 
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
-from pytest_llmbench.checks.host.base import HostCheck, HostFacts, below, has_one_clock, kind_of
+from pytest_llmbench.checks.host.base import HostCheck, below, has_one_clock, kind_of
+from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -53,8 +53,8 @@ class Clock(HostCheck):
         began = time.time()
         (answers,) = fleet.run([probe])
         ended = time.time()
-        facts, unjudged = one_per_host(answers)
-        skews = {host: told["ahead_s"] for host, told in facts.items() if _why_unmeasured(told, limit_s) is None}
+        facts, unjudged = read_per_host(answers, NodeClock)
+        skews = {host: told.ahead_s for host, told in facts.items() if _why_unmeasured(told, limit_s) is None}
         others = {host: told for host, told in facts.items() if host not in skews or len(skews) < 2}
         readings = [Reading(host=host, statistic="clock_skew", value=skew, unit="s") for host, skew in skews.items()]
         findings = [
@@ -63,7 +63,7 @@ class Clock(HostCheck):
             *unkept(facts),
             *below(readings, fleet.site, settings, _ACTION),
         ]
-        blind = [host for host, told in facts.items() if told["kernel"] is None]
+        blind = [host for host, told in facts.items() if told.kernel is None]
         return Report(
             findings=tuple(findings),
             readings=tuple(readings),
@@ -85,18 +85,18 @@ def apart(skews: Mapping[str, float], limit_s: float) -> Iterator[Finding]:
             yield _off(host, f"{abs(off):.3f} s {'ahead of' if off > 0 else 'behind'} the other nodes", limit_s)
 
 
-def outside(facts: HostFacts, began: float, ended: float, limit_s: float) -> Iterator[Finding]:
+def outside(facts: Mapping[str, NodeClock], began: float, ended: float, limit_s: float) -> Iterator[Finding]:
     """Findings about clocks that say a time before the step was started, or after it ended, here."""
     for host, told in facts.items():
-        off = max(began - told["time"], told["time"] - ended)
+        off = max(began - told.time, told.time - ended)
         if off > limit_s:
             yield _off(host, f"at least {off:.3f} s off the clock of the machine that runs pytest", limit_s)
 
 
-def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
+def unknown_skew(told: NodeClock, limit_s: float) -> str | None:
     """The reason not to judge a clock that cannot be compared; None if the kernel reports it as synchronised."""
-    kernel = told["kernel"]
-    if kernel is not None and kernel["synchronised"] and kernel["max_error_s"] < limit_s:
+    kernel = told.kernel
+    if kernel is not None and kernel.synchronised and kernel.max_error_s < limit_s:
         return None
     why = _why_unmeasured(told, limit_s) or "there is no other node's to compare it with"
     return (
@@ -104,19 +104,19 @@ def unknown_skew(told: Mapping[str, Any], limit_s: float) -> str | None:
     )
 
 
-def _why_unmeasured(told: Mapping[str, Any], limit_s: float) -> str | None:
+def _why_unmeasured(told: NodeClock, limit_s: float) -> str | None:
     """The reason why the stamp of a file says nothing about a node's clock; None where it does."""
-    if not has_one_clock(told["mount"]):
-        return f"the shared folder is {kind_of(told['mount'])}, where files may have the node's own time"
-    if told["uncertainty_s"] >= limit_s:
-        return f"to touch a file in the shared folder took {2 * told['uncertainty_s']:.3f} s"
+    if not has_one_clock(told.mount):
+        return f"the shared folder is {kind_of(told.mount)}, where files may have the node's own time"
+    if told.uncertainty_s >= limit_s:
+        return f"to touch a file in the shared folder took {2 * told.uncertainty_s:.3f} s"
     return None
 
 
-def unkept(facts: HostFacts) -> Iterator[Finding]:
+def unkept(facts: Mapping[str, NodeClock]) -> Iterator[Finding]:
     """Findings about clocks without time synchronisation, according to their kernel."""
     for host, told in facts.items():
-        if told["kernel"] is not None and not told["kernel"]["synchronised"]:
+        if told.kernel is not None and not told.kernel.synchronised:
             message = "the kernel says that nothing keeps its clock (NTP, chrony, timesyncd or PTP)"
             #: finding clock_not_kept: the kernel reports that no program synchronises the clock
             yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
 from pytest_llmbench.checks.host.base import HostCheck, below
+from pytest_llmbench.checks.host.nodes.folders import Room, Rooms
 from pytest_llmbench.core.record.health import FindingKind, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -50,15 +51,15 @@ class Disk(HostCheck):
             deadline_s=deadline_of(self, settings),
         )
         (answers,) = fleet.run([probe])
-        facts, unjudged = one_per_host(answers)
-        rooms = [(host, name, room) for host, told in facts.items() for name, room in told["folders"].items()]
+        facts, unjudged = read_per_host(answers, Rooms)
+        rooms = [(host, name, room) for host, told in facts.items() for name, room in told.folders.items()]
         readings = [
-            Reading(host=host, subject=name, statistic="disk_free", value=room["free_bytes"] / 2**30, unit="GiB")
+            Reading(host=host, subject=name, statistic="disk_free", value=room.free_bytes / 2**30, unit="GiB")
             for host, name, room in rooms
-            if "free_bytes" in room
+            if room.free_bytes is not None
         ]
         findings = [
-            finding(host, room["path"], kind, Severity.CONFIGURE, text, action)
+            finding(host, room.path, kind, Severity.CONFIGURE, text, action)
             for host, name, room in rooms
             for kind, text, action in wrong_with(name, room, options)
         ]
@@ -68,22 +69,22 @@ class Disk(HostCheck):
             readings=tuple(readings),
             unjudged=unjudged,
             notes=("quotas are only noticed where they are used up",),
-            evidence={"folders": {host: told["folders"] for host, told in facts.items()}},
+            evidence={"folders": {host: told.folders for host, told in facts.items()}},
         )
 
 
-def wrong_with(name: str, room: Mapping[str, Any], options: DiskOptions) -> Iterator[tuple[FindingKind, str, str]]:
+def wrong_with(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[FindingKind, str, str]]:
     """Findings about one folder of a node: kind, message, action."""
-    if room["why"] is not None:  #: finding not_writable: a folder cannot be written
-        yield "not_writable", f"the {name} folder cannot be written: {room['why']}", "make it writable for this user"
-    if "free_bytes" not in room:
+    if room.why is not None:  #: finding not_writable: a folder cannot be written
+        yield "not_writable", f"the {name} folder cannot be written: {room.why}", "make it writable for this user"
+    if room.free_bytes is None:
         return
-    free_gib = room["free_bytes"] / 2**30
+    free_gib = room.free_bytes / 2**30
     if free_gib < options.free_gib:  #: finding disk_full: too little is free in a folder
         yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free, {options.free_gib:g} GiB are asked", _ACTION
     # A file system that makes inodes as it needs them has none to count.
-    if room["inodes"]:
-        percent = 100 * room["free_inodes"] / room["inodes"]
+    if room.inodes:
+        percent = 100 * room.free_inodes / room.inodes
         if percent < options.free_inodes_percent:  #: finding no_inodes: too few files can still be made in a folder
             asked = f"{options.free_inodes_percent:g} %"
             yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free, {asked} are asked", _ACTION

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.host.nodes.files import mount_of
+from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
@@ -28,21 +30,48 @@ class _Timex(ctypes.Structure):
     ]  # fmt: skip
 
 
+class KernelClock(Strict):
+    """The kernel's word on its clock.
+
+    Attributes:
+        synchronised: whether a program keeps it (NTP, chrony, timesyncd, PTP).
+        max_error_s: its largest error, seconds.
+    """
+
+    synchronised: bool
+    max_error_s: float
+
+
+class NodeClock(Strict):
+    """A node's clock.
+
+    Attributes:
+        time: Unix time.
+        ahead_s: lead over the stamp of a file just touched, seconds.
+        uncertainty_s: largest error of that.
+        mount: the file's mount.
+        kernel: None where the kernel does not say.
+    """
+
+    time: float
+    ahead_s: float
+    uncertainty_s: float
+    mount: Mapping[str, str] | None
+    kernel: KernelClock | None
+
+
 def clock(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Answer with the time, how far it is ahead of the stamp of a file just touched, and what the kernel says of it."""
+    """Answer with a `NodeClock`."""
     folder = Path(context.config["folder"])
     path = folder / f"clock-{host_name()}"
     log.phase(f"touch {path}")
     path.touch()
     # The quickest of several tells most: the stamp was made somewhere between the two readings.
     uncertainty, skew = min(_ahead_of(path) for _ in range(_TIMES))
-    return {
-        "time": time.time(),
-        "ahead_s": skew,
-        "uncertainty_s": uncertainty,
-        "mount": mount_of(folder),
-        "kernel": synchronised(),
-    }
+    told = NodeClock(
+        time=time.time(), ahead_s=skew, uncertainty_s=uncertainty, mount=mount_of(folder), kernel=synchronised()
+    )
+    return told.model_dump()
 
 
 def _ahead_of(path: Path) -> tuple[float, float]:
@@ -53,11 +82,8 @@ def _ahead_of(path: Path) -> tuple[float, float]:
     return (after - before) / 2, (before + after) / 2 - path.stat().st_mtime
 
 
-def synchronised() -> dict[str, Any] | None:
-    """Whether the kernel's clock is kept by someone (NTP, chrony, timesyncd, PTP), and its largest error, seconds.
-
-    None where the kernel does not say.
-    """
+def synchronised() -> KernelClock | None:
+    """The kernel's word on its clock; None where it has none."""
     told = _Timex()
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(told))
@@ -65,4 +91,4 @@ def synchronised() -> dict[str, Any] | None:
         return None
     if state < 0:
         return None
-    return {"synchronised": not told.status & _UNSYNCHRONISED, "max_error_s": told.maxerror / 1e6}
+    return KernelClock(synchronised=not told.status & _UNSYNCHRONISED, max_error_s=told.maxerror / 1e6)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.host.nodes.files import mount_of
 from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
@@ -20,6 +22,32 @@ _LOOK_S = 0.1
 _BLOCK = b"\0" * 4096
 
 
+class Room(Strict):
+    """Room in one folder. Free is what is free to this user, apart from quotas, which no file system tells here.
+
+    Attributes:
+        path: the folder.
+        why: the reason why nothing can be written into it; None where something can.
+        mount: its mount.
+        bytes, free_bytes: None where the folder is not there.
+        inodes, free_inodes: the same of files; 0 on a file system that makes inodes as it needs them.
+    """
+
+    path: str
+    why: str | None
+    mount: Mapping[str, str] | None = None
+    bytes: int | None = None
+    free_bytes: int | None = None
+    inodes: int = 0
+    free_inodes: int = 0
+
+
+class Rooms(Strict):
+    """Room in the folders of a node, by name."""
+
+    folders: Mapping[str, Room]
+
+
 def disk(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     """Answer with the room in each of `context.config["folders"]`, by name, and in the folder for temporary files."""
     told = {}
@@ -27,28 +55,24 @@ def disk(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     for name, path in folders.items():
         log.phase(f"look at {path}")
         told[name] = room(Path(path))
-    return {"folders": told}
+    return Rooms(folders=told).model_dump()
 
 
-def room(path: Path) -> dict[str, Any]:
-    """Room in one folder: bytes and inodes, all and free, and why nothing can be written into it (`why`), if so.
-
-    Free is what is free to this user, apart from quotas, which the file system does not tell here. A file system that
-    makes inodes as it needs them says that it has 0 of them.
-    """
+def room(path: Path) -> Room:
+    """Room in one folder."""
     try:
         found = os.statvfs(path)
     except OSError as error:
-        return {"path": str(path), "why": f"{error.strerror}"}
-    return {
-        "path": str(path),
-        "mount": mount_of(path),
-        "bytes": found.f_blocks * found.f_frsize,
-        "free_bytes": found.f_bavail * found.f_frsize,
-        "inodes": found.f_files,
-        "free_inodes": found.f_favail,
-        "why": _why_not_writable(path),
-    }
+        return Room(path=str(path), why=f"{error.strerror}")
+    return Room(
+        path=str(path),
+        mount=mount_of(path),
+        bytes=found.f_blocks * found.f_frsize,
+        free_bytes=found.f_bavail * found.f_frsize,
+        inodes=found.f_files,
+        free_inodes=found.f_favail,
+        why=_why_not_writable(path),
+    )
 
 
 def _why_not_writable(path: Path) -> str | None:

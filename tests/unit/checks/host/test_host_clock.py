@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.host.clock import apart, outside, unkept, unknown_skew
+from pytest_llmbench.checks.host.nodes.clock import NodeClock
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,13 @@ def test_clocks_more_than_two_limits_apart_are_never_all_well(skews: dict[str, f
     assert not found or spread > 1.0
 
 
-def node(**changes: Any) -> dict[str, Any]:
+def node(**changes: Any) -> NodeClock:
     """What a node says whose folder has no clock of its own."""
-    return {
+    told = {
         "time": 1000.0, "ahead_s": 0.0, "uncertainty_s": 0.001, "mount": {"type": "lustre"},
         "kernel": {"synchronised": True, "max_error_s": 0.1}, **changes,
     }  # fmt: skip
+    return NodeClock.model_validate(told)
 
 
 @pytest.mark.parametrize(("time", "off"), [(999.0, 0), (1011.0, 0), (998.0, 1), (1012.0, 1)])

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host.disk import DiskOptions, wrong_with
+from pytest_llmbench.checks.host.nodes.folders import Room
 from tests.support.fleet import ProcessFleet, cpu_site
 
 NOTHING_ASKED = {"free_gib": 0, "free_inodes_percent": 0}
@@ -50,5 +51,6 @@ def test_too_little_room_is_found(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) -> None:
     """A file system that makes inodes as it needs them counts none."""
-    room = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5, **changes}
+    facts = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5}
+    room = Room(**facts | changes)
     assert [kind for kind, _, _ in wrong_with("temporary", room, DiskOptions())] == kinds

@@ -202,13 +202,15 @@ def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
 def test_room_of_this_machine(tmp_path: Path) -> None:
     """Nothing is left of the trial."""
     told = room(tmp_path)
-    assert told["why"] is None
-    assert 0 <= told["free_bytes"] <= told["bytes"]
-    assert room(tmp_path / "nothing")["why"] == "No such file or directory"
+    assert told.why is None
+    assert told.free_bytes is not None
+    assert told.bytes is not None
+    assert 0 <= told.free_bytes <= told.bytes
+    assert room(tmp_path / "nothing").why == "No such file or directory"
     assert not [*tmp_path.iterdir()]
 
 
 def test_the_kernel_says_something_of_its_clock() -> None:
     """Or that it says nothing."""
     told = synchronised()
-    assert told is None or told["max_error_s"] >= 0
+    assert told is None or told.max_error_s >= 0
