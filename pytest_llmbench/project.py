@@ -59,7 +59,7 @@ def answer_of(options: argparse.Namespace) -> ProjectionAnswer:
     system = load_system(options.system, SYSTEMS.usable().values())
     gpu, per_node = system.gpu, system.gpus_per_node
     if gpu is None or not per_node:
-        raise ConfigError(f"not known: the GPUs of system {system.name} and how many a node has; add them to its file")
+        raise ConfigError(f"unknown: the GPUs of system {system.name} and how many a node has; add them to its file")
     slices = [read_slice(_json(path), str(path)) for path in options.slice]
     for path, each in zip(options.slice, slices, strict=True):
         check_slice(each, recipe, gpu.model, str(path))
@@ -89,7 +89,7 @@ def _hardware(options: argparse.Namespace, system: System, gpu: str) -> Hardware
         memory = Band.exactly(options.memory_bandwidth)
     if memory is None:
         raise ConfigError(
-            f"not known: the memory bandwidth of {gpu}; give --memory-bandwidth, such as '4.8 TB/s'; known:"
+            f"unknown: the memory bandwidth of {gpu}; give --memory-bandwidth, such as '4.8 TB/s'; known:"
             f" {', '.join(published.MEMORY_GB_S)}"
         )
     line, node = options.network or published.NETWORK_GBIT_S.get(system.name), options.node_bandwidth

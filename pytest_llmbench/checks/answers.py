@@ -36,7 +36,7 @@ def silent(answers: Sequence[Answer]) -> dict[str, str]:
 
 Key = TypeVar("Key")
 
-NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless an option says by how much"
+NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless `tolerance` is set"
 
 
 def dissenters(values: Mapping[Key, str]) -> list[Key] | None:

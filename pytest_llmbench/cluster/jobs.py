@@ -112,7 +112,7 @@ class StepJob(Job):
             self._slurm.refresh(GLANCE_S)
         holder = self._slurm.status(self.job_id)
         if holder.state is JobState.COMPLETED:
-            reason = f"its job {self.job_id} ended by itself, as it does when pytest gives no sign of life"
+            reason = f"its job {self.job_id} ended itself, as it does if pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
         if not holder.alive:
             return holder

@@ -150,7 +150,7 @@ def check(settings: Settings) -> None:
     if s.nodes_per_run is not None and s.nodes is not None and s.nodes_per_run > s.nodes:
         raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
     if s.allocation == "session" and s.cluster == "slurm" and s.nodes is None and existing_allocation() is None:
-        raise ConfigError("--allocation session holds nodes for the whole session: say how many with --nodes")
+        raise ConfigError("--allocation session holds nodes for the whole session: give their number with --nodes")
     if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
         raise ConfigError(
             f"--allocation run makes Slurm jobs, but this process is inside job {existing_allocation()}: its nodes are "

@@ -56,7 +56,7 @@ class Rules:
                     f"{rule.field}, and leave {name} out"
                 )
             elif name in self.refused and _is_given(value):
-                yield f"{where} {self.refused[name]}, which a recipe cannot say: leave it out"
+                yield f"{where} {self.refused[name]}, which no key of a recipe can express: leave it out"
 
     def unknown(self, own: Mapping[str, Any]) -> list[str]:
         """List the arguments of which it is unknown whether they change the work of a step."""
@@ -71,7 +71,7 @@ def unknown_arguments(names: list[str]) -> str | None:
     """Give the reason why the work of a step is unknown; None where it is known."""
     if not names:
         return None
-    return f"options.arguments {', '.join(names)} may change what a step computes, and no field of the recipe says how"
+    return f"options.arguments {', '.join(names)} may change what a step computes, and no key of the recipe shows how"
 
 
 def given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:

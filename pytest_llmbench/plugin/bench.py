@@ -212,15 +212,15 @@ class Bench:
         if not self.planned.checks:
             return
         if settings.cluster == "slurm" and settings.nodes is None:
-            raise ConfigError("checks look at nodes that are held for the session: say how many with --nodes")
+            raise ConfigError("checks need nodes that the session holds: give their number with --nodes")
         if settings.cluster == "slurm" and settings.allocation == "run":
             raise ConfigError(
                 "--allocation run makes a Slurm job per run, and no node is held that could be checked: leave it out"
             )
         if settings.cluster == "slurm" and settings.gpus_of_a_node is None:
             raise ConfigError(
-                f"system {settings.system.name} does not say how many GPUs a node has: give --gpus-per-node (0 for "
-                "none), or a --system that says so"
+                f"system {settings.system.name} does not give the number of GPUs of a node: pass "
+                "--gpus-per-node (0 for none), or a --system that has it"
             )
 
     def plan(self, tests: Sequence[Declared], checks: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ def check_slice(measured: MeasuredSlice, recipe: Recipe, gpu: str, where: str) -
     """See that a slice is of the recipe's own layers and of the system's own GPUs.
 
     Raises:
-        ConfigError: it says nothing of the recipe there; says why.
+        ConfigError: it cannot stand for the recipe there; the message has the reason.
     """
     wide, model = measured.layout.model, recipe.model
     if (wide.hidden_size, wide.attention_heads) != (model.hidden_size, model.attention_heads):

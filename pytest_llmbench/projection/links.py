@@ -96,7 +96,7 @@ class TrainingLinks:
         known = _bandwidth(fitting, collective, size) or self.node_gb_s
         if known is None:
             raise ConfigError(
-                f"not known: how fast {collective} is between {ranks} GPUs of one node; give a record of it with"
+                f"unknown: the speed of {collective} between {ranks} GPUs of one node; give a record of it with"
                 " --collectives (health record of the check all_reduce, or benchmarks/gpu/collectives.py),"
                 " or --node-bandwidth"
             )
@@ -110,7 +110,7 @@ class TrainingLinks:
             return found.at(end) / layout.gpus_per_node
         if self.network_gb_s is None:
             raise ConfigError(
-                "not known: the network between the nodes; give a record of collectives over at least 3 nodes with"
+                "unknown: the network between the nodes; give a record of collectives over at least 3 nodes with"
                 " --collectives, or what the network has for each GPU with --network, such as '400 Gb/s'"
             )
         return self.network_gb_s.at(end)

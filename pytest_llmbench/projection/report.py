@@ -125,7 +125,7 @@ def _ends(rate: Band) -> str:
 
 def _verdict(answer: ProjectionAnswer) -> Iterator[str]:
     if answer.at_most_s is None:
-        yield "No bound on the time for 20 million tokens was asked."
+        yield "You gave no bound on the time for 20 million tokens."
         return
     words = {
         "likely": "by the middle",

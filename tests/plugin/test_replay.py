@@ -158,7 +158,7 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
         (lambda logs: (logs / "tiny" / "replay.yaml").write_text(""), "replay.yaml: expected a mapping of keys"),
         (lambda logs: facts(logs / "tiny", node=1), "replay.yaml: node: unknown key 'node' (did you mean 'nodes'?)"),
         (lambda logs: facts(logs / "tiny", nodes=2, hosts=["a"]), "replay.yaml: nodes: 2, and hosts names 1"),
-        (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny is meant to do all its steps"),
+        (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny has to do all its steps"),
     ],
     ids=["none", "nothing", "recipe", "file", "log", "yaml", "folder", "empty", "key", "contradiction", "ended"],
 )

@@ -309,7 +309,7 @@ def test_a_pause_of_pytest_is_told_as_such(tiny: UserFolder, watch: type[Watch],
     process.send_signal(signal.SIGCONT)
     result = tiny.finish(process)
     assert result.record()["problem"]["kind"] == "allocation", result.text
-    assert "ended itself, as it had seen no sign of life of pytest for 8 s" in result.case.message
+    assert "ended itself, because pytest had given no sign of life for 8 s" in result.case.message
 
 
 FAULTY = {

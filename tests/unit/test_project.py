@@ -127,7 +127,7 @@ def test_two_records_are_narrower_than_one(tmp_path: Path) -> None:
     [
         (("nlp175", "--system", "H200"), "unknown recipe 'nlp175' (did you mean 'nlp175b'?)"),
         (("nlp175b", "--system", "nowhere"), "unknown system 'nowhere'"),
-        (("nlp175b", "--system", "slurm"), "not known: the GPUs of system slurm"),
+        (("nlp175b", "--system", "slurm"), "unknown: the GPUs of system slurm"),
         (("nlp175b", "--system", "H200", "--node-bandwidth", "340 GB/s"), "the network between the nodes"),
         (("nlp175b", "--system", "ND96isr_H200_v5"), "between 4 GPUs of one node"),
         (("nlp175b", "--system", "ND96isr_H100_v5"), "measured on H200, and the system has H100 80GB HBM3"),
@@ -150,7 +150,7 @@ def test_an_unknown_memory_bandwidth_is_named(tmp_path: Path, capsys: pytest.Cap
     arguments = ["nlp175b", "--system", "a4-highgpu-8g", "--slice", mine, "--network", "400 Gb/s", "--nodes", "24"]
     arguments += ["--collectives", str(NODE)]
     assert main(arguments) == 2
-    assert "not known: the memory bandwidth of B200; give --memory-bandwidth" in capsys.readouterr().err
+    assert "unknown: the memory bandwidth of B200; give --memory-bandwidth" in capsys.readouterr().err
     assert main([*arguments, "--memory-bandwidth", "8 TB/s"]) == 0
     assert "memory: 8000 (8000 to 8000) GB/s" in capsys.readouterr().out
 
@@ -221,7 +221,7 @@ def test_another_bound_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     assert "for at most 900 s:\n  16 by the middle" in capsys.readouterr().out
     azure = ["azure_gpt3_175b", *OURS[1:], "--nodes", "8"]
     assert main(azure) == 0
-    assert "No bound on the time for 20 million tokens was asked." in capsys.readouterr().out
+    assert "You gave no bound on the time for 20 million tokens." in capsys.readouterr().out
 
 
 def test_the_shipped_h200_needs_its_network_alone(capsys: pytest.CaptureFixture[str]) -> None:

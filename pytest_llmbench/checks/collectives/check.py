@@ -158,7 +158,7 @@ def _theirs(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], dea
     root = options.path or where.root
     if root is None:
         raise ConfigError(
-            "backend nccl_tests: say where its programs are: option path, or environments.nccl_tests.root"
+            "backend nccl_tests: name the folder of its programs: option path, or environments.nccl_tests.root"
         )
     if where.container is not None:
         raise ConfigError("environments.nccl_tests: container is not supported; name programs on the nodes with root")

@@ -19,7 +19,7 @@ STATISTICS: Mapping[str, str] = {
     f"latency_{size_name(_LATENCY)}": "us",  #: statistic collectives.latency_8B: time of a message of 8 B
 }
 _WRONG = "do not train here: look for link errors (NVLink, network), XIDs and ECC errors, and swap nodes to find whose"
-_SLOW = "a collective does not say which node or link is slow: the check `pairs` on the same nodes names it"
+_SLOW = "a collective does not show which node or link is slow: run the check `pairs` on the same nodes, which names it"
 
 
 def judge(

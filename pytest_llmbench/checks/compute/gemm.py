@@ -117,7 +117,7 @@ def _compared(
         if odd is None:
             why = f"{len(digests)} devices compute {len(set(digests.values()))} different {precision} products of the "
             undecided |= {
-                by_rank[rank].host: f"{why}same factors, and no majority says which is right" for rank in digests
+                by_rank[rank].host: f"{why}same factors, and no majority shows which is right" for rank in digests
             }
             continue
         for rank in odd:  #: finding other_product: a device computes another product than most devices like it

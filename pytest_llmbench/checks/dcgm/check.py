@@ -100,7 +100,7 @@ def _skips(judged: Mapping[str, Judged]) -> list[str]:
 def _uncounted(judged: Mapping[str, Judged]) -> list[str]:
     """Nodes whose output does not give the number of tested GPUs: at level 1 of DCGM 2."""
     hosts = [host for host, each in judged.items() if each.diagnosis.tests and each.diagnosis.gpus is None]
-    return [f"DCGM does not say how many GPUs it tested on {', '.join(hosts)}"] if hosts else []
+    return [f"DCGM does not report how many GPUs it tested on {', '.join(hosts)}"] if hosts else []
 
 
 def _evidence(told: Mapping[str, Any], judged: Judged) -> dict[str, Any]:

@@ -115,7 +115,7 @@ _SLOWDOWNS: dict[FindingKind, tuple[Severity, str, str]] = {
     #: finding hw_thermal_slowdown: heat holds clocks down, by hardware
     "hw_thermal_slowdown": (Severity.ISOLATE, "the GPU is too hot", _COOLING),
     #: finding hw_power_brake_slowdown: the power supply holds clocks down
-    "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply asks for it", "check power supplies and cables"),
+    "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply requests it", "check power supplies and cables"),
     #: finding sw_thermal_slowdown: heat holds clocks down, by the driver
     "sw_thermal_slowdown": (Severity.ISOLATE, "the GPU or its memory is near its highest temperature", _COOLING),
     #: finding sw_power_cap: the power limit is reached although nothing should run

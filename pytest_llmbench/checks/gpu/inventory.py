@@ -120,7 +120,7 @@ def _answers(gpu: SmiGpu) -> Iterator[Finding]:
         unknown = (Severity.RESET, "see NVIDIA's documentation of the driver; reset the GPU")
         severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(wanted).lower()), unknown)
         #: finding recovery_action: the driver itself asks for a reset, a reboot or a drain
-        yield fault(gpu, "recovery_action", severity, f"the driver asks for: {wanted}", action)
+        yield fault(gpu, "recovery_action", severity, f"the driver requests: {wanted}", action)
 
 
 def _promised(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Finding]:

@@ -196,7 +196,7 @@ def read_smi(printed: str) -> Smi:
     gpus = tuple(_gpu(index, element) for index, element in enumerate(root.findall("gpu")))
     if number(root, "attached_gpus") != len(gpus):
         said = text(root, "attached_gpus")
-        raise RunError("unreadable", f"nvidia-smi -q -x says attached_gpus {said}, and lists {len(gpus)}")
+        raise RunError("unreadable", f"nvidia-smi -q -x reports attached_gpus {said}, and lists {len(gpus)}")
     around = (line for line in (before + after).splitlines() if not line.lstrip().startswith(("<?xml", "<!DOCTYPE")))
     return Smi(driver=text(root, "driver_version"), gpus=gpus, warnings="\n".join(around).strip())
 

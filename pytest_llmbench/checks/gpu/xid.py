@@ -128,8 +128,8 @@ def meaning(event: KernelEvent) -> Meaning:
 _ACTIONS = {
     Severity.ISOLATE: "take the node out and have the GPU looked at",
     Severity.REBOOT: "reboot the node (a cold start, where it can be); if it comes again, replace the GPU",
-    Severity.RESET: "drain the node, reset the GPU, and boot the node so that its log begins again; replace it if the "
-    "error comes again",
+    Severity.RESET: "drain the node, reset the GPU, and reboot the node so that its log begins again; replace the GPU "
+    "if the error comes again",
     Severity.CONFIGURE: "install a driver that fits",
     Severity.MONITOR: "look at the job that ran then",
 }

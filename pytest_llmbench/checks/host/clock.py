@@ -69,7 +69,7 @@ class Clock(HostCheck):
             readings=tuple(readings),
             unjudged=unjudged,
             skipped={host: why for host, told in others.items() if (why := unknown_skew(told, limit_s))},
-            notes=(_RESOLUTION, *(f"{host}: the kernel does not say whether its clock is kept" for host in blind)),
+            notes=(_RESOLUTION, *(f"{host}: the kernel does not report whether its clock is kept" for host in blind)),
             evidence={"clocks": facts},
         )
 
@@ -117,7 +117,7 @@ def unkept(facts: Mapping[str, NodeClock]) -> Iterator[Finding]:
     """Findings about clocks without time synchronisation, according to their kernel."""
     for host, told in facts.items():
         if told.kernel is not None and not told.kernel.synchronised:
-            message = "the kernel says that nothing keeps its clock (NTP, chrony, timesyncd or PTP)"
+            message = "the kernel reports that no program keeps its clock (NTP, chrony, timesyncd or PTP)"
             #: finding clock_not_kept: the kernel reports that no program synchronises the clock
             yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)
 

@@ -81,10 +81,10 @@ def wrong_with(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[Fi
         return
     free_gib = room.free_bytes / 2**30
     if free_gib < options.free_gib:  #: finding disk_full: too little is free in a folder
-        yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free, {options.free_gib:g} GiB are asked", _ACTION
+        yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free and needs {options.free_gib:g} GiB", _ACTION
     # A file system that makes inodes as it needs them has none to count.
     if room.inodes:
         percent = 100 * room.free_inodes / room.inodes
         if percent < options.free_inodes_percent:  #: finding no_inodes: too few files can still be made in a folder
             asked = f"{options.free_inodes_percent:g} %"
-            yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free, {asked} are asked", _ACTION
+            yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free and needs {asked}", _ACTION

@@ -47,7 +47,7 @@ class HostMemory(HostCheck):
         facts, unjudged = ask_hosts(self, fleet, settings)
         sizes = {host: meminfo(told["meminfo"] or "") for host, told in facts.items()}
         whole = {host: size for host, size in sizes.items() if {"MemTotal", "MemAvailable"} <= size.keys()}
-        unjudged |= dict.fromkeys(sizes.keys() - whole.keys(), "/proc/meminfo does not say what is there")
+        unjudged |= dict.fromkeys(sizes.keys() - whole.keys(), "/proc/meminfo lacks the sizes of the memory")
         totals = {host: size["MemTotal"] for host, size in whole.items()}
         available = {host: size["MemAvailable"] for host, size in whole.items()}
         readings = [

@@ -61,7 +61,7 @@ def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
     driver, torch, cuda = (versions.get(name) for name in ("driver's cuda", "torch", "cuda"))
     severity, message, action = Severity.CONFIGURE, "", "install a PyTorch built for the driver's CUDA, or a new driver"
     if driver is None:
-        message, action = "libcuda.so.1 is not there, or says no version", "install NVIDIA's driver, or load it"
+        message, action = "libcuda.so.1 is missing, or reports no version", "install NVIDIA's driver, or load it"
     elif torch is not None and cuda is None:
         message = f"PyTorch {torch} is not built for CUDA"
     elif cuda is not None and _number(cuda)[:1] > _number(driver)[:1]:

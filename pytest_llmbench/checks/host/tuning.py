@@ -41,7 +41,7 @@ class Tuning(HostCheck):
             finding(host, what, "tuning", Severity.MONITOR, found, action) for host, (what, found, action) in hints
         ]
         blind = [host for host, each in told.items() if gpus and each["acs"] is None]
-        notes = ("only root can read PCI ACS: it was not looked at",) if blind else ()
+        notes = ("PCI ACS was not checked: only root can read it",) if blind else ()
         return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"tuning": told})
 
 

@@ -35,7 +35,7 @@ def unjudged_of(hunt: Hunt) -> dict[str, str]:
     for player in verdict.unresolved:
         host, rail = hunt.players[player]
         bad = "; ".join(f"with {_other(hunt, game, player)} {result.text}" for game, result in _bad(hunt, player)[:3])
-        told.setdefault(host, f"{_with(rail)}bad {bad}; no good node is left to tell which one it is; {_floor(hunt)}")
+        told.setdefault(host, f"{_with(rail)}bad {bad}; no good node is left to find the bad one with; {_floor(hunt)}")
     named = {*verdict.culprits, *verdict.unresolved}
     for pair, result in hunt.first.items():
         if result.fault == "wrong_values" and not named & set(pair):

@@ -72,7 +72,7 @@ class DataStaging(NodeCheck):
             right = {host: look for host, look in told.items() if not look["wrong"]}
             odd = dissenters({host: look["digest"] for host, look in right.items()})
             if odd is None:
-                why = f"{each.path} differs between nodes, and no majority says what belongs there"
+                why = f"{each.path} differs between nodes, and no majority shows the right content"
                 undecided |= dict.fromkeys(right, why)
             else:
                 findings += list(_differs(each.path, right, odd))
@@ -88,7 +88,7 @@ def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
     for name, environment in site.environments.items():
         paths = [path for path in (environment.data, *environment.paths.values()) if path is not None]
         if environment.container is not None and paths:
-            notes.append(f"{name}: its paths are inside its container, and were not looked at")
+            notes.append(f"{name}: its paths are inside its container, and were not checked")
             continue
         found += [StagedPath(path=path) for path in paths if path.startswith("/")]
         # Such as the name of a model on a hub, or what a shell on the node would fill in.

@@ -133,7 +133,7 @@ def _unlike_others(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
         lacks = any(words.endswith("is missing") for words in differs)
         if not differs:  # but for what one of the nodes does not tell of its processors
             continue
-        rest = "" if alone is not None else "; which node is right is not known"
+        rest = "" if alone is not None else "; the right node is unknown"
         message = f"differs from {other}: {_told(differs)}{rest}"
         action = f"see why the devices of this node are others; a file for it alone is {kept[host]}"
         severity = Severity.ISOLATE if lacks and alone is not None else Severity.CONFIGURE

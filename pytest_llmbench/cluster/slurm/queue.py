@@ -182,7 +182,7 @@ class Slurm:
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
             raise NoAnswerError(f"Slurm job {job_id} is {told(status)}", job_id=job_id)
         if self._jobs[job_id].seen < since:
-            raise NoAnswerError(f"Slurm does not say whether job {job_id} still runs", job_id=job_id)
+            raise NoAnswerError(f"Slurm does not report whether job {job_id} still runs", job_id=job_id)
 
     def marks(self, job_id: str) -> JobMarks | None:
         """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent."""
@@ -259,7 +259,7 @@ class Slurm:
                 # Silence says nothing of it. What counts is how long Slurm, when it speaks, does not know it.
                 job.answered = time.monotonic()
             elif time.monotonic() - job.answered > (SILENCE_S if self._was_silent else PATIENCE_S):
-                why = squeue_error or sacct_error or "neither squeue nor sacct knows it"
+                why = squeue_error or sacct_error or "neither squeue nor sacct lists it"
                 job.status = JobStatus(state=JobState.LOST, reason=why)
 
     def _say_if_rewritten(self, job: _Watched, row: JobRow) -> None:

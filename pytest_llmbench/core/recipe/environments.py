@@ -77,6 +77,6 @@ def fill_in(text: str, names: Mapping[str, str], where: str) -> str:
         return text.format_map(names)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"{where}: {text!r} speaks of {error}; known are {', '.join(sorted(names))}: add it to the environment of "
+            f"{where}: {text!r} uses {error}; known are {', '.join(sorted(names))}: add it to the environment of "
             f"this engine in the system's file (root, data, or under paths)"
         ) from error

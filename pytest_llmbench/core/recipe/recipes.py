@@ -308,7 +308,7 @@ def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
     recipes = {}
     for block in (family.defaults, family.smoke, *family.recipes.values()):
         for key in sorted({"name", "scale"} & set(block)):
-            raise ConfigError(f"{path}: {key}: not for a file to say: it comes from the mapping or from --scale")
+            raise ConfigError(f"{path}: {key}: must not be in a file: it comes from the mapping or from --scale")
     for name, own in family.recipes.items():
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
         full = _lay(_lay(family.defaults, own, f"{path}: recipe {name}"), {"name": name})

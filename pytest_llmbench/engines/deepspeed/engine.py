@@ -87,7 +87,7 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
     if recipe.precision == "fp16" and asked.sharding == "none":
         yield "DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, or sharding: optimizer"
     if recipe.compile and asked.sharding == "full":
-        yield "engine deepspeed compiles no layer whose weights come and go (sharding full): say compile: false"
+        yield "engine deepspeed cannot compile a layer whose weights come and go (sharding full): set compile: false"
 
 
 def _contradictions(recipe: Recipe, options: DeepSpeedOptions) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _contradictions(recipe: Recipe, options: DeepSpeedOptions) -> Iterator[str]:
     if options.answer_of(recipe.sequence_length) >= recipe.sequence_length:
         yield f"options.answer_length: leaves no prompt in a sequence of {recipe.sequence_length} tokens"
     if options.step == "ppo" and recipe.compile:
-        yield "engine deepspeed compiles nothing for answers, which grow by a token at a time: say compile: false"
+        yield "engine deepspeed cannot compile for answers, which grow by a token at a time: set compile: false"
     if options.step == "reward" and recipe.micro_batch_size % 2:
         yield f"micro_batch_size {recipe.micro_batch_size} is odd; step reward counts sequences, two to a pair"
 

@@ -141,7 +141,7 @@ class DeepSpeedChat(External):
         said = [series.totals.get(name) for name in ("execution_time_s", "execution_steps", "throughput_samples_per_s")]
         seconds, steps, rate = said
         if seconds is None or steps is None or rate is None:
-            yield "its log has no line `Execution time:` followed by `Throughput:`: nothing says how fast it was"
+            yield "its log has no line `Execution time:` followed by `Throughput:`: its speed is unknown"
             return
         timed = timed_steps(recipe)
         if steps != timed:

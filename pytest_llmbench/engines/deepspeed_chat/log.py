@@ -159,7 +159,7 @@ class _Log:
 
     def _number(self, epoch: str, step: str) -> int:
         if int(epoch) and self.batches is None:
-            raise Unreadable(f"step {step} of epoch {epoch}: how many steps an epoch has was not said")
+            raise Unreadable(f"step {step} of epoch {epoch}: the log does not give the number of steps of an epoch")
         return int(epoch) * (self.batches or 0) + int(step) + 1
 
     def _next(self) -> int:

@@ -73,7 +73,7 @@ def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
     if layout.virtual_pipeline > 1 and layout.pipeline == 1:
         yield f"virtual_pipeline {layout.virtual_pipeline} interleaves the stages of a pipeline; there is one stage"
     if layout.sequence and layout.tensor == 1:
-        yield "sequence splits the sequence over the ranks of tensor; there is one: say sequence: false"
+        yield "sequence splits the sequence over the ranks of tensor; there is one: set sequence: false"
 
 
 def _shares(recipe: Recipe) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _schedule(recipe: Recipe, topology: Topology) -> Iterator[str]:
 def _unsupported(recipe: Recipe) -> Iterator[str]:
     if recipe.parallelism.sharding in {"gradients", "full"}:
         yield (
-            f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: say optimizer, or "
+            f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: set optimizer, or "
             "spread the model by tensor and pipeline; engine torch shards full"
         )
     if recipe.optimizer.decay != "linear":
@@ -114,18 +114,18 @@ def _contradictions(recipe: Recipe, options: MegatronCoreOptions) -> Iterator[st
     layout = recipe.parallelism
     if not options.pad_vocabulary and recipe.model.vocab_size % layout.tensor:
         size = recipe.model.vocab_size
-        yield f"vocab_size {size} does not divide by tensor {layout.tensor}: say pad_vocabulary: true"
+        yield f"vocab_size {size} does not divide by tensor {layout.tensor}: set pad_vocabulary: true"
     if layout.activation_checkpointing == "selective" and options.attention != "unfused":
         yield (
             f"selective checkpointing recomputes the attention, which attention {options.attention} does by itself: "
-            "say activation_checkpointing: none, or options: {attention: unfused, fusion: none}"
+            "set activation_checkpointing: none, or options: {attention: unfused, fusion: none}"
         )
     if options.attention == "unfused" and options.fusion != "none":
-        yield f"attention unfused is part of Megatron-Core's own layer, not of fusion {options.fusion}: say none"
+        yield f"attention unfused is part of Megatron-Core's own layer, not of {options.fusion}: set fusion: none"
     if options.fusion == "layer" and layout.tensor > 1:
-        yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: say fusion: pointwise"
+        yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: set fusion: pointwise"
     if options.fusion == "layer" and recipe.model.positions != "learned":
-        yield f"fusion layer knows no positions {recipe.model.positions}: say fusion: pointwise"
+        yield f"fusion layer does not support positions {recipe.model.positions}: set fusion: pointwise"
 
 
 def _cannot_copy(recipe: Recipe, options: MegatronCoreOptions, topology: Topology) -> Iterator[str]:

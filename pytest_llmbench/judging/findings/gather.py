@@ -160,8 +160,8 @@ def _time_between(e: Evidence) -> Iterator[str]:
     found = pace(e.series) if e.kind == "command" and e.topology.gpus else None
     if found is not None and found > 1 + _BETWEEN:
         yield (
-            f"by the times of its lines or event files a step takes {100 * (found - 1):.3g} % longer than it says, in "
-            "the median: what lies between steps (input, logs) is in no rate of its own"
+            f"by the times of its lines or event files a step takes {100 * (found - 1):.3g} % longer than it reports, "
+            "in the median: its own rates leave out the time between steps (input, logs)"
         )
 
 
@@ -184,7 +184,4 @@ def _bad_ends(e: Evidence) -> Iterator[str]:
 
 def _old_logs(e: Evidence) -> Iterator[str]:
     if any(info.schema_version < 2 for info in e.series.ranks):
-        yield (
-            "its step logs are of schema version 1: they do not say which run they are of, and what was trained was "
-            "not counted"
-        )
+        yield ("its step logs are of schema version 1: they do not name their run, and do not count the training")

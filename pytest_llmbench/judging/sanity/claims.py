@@ -28,7 +28,7 @@ def claims(e: Evidence) -> Iterator[Problem]:
                 #:  recipe's
                 kind="wrong_work",
                 message=f"{claim.where} says {_words(claim)}; recipe {e.recipe.name} says {expected} ({e.topology}): "
-                f"another training was run than the one to be judged",
+                f"the log is of another training than the recipe's",
                 log=claim.log,
             )
 

@@ -36,7 +36,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
 
 def _wrong(what: str) -> Problem:
     #: problem wrong_work: another model, or other tensors, than the recipe's, as our own ranks counted them
-    return Problem(kind="wrong_work", message=f"{what}: another training was run than the one to be judged")
+    return Problem(kind="wrong_work", message=f"{what}: this log is of another training than the recipe's")
 
 
 def _layout(e: Evidence, ranks: list[TrainingEvent]) -> Iterator[Problem]:

@@ -106,15 +106,15 @@ def _unnamed_gpus(e: Evidence) -> Iterator[Problem]:
     if lacking and len(lacking) < len(e.series.ranks):
         yield Problem(
             kind="wrong_ranks",  #: problem wrong_ranks: ranks that are not one each on every place of every node
-            message=f"rank(s) {listed(lacking)} do not say which GPU they trained on, and others do: the logs are of "
-            f"different runs, or changed",
+            message=f"rank(s) {listed(lacking)} do not name the GPU that they trained on, and others do: the logs are "
+            f"of different runs, or changed",
         )
 
 
 def _watched_another(e: Evidence, watched: Mapping[int, str | None]) -> Iterator[Problem]:
     for info in e.series.ranks:
         if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
-            said = f" trained on {info.gpu} and watched {watched[info.rank]}: what its samples say is of another GPU"
+            said = f" trained on {info.gpu} and watched {watched[info.rank]}: its samples are of another GPU"
             #: problem wrong_hardware: a rank that watched another GPU than it trained on
             yield of_rank("wrong_hardware", info, said)
 

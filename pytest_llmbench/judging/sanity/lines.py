@@ -42,8 +42,8 @@ def lines(e: Evidence) -> Iterator[Problem]:
     every = _interval(e, numbers)
     if every is None:
         yield _missing(
-            f"of its lines only that of step {numbers[-1]} is there, and nothing says that no other is missing: "
-            "keep the part of the log that says how often it logs"
+            f"of its lines only that of step {numbers[-1]} is there, and others may be missing: "
+            "keep the part of the log that gives its log interval"
         )
         return
     missing = _unexplained(e, numbers, _due(e, every, numbers[-1]) - set(numbers))

@@ -36,7 +36,7 @@ def ranks(e: Evidence) -> Iterator[Problem]:
     if unended:
         yield Problem(
             kind="no_evidence_of_completion",  #: problem no_evidence_of_completion: some ranks did not log their end
-            message=f"{len(unended)} of {world} ranks did not say that they finished: {listed(unended)}",
+            message=f"{len(unended)} of {world} ranks did not log that they finished: {listed(unended)}",
         )
 
 
@@ -48,7 +48,7 @@ def hosts(e: Evidence) -> Iterator[Problem]:
         yield Problem(
             #: problem wrong_nodes: the ranks ran on other hosts, or on another number of them, than the run was given
             kind="wrong_nodes",
-            message=f"the ranks ran on {len(seen)} hosts ({listed(seen)}); asked were {e.topology.nodes} nodes "
+            message=f"the ranks ran on {len(seen)} hosts ({listed(seen)}); the run was given {e.topology.nodes} nodes "
             f"({listed(e.hosts) if e.hosts else 'no names are known'})",
         )
     for host in seen:

@@ -27,9 +27,7 @@ _MARKUP = {
 def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     """Print what will run, on which machine, and, unless it is only a plan, the folder of the records."""
     settings = bench.settings
-    nodes = (
-        f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}" if settings.nodes else "nodes as each recipe says"
-    )
+    nodes = f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}" if settings.nodes else "each recipe's nodes"
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
     if settings.replay is not None:
         where = f"logs in {settings.replay}"
@@ -89,11 +87,7 @@ def clauses(reporter: pytest.TerminalReporter, told: Sequence[ClauseVerdict]) ->
 def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
     """Say of which runs no speed was judged, and what comes of it."""
     for line in lines:
-        ends = (
-            f" (--require-verdict: not a success, exit code {EXIT_CODE} where nothing else is wrong)"
-            if required
-            else ""
-        )
+        ends = f" (--require-verdict: exit code {EXIT_CODE} if nothing else is wrong)" if required else ""
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 

@@ -96,11 +96,11 @@ class Run:
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
             why = f"it has {', '.join(record.metrics)}"
             if unknown_of_gpus:
-                why = f"not all is known of its GPUs: {'; '.join(unknown_of_gpus)}"
+                why = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
             elif uncounted is not None and statistic in _OF_FLOPS:
-                why = f"{uncounted}, so that the model's FLOPs are not known; {why}"
+                why = f"{uncounted}, so the model's FLOPs are unknown; {why}"
             raise RunError(
-                "no_measurement", f"{statistic} ({rule}) has no meaning for this run on {self.machine}: {why}"
+                "no_measurement", f"{statistic} ({rule}) is not available for this run on {self.machine}: {why}"
             )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
         quantity = Measured(statistic, metric, self.record)
         self.used.append(quantity)

@@ -59,11 +59,11 @@ def not_judged(
 def lines(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield a line for each cause."""
     for why, runs in said.items():
-        yield f"NO SPEED WAS JUDGED of {', '.join(runs)}: {why}"
+        yield f"NO SPEED WAS JUDGED for {', '.join(runs)}: {why}"
 
 
 def _gated() -> str:
-    return "the run was not made, as too few nodes passed the checks. Mend the nodes"
+    return "too few nodes passed the checks for this run. Repair the nodes"
 
 
 def _say(run: RunSpec, tests: Sequence[Mapping[str, Any]]) -> str:
@@ -90,7 +90,7 @@ def _advice(run: RunSpec, left_out: bool) -> str:
     if left_out:
         return "Select the tests that compare it"
     if run.recipe.scale == "smoke":
-        return "At scale smoke no threshold for a machine is judged: use --scale full on the hardware that it is for"
+        return "Thresholds for a machine apply at --scale full only, on the hardware that they are for"
     return (
         f"Write a reference for this machine: in its system file, references: {run.recipe.name}: "
         '(how-to guide "Set your own threshold")'

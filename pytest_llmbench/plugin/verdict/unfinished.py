@@ -92,7 +92,7 @@ class Reports:
         if self.interruption.by is not None:
             return f"the session was ended by {self.interruption.by}"
         end = self._end or session.shouldfail or session.shouldstop
-        return f"the session ended ({end})" if end else "the session ended, and nothing says why,"
+        return f"the session ended ({end})" if end else "the session ended for an unknown reason,"
 
 
 def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -248,6 +248,6 @@ class GpuWindow:
         for name, words in _FIELDS.items():
             missing = self._samples - self._numbers[name].count
             if missing:
-                yield f"{missing} of {self._samples} samples do not tell the {words}"
+                yield f"{missing} of {self._samples} samples lack the {words}"
         if energy.why:
             yield energy.why

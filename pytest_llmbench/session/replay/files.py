@@ -110,7 +110,7 @@ def _declared(logs: Path, folder: Path, recipe: Recipe, settings: Settings) -> R
     path = own if own.is_file() else folder / FACTS_FILE
     facts = validate(ReplayFacts, read_yaml(path), str(path)) if path.exists() else ReplayFacts()
     if facts.ended not in {"steps", recipe.end}:
-        raise ConfigError(f"{path}: ended: {facts.ended}, and recipe {recipe.name} is meant to do all its steps")
+        raise ConfigError(f"{path}: ended: {facts.ended}, and recipe {recipe.name} has to do all its steps")
     shape = settings.topology(recipe)
     gpu = settings.system.gpu
     gpus_per_node = shape.gpus_per_node if facts.gpus_per_node is None else facts.gpus_per_node

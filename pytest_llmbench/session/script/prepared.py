@@ -95,7 +95,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
     if here is not None and here < topology.gpus_per_node:  # the ranks of other nodes find out for themselves
         message = (
-            f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: give "
+            f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: pass "
             f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
         )  #: problem no_gpu: a run of this machine asks for more GPUs than it has; nothing was started
         return Problem(kind="no_gpu", message=message)

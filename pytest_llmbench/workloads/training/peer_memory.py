@@ -62,7 +62,7 @@ class Symmetric:
         except RuntimeError as error:
             raise ConfigError(
                 "options.collectives: copies needs GPUs that reach one another's memory, by NVLink or PCIe (see "
-                f"nvidia-smi topo -p2p rw); say nccl: {error}"
+                f"nvidia-smi topo -p2p rw); set collectives: nccl: {error}"
             ) from error
         beside_allocator.append(self._own.nbytes)
         self.rank, self.ranks = self._all.rank, self._all.world_size

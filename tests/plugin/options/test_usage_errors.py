@@ -31,7 +31,7 @@ BAD_OPTIONS = {
     "--nodes 2 --cluster local": ("--nodes 2 with --cluster local", "use --cluster slurm"),
     "--nodes 2 --cluster debug": ("--nodes 2 with --cluster debug", "use --cluster slurm"),
     "--nodes 2 --nodes-per-run 3 --cluster slurm": ("--nodes-per-run 3 is more than --nodes 2",),
-    "--cluster slurm --allocation session": ("--allocation session", "say how many with --nodes"),
+    "--cluster slurm --allocation session": ("--allocation session", "give their number with --nodes"),
     "--cluster local --run-dir test_user.py": ("--run-dir", "test_user.py cannot be written", "another --run-dir"),
 }
 

@@ -93,7 +93,7 @@ def test_a_gap_is_said_and_is_no_verdict(judge: Judge) -> None:
     gap = "rank 1: no sample for 7.5 s of the judged window"
     assert f"llmbench: run tiny is judged without some of its telemetry: {gap}\n" in result.text
     (error,) = [case for name, case in result.cases.items() if "unhindered" in name]
-    assert f"not all is known of its GPUs: {gap}" in error.message
+    assert f"telemetry of its GPUs is incomplete: {gap}" in error.message
     record = result.record()
     assert {"throttled", "clock_min"}.isdisjoint(record["metrics"])
     assert record["metrics"]["tokens_per_joule"]["value"] == pytest.approx(PER_JOULE)

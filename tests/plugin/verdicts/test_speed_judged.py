@@ -14,7 +14,7 @@ from tests.support.standin import LOGS, RECIPE
 LEARNS = TINY["references"][0]
 FAST = {**LEARNS, "name": "fast", "statistic": "throughput", "at_least": "1 words/s"}
 HERE, ELSEWHERE = {"system": "elsewhere"}, {"gpu": "A100-SXM4-80GB", "gpus": 8}
-NOT_JUDGED = "NO SPEED WAS JUDGED of tiny: "
+NOT_JUDGED = "NO SPEED WAS JUDGED for tiny: "
 COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(run):\n    {}\n"
 
 
@@ -118,7 +118,7 @@ def test_with_xdist(judge: UserFolder) -> None:
     judge.recipe("other", **{**RECIPE, "references": [{**FAST, "applies_to": ELSEWHERE}]})
     result = judge.run("--llmbench-replay", "logs", "-n2")
     assert result.returncode == 10, result.text
-    assert "NO SPEED WAS JUDGED of other: fast was skipped." in result.text
+    assert "NO SPEED WAS JUDGED for other: fast was skipped." in result.text
     assert suite_property(result) == "other"
 
 

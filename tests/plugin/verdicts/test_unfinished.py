@@ -164,7 +164,7 @@ def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
     replaying.test(TESTS)
     result = replaying.run(*REPLAY, *SELECTED)
     assert result.returncode == 1
-    unjudged(result, replaying, "nothing says why")
+    unjudged(result, replaying, "unknown reason")
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", "--timeout"])

@@ -305,7 +305,7 @@ def test_nccl_tests_need_gpus_and_a_place(tmp_path: Path) -> None:
     skipped = check.run(ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path), settings)
     assert skipped.skip is not None
     inside = Environment(root="/opt", container=Container(runtime="pyxis", image="image"))
-    for environments, why in (({}, "say where its programs are"), ({"nccl_tests": inside}, "container")):
+    for environments, why in (({}, "name the folder of its programs"), ({"nccl_tests": inside}, "container")):
         site = Site(system="test", nodes=1, gpus_per_node=4, environments=environments)
         with pytest.raises(ConfigError, match=why):
             check.run(ProcessFleet(site=site, hosts=("a",), folder=tmp_path), settings)

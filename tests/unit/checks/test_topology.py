@@ -113,7 +113,7 @@ def test_of_two_that_differ_both_are_named(tmp_path: Path) -> None:
     """Nobody can say which is right."""
     report = check(tmp_path, {"a": NDV4, "b": {**NDV4, "0001:00:00.0": ("nvidia", 1)}})
     assert {finding.host for finding in report.findings} == {"a", "b"}
-    assert all("not known" in finding.message for finding in report.findings)
+    assert all("unknown" in finding.message for finding in report.findings)
 
 
 def test_promised_gpus_that_are_not_there_are_no_reason_to_skip(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_auto_is_slurm_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"system": CPU, "cluster": "local", "nodes": 2}, "this machine is one node"),
         ({"nodes": 2, "nodes_per_run": 3}, "--nodes-per-run 3 is more than --nodes 2"),
-        ({"allocation": "session"}, "say how many with --nodes"),
+        ({"allocation": "session"}, "give their number with --nodes"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:

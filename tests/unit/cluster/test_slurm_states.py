@@ -240,7 +240,7 @@ def test_a_job_is_confirmed_by_a_fresh_look_only(commands: Commands, slurm: Slur
     slurm.confirm("7")
     slurm._jobs["7"].seen -= 60
     commands.answer("squeue", code=1, stderr="Unable to contact slurm controller")
-    with pytest.raises(NoAnswerError, match="does not say whether job 7 still runs"):
+    with pytest.raises(NoAnswerError, match="does not report whether job 7 still runs"):
         slurm.confirm("7")
     slurm._next = 0.0  # a silent controller is asked less often, by how long it took
     for state in ("PENDING", "SUSPENDED", "COMPLETING"):

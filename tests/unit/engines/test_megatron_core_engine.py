@@ -102,7 +102,7 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"sequence": True}},
-            "sequence splits the sequence over the ranks of tensor; there is one: say sequence: false",
+            "sequence splits the sequence over the ranks of tensor; there is one: set sequence: false",
             id="no_tensor",
         ),
         pytest.param(
@@ -112,7 +112,7 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}, "options": {"pad_vocabulary": False}},
-            "vocab_size 51197 does not divide by tensor 2: say pad_vocabulary: true",
+            "vocab_size 51197 does not divide by tensor 2: set pad_vocabulary: true",
             id="vocabulary",
         ),
         pytest.param(
@@ -136,7 +136,7 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"sharding": "full"}},
-            "engine megatron_core shards none or optimizer, not full: say optimizer, or spread the model by tensor "
+            "engine megatron_core shards none or optimizer, not full: set optimizer, or spread the model by tensor "
             "and pipeline; engine torch shards full",
             id="sharding",
         ),
@@ -146,23 +146,23 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"activation_checkpointing": "selective"}},
-            "selective checkpointing recomputes the attention, which attention fastest does by itself: say "
+            "selective checkpointing recomputes the attention, which attention fastest does by itself: set "
             "activation_checkpointing: none, or options: {attention: unfused, fusion: none}",
             id="selective",
         ),
         pytest.param(
             {"options": {"attention": "unfused"}},
-            "attention unfused is part of Megatron-Core's own layer, not of fusion pointwise: say none",
+            "attention unfused is part of Megatron-Core's own layer, not of pointwise: set fusion: none",
             id="attention",
         ),
         pytest.param(
             {"parallelism": {"tensor": 2}, "options": {"fusion": "layer"}},
-            "fusion layer compiles a layer of one rank alone, not of tensor 2: say fusion: pointwise",
+            "fusion layer compiles a layer of one rank alone, not of tensor 2: set fusion: pointwise",
             id="compiled_layer",
         ),
         pytest.param(
             {"model": {"positions": "rope"}, "options": {"fusion": "layer"}},
-            "fusion layer knows no positions rope: say fusion: pointwise",
+            "fusion layer does not support positions rope: set fusion: pointwise",
             id="positions",
         ),
         pytest.param(

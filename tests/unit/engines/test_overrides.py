@@ -125,7 +125,7 @@ def test_an_argument_that_contradicts_a_field_is_refused(name: str, argument: st
 def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, value: object) -> None:
     """No field of a recipe could say it."""
     (found,) = problems(name, {argument: value})
-    assert "which a recipe cannot say: leave it out" in found
+    assert "which no key of a recipe can express: leave it out" in found
 
 
 @pytest.mark.parametrize(

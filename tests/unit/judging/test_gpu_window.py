@@ -124,7 +124,7 @@ def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: s
     found = watched(samples(30.0, {at_s: {name: None} for at_s in times}), 5.0, 25.0)
     assert known(found) == {*SAMPLED, *ENERGY} - lost
     missing = sum(5.0 <= at_s <= 25.0 for at_s in times)
-    assert found.gaps == (f"{missing} of 41 samples do not tell the {words}",)
+    assert found.gaps == (f"{missing} of 41 samples lack the {words}",)
 
 
 def test_a_counter_that_goes_backwards_is_none() -> None:

@@ -33,7 +33,7 @@ def test_too_little_room_is_found(tmp_path: Path) -> None:
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     report = get_check("disk").run(fleet, CheckSettings(options={"free_gib": 2**40, "free_inodes_percent": 0}))
     assert [finding.kind for finding in report.findings] == ["disk_full", "disk_full"]
-    assert "1.09951e+12 GiB are asked" in report.findings[0].message
+    assert "needs 1.09951e+12 GiB" in report.findings[0].message
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_software_that_one_node_lacks_is_found() -> None:
         ("2.6.0+cu1210", "12.10", "12.9", Severity.MONITOR, "newer than the driver's 12.9"),
         ("2.6.0+cpu", None, "12.2", Severity.CONFIGURE, "PyTorch 2.6.0+cpu is not built for CUDA"),
         (None, None, "12.2", None, ""),
-        ("2.6.0+cu124", "12.4", None, Severity.CONFIGURE, "libcuda.so.1 is not there"),
+        ("2.6.0+cu124", "12.4", None, Severity.CONFIGURE, "libcuda.so.1 is missing"),
     ],
 )
 def test_a_pytorch_that_the_driver_cannot_run(

@@ -142,7 +142,7 @@ def test_times_every_so_often_are_means_over_all_between(tmp_path: Path) -> None
 
 
 def test_files_without_times_have_steps_without_seconds(tmp_path: Path) -> None:
-    """As without `--log-timers-to-tensorboard`: nothing says how fast it was."""
+    """As without `--log-timers-to-tensorboard`: its speed is unknown."""
     write(tmp_path, *scalars((step, "lm loss", 5.0) for step in (1, 2, 3)))
     assert [(each.step, each.interval, each.seconds) for each in megatron_events.series(tmp_path).steps] == [
         (1, 1, None), (2, 1, None), (3, 1, None),

@@ -309,7 +309,7 @@ def test_the_times_of_event_files_bound_what_is_said_of_steps(run: Path, share: 
         recipe=RECIPE, topology=gpus, series=series, hosts=("here",), wall_s=None, gpu=None, kind="command"
     )
     machine = Machine(system="here", device="cpu", gpus=2, nodes=1, scale="full")
-    assert any("% longer than it says" in each for each in findings(evidence, {}, machine)) == (share < 1)
+    assert any("% longer than it reports" in each for each in findings(evidence, {}, machine)) == (share < 1)
 
 
 def with_line(folder: Path, step: int, old: str, new: str) -> None:

@@ -104,7 +104,7 @@ def test_a_curve_of_other_ranks_says_nothing() -> None:
 @pytest.mark.parametrize("what", ["tensor_s", "send_s", "gradients_s"])
 def test_what_is_not_known_is_named(what: str) -> None:
     """With the options that say it."""
-    with pytest.raises(ConfigError, match=r"not known: .*--(network|node-bandwidth)"):
+    with pytest.raises(ConfigError, match=r"unknown: .*--(network|node-bandwidth)"):
         getattr(UNKNOWN, what)(replace(GPT, data=2), "likely")
 
 

@@ -24,6 +24,8 @@ def test_gpus_that_do_not_reach_one_another_are_named_as_the_reason(monkeypatch:
     monkeypatch.setattr(symmetric_memory, "empty", lambda size, **_: torch.empty(size))
     monkeypatch.setattr(symmetric_memory, "rendezvous", refuse)
     counted = list(beside_allocator)
-    with pytest.raises(ConfigError, match=re.escape("(see nvidia-smi topo -p2p rw); say nccl: CUDASymmetricMemory")):
+    with pytest.raises(
+        ConfigError, match=re.escape("(see nvidia-smi topo -p2p rw); set collectives: nccl: CUDASymmetricMemory")
+    ):
         peer_memory.Symmetric(8, torch.bfloat16, None)  # type: ignore[arg-type]
     assert beside_allocator == counted
