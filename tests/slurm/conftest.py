@@ -27,12 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder, and let it come first.
 
     They wait for the same eight nodes. At the end, all workers would wait there together; at the start, one of them
-    does while the others have enough to compute.
+    does while the others have enough to compute. Those that want all nodes alone are the very first: later they would
+    wait for each test of a document that has some.
     """
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slurm)
-    items.sort(key=lambda item: HERE not in item.path.parents)
+    items.sort(key=lambda item: (HERE not in item.path.parents, item.get_closest_marker("breaks_nodes") is None))
 
 
 def run_slurm(*command: str) -> str:
