@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_llmbench.core.errors import UnitError, unknown
@@ -167,6 +168,17 @@ def _float(value: float) -> float:
         return float(value)
     except OverflowError:  # an int beyond every float
         return math.inf
+
+
+def listed(items: Iterable[object], most: int = 8, between: str = ", ") -> str:
+    """Join the first items for people, and count the rest."""
+    words = [str(item) for item in items]
+    return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things: `1 node`, `2 nodes`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def for_people(value: float, digits: int = 4) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
@@ -126,8 +126,9 @@ class Demand:
         nodes = self.nodes_at(1.0)
         if nodes is None:
             return "more nodes would not change that"
-        plural = "" if nodes == 1 else "s"
-        return f"it would take at least {nodes} node{plural} at their peak, {self.nodes_at(ATTAINABLE)} at {_ATTAINED}"
+        return (
+            f"it would take at least {counted(nodes, 'node')} at their peak, {self.nodes_at(ATTAINABLE)} at {_ATTAINED}"
+        )
 
 
 def demand(reference: Reference, statistic: Statistic, peak: Peak) -> Demand | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
@@ -31,7 +32,7 @@ class Machine:
     def __str__(self) -> str:
         what = f"{self.gpus} × {self.device}" if self.gpus else self.device
         scale = "" if self.scale == "full" else f", scale {self.scale}"
-        return f"{what}, {self.nodes} node{'s' if self.nodes > 1 else ''}, system {self.system}{scale}"
+        return f"{what}, {counted(self.nodes, 'node')}, system {self.system}{scale}"
 
 
 def same_gpu(model: str, device: str) -> bool:

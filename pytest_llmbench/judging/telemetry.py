@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-
-_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,8 +153,7 @@ def _gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> Iterator[str]:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"
 
 
 def first_of(reasons: Sequence[str]) -> str:

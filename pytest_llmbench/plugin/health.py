@@ -10,6 +10,7 @@ import pytest
 from pytest_llmbench.checks.base import CHECKS, FAMILIES, Check, CheckSettings, all_checks, get_check
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError
+from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.reporting.health import NO_BOUND
@@ -117,7 +118,7 @@ class Faults(tuple[Finding, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"{len(self)} fault{'' if len(self) == 1 else 's'}"
+        return counted(len(self), "fault")
 
 
 class Health:
@@ -151,9 +152,8 @@ class Health:
         """Yield the properties of a test's report, in addition to its verdict."""
         if self.readings:
             shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
-            more = f" and {len(shown) - _MOST_READINGS} more" if len(shown) > _MOST_READINGS else ""
             #: check property measured: the first of what was measured, with units, and how many more there are
-            yield "measured", "; ".join(shown[:_MOST_READINGS]) + more
+            yield "measured", listed(shown, _MOST_READINGS, "; ")
         if self.readings or self.record.report.unbounded:
             #: check property bound: if the check measured anything: `bounded`, or `no bound` if no reference for this
             #:  machine

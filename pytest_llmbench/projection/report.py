@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.projection.memory import MemoryNeed
 from pytest_llmbench.projection.model import Band, Projection
 from pytest_llmbench.projection.published import CALIBRATED_ERROR
@@ -102,8 +103,7 @@ def table(answer: ProjectionAnswer) -> str:
 def _refusal(row: ProjectionRow, answer: ProjectionAnswer) -> str:
     more = sum(other.nodes == row.nodes for other in answer.rows) - 1
     others = f" (and {more} other layouts)" if more else ""
-    plural = "" if row.nodes == 1 else "s"
-    return f"{row.nodes} node{plural}: refused: {row.refused}{others}"
+    return f"{counted(row.nodes, 'node')}: refused: {row.refused}{others}"
 
 
 def _cells(row: ProjectionRow) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.files import make_folder
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
@@ -41,8 +41,8 @@ class Batch:
     def describe(self) -> Iterator[str]:
         """Yield how the runs ended there and here, one line for each."""
         names, *rows = self.file.decode().splitlines()
-        plural = "" if len(rows) == 1 else "s"
-        yield f"{self.recipe}: {len(rows)} run{plural}, success from {self.reference.at_least} on; {names} | verdict"
+        runs = counted(len(rows), "run")
+        yield f"{self.recipe}: {runs}, success from {self.reference.at_least} on; {names} | verdict"
         if not self.applies:
             yield f"  that bound, {self.reference.name}, is for {self.reference.applies_to}, and not for these runs"
         for record, row in zip(self.records, rows, strict=True):

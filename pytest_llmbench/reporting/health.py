@@ -6,6 +6,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_llmbench.core.quantity import listed
+
 _VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
 # Shown for a check that passes although no bound applied to its measured values.
 NO_BOUND = "no bound"
@@ -54,12 +56,7 @@ def _told(
         checks[str(row["check"])] = None
         hosts[host or "all nodes"] = None
     for plain, (checks, hosts) in alike.items():
-        where = f"all {len(hosts)} nodes" if len(hosts) > 1 and set(hosts) == everyone else _list([*hosts])
-        text = f"{word} {_list([*checks])} on {where}: {plain}"
+        where = f"all {len(hosts)} nodes" if len(hosts) > 1 and set(hosts) == everyone else listed([*hosts])
+        text = f"{word} {listed([*checks])} on {where}: {plain}"
         lines = textwrap.wrap(text, screen, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
         yield from ((verdict, line) for line in lines)
-
-
-def _list(hosts: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
-    return ", ".join(hosts[:most]) + more

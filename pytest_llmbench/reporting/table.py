@@ -6,10 +6,9 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.quantity import for_people, listed
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "reference")
-_MOST_HOSTS = 8  # of a run; its record names all of them
 _BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 # Tests that share these share what is told under them.
 _ALIKE = ("verdict", "reason", "run_record")
@@ -57,8 +56,7 @@ def _places(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[str]:
     if len(runs) < 2 and all(len(hosts) < 2 for hosts in runs):
         return
     for hosts, names in runs.items():
-        more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-        yield from _wrapped(f"on {', '.join(hosts[:_MOST_HOSTS])}{more}: {', '.join(names)}", width)
+        yield from _wrapped(f"on {listed(hosts)}: {', '.join(names)}", width)
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -9,7 +9,7 @@ from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.executors import sbatch_script
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Problem
@@ -55,8 +55,8 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
         The lines, and whether all runs can be tried.
     """
     runs = plan.runs
-    steps = [_count(plan.checks, "check")] if plan.checks else []
-    steps += [_count(runs, "run")] if runs or not plan.checks else []
+    steps = [counted(len(plan.checks), "check")] if plan.checks else []
+    steps += [counted(len(runs), "run")] if runs or not plan.checks else []
     where = f"system {settings.system.name}, cluster {settings.cluster}"
     lines = [f"{where}, {', then '.join(steps)}, nothing is submitted", ""]
     lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
@@ -97,10 +97,6 @@ def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings,
     kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", ready)) if there)
     what = f"1 job holds the nodes, each {kinds} is a step in it" if held else several
     return [*lines, "", f"{what}: at most {for_people(hours)} node-hours"]
-
-
-def _count(things: Sequence[object], word: str) -> str:
-    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
 def _describe_replayed(run: RunSpec, logs: Replayed) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.judging.references import missed
 
@@ -93,7 +94,7 @@ def _is_path(text: str) -> bool:
     return text.startswith("/")
 
 
-_NAMED = 4
+FEW = 4  # names in a message
 
 
 def differing(values: Mapping[str, str]) -> dict[str, str]:
@@ -113,8 +114,8 @@ def differing(values: Mapping[str, str]) -> dict[str, str]:
     ranked = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     (usual, hosts), (_, second) = ranked[:2]
     if len(hosts) > len(second):
-        return {host: f"{value}; {usual} on {few(hosts)}" for value, others in ranked[1:] for host in others}
-    said = "; ".join(f"{value} on {few(others)}" for value, others in ranked)
+        return {host: f"{value}; {usual} on {listed(hosts, FEW)}" for value, others in ranked[1:] for host in others}
+    said = "; ".join(f"{value} on {listed(others, FEW)}" for value, others in ranked)
     return {host: f"{value}; the nodes are divided: {said}" for host, value in values.items()}
 
 
@@ -132,12 +133,6 @@ def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
             smallest, name = size, f"{size / 2**30:.2f} GiB"
         named[host] = name
     return named
-
-
-def few(hosts: Sequence[str]) -> str:
-    """Some names of many, and how many more there are."""
-    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
-    return ", ".join(hosts[:_NAMED]) + more
 
 
 _NETWORK = {

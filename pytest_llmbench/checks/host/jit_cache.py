@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.answers import one_per_host
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding
-from pytest_llmbench.checks.host.base import HostCheck, HostFacts, few, is_network, kind_of, variables
+from pytest_llmbench.checks.host.base import FEW, HostCheck, HostFacts, is_network, kind_of, variables
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 _VARIABLES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR")
@@ -55,7 +56,7 @@ def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[
             seen = marks.get(host, {}).get(name, [])
             others = [other for other in seen if other in facts and facts[other]["boot"] != told["boot"]]
             if others or is_network(cache["mount"]):
-                whom = few(others) if others else "other nodes that mount it"
+                whom = listed(others, FEW) if others else "other nodes that mount it"
                 said.append(f"{name} ({cache['folder']}, {kind_of(cache['mount'])}) with {whom}")
         if said:
             message = f"shares {'; '.join(said)}: jobs that start at once may hang in the compiler"

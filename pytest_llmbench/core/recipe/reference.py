@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
+from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity, counted
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Name, QuantityField, Strict
 
@@ -39,7 +39,7 @@ class AppliesTo(Strict):
             f"{self.gpus} × {self.gpu}"
             if self.gpus and self.gpu
             else (self.gpu or (self.gpus and f"{self.gpus} GPUs")),
-            self.nodes and f"{self.nodes} node{'s' if self.nodes > 1 else ''}",
+            self.nodes and counted(self.nodes, "node"),
             self.system and f"system {self.system}",
         ]
         return ", ".join(str(part) for part in parts if part)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_llmbench.core.quantity import counted
+
 Device = Literal["cuda", "cpu"]
 
 
@@ -43,6 +45,5 @@ class Topology:
         return self.nodes * self.gpus_per_node
 
     def __str__(self) -> str:
-        what = f"{self.gpus_per_node} GPU" if self.gpus_per_node else f"{self.ranks_per_node} CPU rank"
-        plural = "s" if self.ranks_per_node > 1 else ""
-        return f"{self.nodes} node{'s' if self.nodes > 1 else ''} × {what}{plural}"
+        what = counted(self.ranks_per_node, "GPU" if self.gpus_per_node else "CPU rank")
+        return f"{counted(self.nodes, 'node')} × {what}"

@@ -6,6 +6,7 @@ import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
@@ -13,7 +14,7 @@ from pytest_llmbench.judging.agreement import pace
 from pytest_llmbench.judging.findings import skipped
 from pytest_llmbench.judging.findings.window import unsteady, within_noise
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import Evidence
 from pytest_llmbench.judging.sanity.outside import Outside, outside
 
 # Healthy nodes of one model are within this of each other, and what is less says nothing.

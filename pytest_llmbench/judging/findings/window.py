@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.references import Machine, why_not_applicable
-from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import Evidence
 from pytest_llmbench.judging.statistics import STATISTICS, judged_steps
 
 # Of fewer steps nobody can tell which are unlike the others.

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.step_events import TrainingEvent
-from pytest_llmbench.judging.sanity.evidence import Evidence, listed, of_rank
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
 
 # Of a parameter at least, in the precisions that there are.
 _BYTES = 2

@@ -77,10 +77,3 @@ def of_rank(kind: ProblemKind, info: RankInfo, said: str) -> Problem:
     """The problem that a rank's own log shows: the words of the message after the rank's name."""
     message = f"rank {info.rank} on {info.host}{said}"
     return Problem(kind=kind, message=message, log=layout.step_log(info.rank))
-
-
-def listed(items: object, most: int = 8) -> str:
-    """Join the first items for a message, and count the rest."""
-    words = [str(item) for item in items] if isinstance(items, list | tuple) else [str(items)]
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed, of_rank
+from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, of_rank
 
 # A host's clock may be set while a rank runs.
 _CLOCK_SET_S = 1.0

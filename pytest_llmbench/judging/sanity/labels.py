@@ -6,9 +6,10 @@ import datetime as dt
 import math
 from collections.abc import Iterator
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.labels import Label
-from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence
 from pytest_llmbench.judging.sanity.ranks import same_host
 
 

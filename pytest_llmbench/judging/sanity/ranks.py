@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.judging.references import same_gpu
-from pytest_llmbench.judging.sanity.evidence import Evidence, listed
+from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # What launchers call the machine that they are on.
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1"})

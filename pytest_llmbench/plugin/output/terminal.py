@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
@@ -27,15 +28,15 @@ _MARKUP = {
 def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     """Print what will run, on which machine, and, unless it is only a plan, the folder of the records."""
     settings = bench.settings
-    nodes = f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}" if settings.nodes else "each recipe's nodes"
+    nodes = counted(settings.nodes, "node") if settings.nodes else "each recipe's nodes"
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
     if settings.replay is not None:
         where = f"logs in {settings.replay}"
     reports = f", reports in {bench.session.folder}" if in_earnest else ""
     name, what = settings.system.name, settings.system.description or "no description"
     runs, checks = len(bench.planned.runs), len(bench.planned.checks)
-    planned = [f"{checks} check{'s' if checks > 1 else ''}"] if checks else []
-    planned += [f"{runs} run{'s' if runs > 1 else ''}"] if runs or not checks else []
+    planned = [counted(checks, "check")] if checks else []
+    planned += [counted(runs, "run")] if runs or not checks else []
     gate = ", gate on" if bench.planned.gate else ""
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",

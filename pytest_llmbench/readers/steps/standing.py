@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.series import Progress
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.step_events import PHASES, Event, StepEvent, parse_event
@@ -156,8 +157,7 @@ def laggards(folder: Path) -> str:
     if behind.position == ahead.position:
         return f"all {len(standing)} ranks stand in {behind}"
     slow = [rank for rank, each in standing.items() if each.position == behind.position]
-    named = ", ".join(map(str, slow[:8])) + (f" and {len(slow) - 8} more" if len(slow) > 8 else "")
     return (
-        f"rank{'s' if len(slow) > 1 else ''} {named} stand{'' if len(slow) > 1 else 's'} in {behind}, "
+        f"rank{'s' if len(slow) > 1 else ''} {listed(slow)} stand{'' if len(slow) > 1 else 's'} in {behind}, "
         f"while others wait in {ahead}"
     )

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import UNITS, Quantity, for_people, told_apart
+from pytest_llmbench.core.quantity import UNITS, Quantity, counted, for_people, listed, told_apart
 
 # Far enough from the largest float that every unit's factor leaves it finite.
 NUMBERS = st.floats(min_value=-1e280, max_value=1e280)
@@ -247,3 +247,10 @@ def test_the_distance_to_a_threshold_is_signed() -> None:
     assert Quantity("180K words/s").difference_percent(Quantity("200K tokens/s")) == pytest.approx(-10)
     assert Quantity("90 s").difference_percent(Quantity("1 min")) == pytest.approx(50)
     assert Quantity("1 nat").difference_percent(Quantity("0 nat")) is None
+
+
+def test_many_things_are_named_in_part_and_counted() -> None:
+    """The rest is a number, and one thing is no plural."""
+    assert listed(range(3)) == "0, 1, 2"
+    assert listed("abc", 2, "; ") == "a; b and 1 more"
+    assert [counted(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]

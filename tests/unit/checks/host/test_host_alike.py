@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.host.base import alike_in_size, differing, few, has_one_clock, is_network
+from pytest_llmbench.checks.host.base import alike_in_size, differing, has_one_clock, is_network
 from pytest_llmbench.checks.host.environment import RULES, chosen
 
 VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from(["1", "2", "3"]), max_size=12)
@@ -33,7 +33,6 @@ def test_both_values_and_who_agrees_are_named() -> None:
     usual = {f"n{number}": "5.15" for number in range(9)}
     assert differing({**usual, "x": "5.14"}) == {"x": "5.14; 5.15 on n0, n1, n2, n3 and 5 more"}
     assert differing({"a": "1", "b": "2"})["a"] == "1; the nodes are divided: 1 on a; 2 on b"
-    assert few(["a"]) == "a"
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 2**45)), st.floats(0, 0.5))
