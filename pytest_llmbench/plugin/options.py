@@ -119,10 +119,10 @@ def choice(name: str, group: Section, help_: str, words: str, default: str = "",
     return Option(name, group, help_, parse, words, default, bare)
 
 
-_NODES = "Nodes in all; on Slurm they are held for the session"
+_NODES = "Number of nodes; on Slurm the session holds them until its end"
 _GPUS = "GPUs used on each node; 0 trains on the CPU"
-_NODES_PER_RUN = "Nodes of one run; every recipe then runs on each group of that many of the nodes"
-_CLUSTER = "How runs start: Slurm jobs, processes of this machine, or inside this process"
+_NODES_PER_RUN = "Nodes of one run; every recipe then runs once on each group of N nodes"
+_CLUSTER = "Start runs as Slurm jobs, as processes of this machine, or inside this process"
 _TIME = "Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation"
 _ALLOCATION = "Hold nodes for the session, or make a Slurm job per run"
 _USUAL_ALLOCATION = "run on Slurm without --nodes and outside a Slurm job, else session"
@@ -132,7 +132,7 @@ _GATE = "Keep nodes that fail a check out of later work: links are not measured 
 _GATE += "others or are skipped"
 _QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appended"
 _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
-_REQUIRE_VERDICT = "End with exit code 10 if no speed of a run was judged; without a value it is yes"
+_REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
     Option("gpus-per-node", Section.WHERE, _GPUS, non_negative, "N", "the system's, else each recipe's"),
@@ -146,11 +146,19 @@ OPTIONS = (
     Option("nodelist", Section.SLURM, "Nodes that Slurm must use", str, "NODES"),
     Option("exclude", Section.SLURM, "Nodes that Slurm must not use", str, "NODES"),
     Option("constraint", Section.SLURM, "Features the nodes must have", str, "FEATURES", "the system's"),
-    Option("comment", Section.SLURM, "Added to the comment of every Slurm job, after the session's token", str, "TEXT"),
+    Option(
+        "comment",
+        Section.SLURM,
+        "Text to add to the comment of every Slurm job, after the session's token",
+        str,
+        "TEXT",
+    ),
     Option("time", Section.SLURM, _TIME, parse_minutes, "TIME", "each recipe's time_limit"),
     choice("allocation", Section.WHAT, _ALLOCATION, "session|run", _USUAL_ALLOCATION),
     choice("scale", Section.WHAT, _SCALE, "full|smoke", "full"),
-    Option("max-runs", Section.WHAT, "Runs at once", positive, "N", "as many as the nodes allow"),
+    Option(
+        "max-runs", Section.WHAT, "Largest number of runs at the same time", positive, "N", "as many as the nodes allow"
+    ),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
     Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),
