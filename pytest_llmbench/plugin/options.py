@@ -146,19 +146,11 @@ OPTIONS = (
     Option("nodelist", Section.SLURM, "Nodes that Slurm must use", str, "NODES"),
     Option("exclude", Section.SLURM, "Nodes that Slurm must not use", str, "NODES"),
     Option("constraint", Section.SLURM, "Features the nodes must have", str, "FEATURES", "the system's"),
-    Option(
-        "comment",
-        Section.SLURM,
-        "Text to add to the comment of every Slurm job, after the session's token",
-        str,
-        "TEXT",
-    ),
+    Option("comment", Section.SLURM, "Text for the comment of every Slurm job, after the session's token", str, "TEXT"),
     Option("time", Section.SLURM, _TIME, parse_minutes, "TIME", "each recipe's time_limit"),
     choice("allocation", Section.WHAT, _ALLOCATION, "session|run", _USUAL_ALLOCATION),
     choice("scale", Section.WHAT, _SCALE, "full|smoke", "full"),
-    Option(
-        "max-runs", Section.WHAT, "Largest number of runs at the same time", positive, "N", "as many as the nodes allow"
-    ),
+    Option("max-runs", Section.WHAT, "Most runs at the same time", positive, "N", "as many as the nodes allow"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
     Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),
