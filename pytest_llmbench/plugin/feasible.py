@@ -11,7 +11,8 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.judging.feasibility import Demand
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.parametrize import run_key_of
+from pytest_llmbench.plugin.health import key_of
+from pytest_llmbench.plugin.parametrize import RunKey
 from pytest_llmbench.session.planning import demand_of
 
 
@@ -61,7 +62,7 @@ def _demands(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, Demand
     A run that is replayed is judged by what it measured, on whatever it ran.
     """
     for item in items:
-        key = run_key_of(item)
+        key = key_of(item, "run", RunKey)
         reference = item.callspec.params.get("reference") if key is not None else None  # type: ignore[attr-defined]
         if key is None or not isinstance(reference, Reference):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
@@ -20,6 +20,7 @@ MARKER = (
     "is. Provided by pytest-llmbench."
 )
 _MOST_READINGS = 4
+WaitedKey = TypeVar("WaitedKey", bound=str)
 
 
 class CheckKey(str):
@@ -71,16 +72,16 @@ def _chosen(metafunc: pytest.Metafunc) -> dict[str, Check | None]:
     return {name: check for name, check in known.items() if not marked or name in named}
 
 
-def check_key_of(item: pytest.Item) -> CheckKey | None:
-    """The check a test waits for, None for a test of another kind."""
+def key_of(item: pytest.Item, fixture: str, kind: type[WaitedKey]) -> WaitedKey | None:
+    """The run or check that a test waits for, by our fixture for it; None for a test of another kind."""
     callspec = getattr(item, "callspec", None)
-    key = callspec.params.get("health") if callspec else None
-    return key if isinstance(key, CheckKey) else None
+    key = callspec.params.get(fixture) if callspec else None
+    return key if isinstance(key, kind) else None
 
 
 def check_names(items: Sequence[pytest.Item]) -> list[str]:
     """The checks that collected tests wait for, in the order they run."""
-    asked = {key.check for item in items if (key := check_key_of(item)) is not None}
+    asked = {key.check for item in items if (key := key_of(item, "health", CheckKey)) is not None}
     # A session without our tests imports no check.
     return [name for name in (*all_checks(), *CHECKS.broken()) if name in asked] if asked else []
 

@@ -104,10 +104,3 @@ def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collec
         if name not in at_hand:
             raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")
     return list(dict.fromkeys(marked))
-
-
-def run_key_of(item: pytest.Item) -> str | None:
-    """The run a test waits for, None for a test of another kind."""
-    callspec = getattr(item, "callspec", None)
-    key = callspec.params.get("run") if callspec else None
-    return key if isinstance(key, RunKey) else None

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_llmbench.plugin.health import check_key_of
+from pytest_llmbench.plugin.health import CheckKey, key_of
 
 # A word of an expression, and whether it is denied.
 _WORD = re.compile(r"\b(not\s+)?(?!(?:and|or|not)\b)([^\s()]+)")
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     One that names a check, or the test of the checks, means what it says.
     """
-    checks = [item for item in items if check_key_of(item) is not None]
+    checks = [item for item in items if key_of(item, "health", CheckKey) is not None]
     words = _WORD.findall(config.option.keyword or "")
     if not checks or len(checks) == len(items) or any(_names(word, checks) for _, word in words):
         return

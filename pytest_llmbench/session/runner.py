@@ -147,7 +147,8 @@ class Runner:
 
     @property
     def _unchecked(self) -> list[str]:
-        return [name for name in self._plan.checks if name not in self._keeper.checks]
+        checked = self._keeper.checks
+        return [name for name in self._plan.checks if name not in checked]
 
     def _allocate(self) -> None:
         self._allocation = self._choose_allocation()

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.plugin.health import check_key_of
-from pytest_llmbench.plugin.parametrize import run_key_of
+from pytest_llmbench.plugin.health import CheckKey, key_of
+from pytest_llmbench.plugin.parametrize import RunKey
 from pytest_llmbench.plugin.verdict import outcome
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def declared(item: pytest.Item) -> Declared | None:
     """The task that a test waits for; None for a test that is not ours."""
-    run, check = run_key_of(item), check_key_of(item)
+    run, check = key_of(item, "run", RunKey), key_of(item, "health", CheckKey)
     if run is not None:
         reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
         name = reference.name if isinstance(reference, Reference) else None
