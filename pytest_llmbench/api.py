@@ -8,8 +8,6 @@ version more. Every other name of the package may change in any version.
 Each name is imported when it is first asked for, as ranks on nodes import from here too, and need no pytest for it.
 """
 
-from __future__ import annotations
-
 import ast
 from importlib import import_module
 from pathlib import Path

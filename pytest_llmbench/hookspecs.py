@@ -3,8 +3,6 @@
 A package announces what it brings in its entry points instead, where every session finds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

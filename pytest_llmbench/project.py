@@ -5,8 +5,6 @@
 docs/projection.md has what it computes. Exits with 1 where no number of nodes has an answer, with 2 for bad input.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Helpers for checks that ask every node the same question, and find the values that differ from the majority."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The check protocol: its probes, its view of the cluster, and the look-up by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

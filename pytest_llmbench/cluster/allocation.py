@@ -1,7 +1,5 @@
 """Allocations: nodes held for the session. Runs are launched on leases of them."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

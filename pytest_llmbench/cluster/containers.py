@@ -1,7 +1,5 @@
 """Containers: the same command, bare or inside an image, by the runtime that a system's file names."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The owner's sign of life. Heartbeat of a pytest process: its jobs and ranks end themselves when it stops."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes of one run, behind one interface: a step, a Slurm job, local processes, or this process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

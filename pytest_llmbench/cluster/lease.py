@@ -1,7 +1,5 @@
 """Leases: the nodes of an allocation, lent to runs so that no two share one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pytest_llmbench.core.errors import ClusterError

@@ -3,8 +3,6 @@
 One node a line: its name, the day, the session, and why; everything after `#` is a comment. People may edit it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

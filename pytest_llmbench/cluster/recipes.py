@@ -1,7 +1,5 @@
 """Folders of recipes that packages bring, and the names in a recipe that engines and statistics have to know."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError, unknown

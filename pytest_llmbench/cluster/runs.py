@@ -1,7 +1,5 @@
 """Names of what a session runs, plain enough to cross processes."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The resolved options of the user: one immutable value that every part of the cluster layer reads."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

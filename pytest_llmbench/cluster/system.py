@@ -4,8 +4,6 @@ Three need no file: `local` is this machine, probed; `slurm` is a Slurm nothing 
 from the options or the recipes and whose peak is unknown; `elsewhere` is the same for logs that are replayed.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """This machine instead of nodes of a cluster, for one session at a time."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

@@ -1,7 +1,5 @@
 """Wall-clock limits in Slurm's notation."""
 
-from __future__ import annotations
-
 import re
 
 from pytest_llmbench.core.errors import ConfigError

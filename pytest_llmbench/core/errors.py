@@ -3,8 +3,6 @@
 `str(error)` is for people and says what happened, where, and what to do; the attributes are for code.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from pathlib import Path

@@ -4,8 +4,6 @@ An installed package announces what it brings in its entry points, one group for
 lends what it defines for one session. Listing names imports nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property

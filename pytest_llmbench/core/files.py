@@ -1,7 +1,5 @@
 """Files that one process writes while others read them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

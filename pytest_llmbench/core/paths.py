@@ -1,7 +1,5 @@
 """Folders of the recipes and systems that come with the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Literal

@@ -1,7 +1,5 @@
 """Stretches of measurements that stand in a log twice: it was filled up with copies."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 

@@ -1,7 +1,5 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path

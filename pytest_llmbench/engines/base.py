@@ -1,7 +1,5 @@
 """The engine protocol, and the look-up of engines by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

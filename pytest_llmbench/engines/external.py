@@ -1,7 +1,5 @@
 """Base class for engines that run an external program: a script starts it, and its log is the only evidence."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Base class for engines that train in our own rank processes: their step logs contain everything."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path

@@ -7,8 +7,6 @@ much work a step or a run is, and that no field has: the recipe is refused - one
 model nor its work - any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Whether what a framework logs of its steps is a training: losses that move, steps that are made, a rate that fits."""
 
-from __future__ import annotations
-
 import math
 import statistics as stats
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A number that was damaged says something else than those that it follows from; each sentence here names both.
 """
 
-from __future__ import annotations
-
 import math
 import statistics as stats
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Only the model's FLOPs count: a run that recomputes activations has less of the peak left for them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

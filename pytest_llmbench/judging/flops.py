@@ -1,7 +1,5 @@
 """Model FLOPs and their share of the hardware's peak, and the parameters of each rank of a model-parallel group."""
 
-from __future__ import annotations
-
 import math
 
 from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism

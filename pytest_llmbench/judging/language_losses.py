@@ -1,7 +1,5 @@
 """Between which bounds the losses of a language model that starts from random values can be."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

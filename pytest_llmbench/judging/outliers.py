@@ -1,7 +1,5 @@
 """Search for outliers among many alike: by median and MAD, which a minority of bad ones does not move."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

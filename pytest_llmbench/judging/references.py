@@ -1,7 +1,5 @@
 """Whether a reference is for a machine at all, and whether readings lie within the bounds of those that are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Every statistic reads the same `Measurement`. One that has no meaning for a run 
 peak, say) returns None and is left out of the record: it is never 0.
 """
 
-from __future__ import annotations
-
 import math
 import statistics as stats
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A number covers every GPU, or there is none: power, energy and the absence of th
 its GPUs was not watched.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The pytest plugin: hooks that only delegate. Each feature lives in the module its name says."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 import pytest

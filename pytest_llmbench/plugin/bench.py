@@ -1,7 +1,5 @@
 """The state of one pytest session: its settings, recipes, planned runs, and where their records come from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A threshold that the hardware cannot meet is an error of collection; a bold one is a warning."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The fixtures that a test asks for: `run` and `reference` of a benchmark, `health` of the nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Checks of the nodes become test cases: one per node, or one for the whole cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Self, TypeVar
 

@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM and SIGHUP end a session in order, so that hooks are not interrupted and every report is written."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Definitions of `conftest.py` files and plugins for their sessions, and the unusable ones of other packages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

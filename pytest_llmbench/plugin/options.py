@@ -1,7 +1,5 @@
 """Options, on the command line and in ini files, the settings they add up to, and errors in them."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator

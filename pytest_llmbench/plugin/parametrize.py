@@ -1,7 +1,5 @@
 """Runs of recipes, and their references, become test cases."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """The objects that a process registers: a worker waits, every other process owns the runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.plugin import xdist

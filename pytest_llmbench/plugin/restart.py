@@ -8,8 +8,6 @@ the wrong ini file are in force, so a second session starts with the corrected w
 pytest keeps its search for the ini file private; this is the only file that knows of it.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`-k opt175b` together with a validation suite: an expression that names no check leaves the checks alone."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The side that owns the runs: the only process without xdist, the controller with it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any

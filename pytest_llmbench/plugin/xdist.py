@@ -4,8 +4,6 @@ Workers know the tests, the controller does not; so the first worker that has co
 to the session's folder, and the controller starts it.
 """
 
-from __future__ import annotations
-
 import threading
 import traceback
 from collections.abc import Generator

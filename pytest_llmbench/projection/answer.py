@@ -1,7 +1,5 @@
 """From a recipe, its slices and the hardware to an answer for each number of nodes, with what it rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Layouts: how a model is spread over GPUs, and what each of them computes, holds and moves. Pure counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

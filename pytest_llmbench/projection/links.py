@@ -1,7 +1,5 @@
 """Time of the communication of a training on measured or published links, s. GB/s is 10⁹ bytes per second."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Memory that a layout needs of each GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pytest_llmbench.projection.layout import Layout

@@ -1,7 +1,5 @@
 """Bandwidths that are published, and the assumptions that stand in for what was not measured, each with its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pytest_llmbench.judging.references import same_gpu

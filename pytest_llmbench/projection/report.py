@@ -1,7 +1,5 @@
 """A projection for people, and as a document with every term, from which a reader can compute it again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

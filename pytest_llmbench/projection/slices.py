@@ -1,7 +1,5 @@
 """Measured slices: what one layer costs, from one run or from two of different depth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The reader protocol: reading the log of a framework, and the look-up of readers by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

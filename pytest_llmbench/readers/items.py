@@ -1,7 +1,5 @@
 """Items that a line of a log can contain. A dialect turns lines into these; `log` makes a step series of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 

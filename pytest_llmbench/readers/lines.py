@@ -1,7 +1,5 @@
 """Lines of a log as the framework wrote them: without the prefixes, colours and progress bars of what carried them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence

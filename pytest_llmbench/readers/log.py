@@ -4,8 +4,6 @@ A doubtful line never becomes a number: one that looks like a step and cannot be
 second run in the same files is named. Only steps are kept in memory, however long the log is.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

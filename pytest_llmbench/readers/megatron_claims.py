@@ -4,8 +4,6 @@ Rank 0 prints all arguments, `  num_layers .....................................
 model says how many parameters it holds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 

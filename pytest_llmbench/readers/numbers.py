@@ -1,7 +1,5 @@
 """Parse the numbers that a step line requires: without one the line is unreadable."""
 
-from __future__ import annotations
-
 import math
 import re
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """PCI addresses, which the kernel, the driver and nvidia-smi write in different ways."""
 
-from __future__ import annotations
-
 import re
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII)

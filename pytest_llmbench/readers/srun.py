@@ -13,8 +13,6 @@ that another user or Slurm ends is cancelled, or aborted, before any of its task
     srun: error: n3: task 0: Killed
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

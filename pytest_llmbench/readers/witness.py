@@ -1,7 +1,5 @@
 """Two witnesses of one run, its log and its event files: what they say differently of a step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

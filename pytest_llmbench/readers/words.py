@@ -1,7 +1,5 @@
 """Patterns common to every framework's log: numbers, and the words with which a program fails."""
 
-from __future__ import annotations
-
 import re
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)

@@ -1,7 +1,5 @@
 """The report protocol: a finished session, and the look-up of reports by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

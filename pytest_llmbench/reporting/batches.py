@@ -1,7 +1,5 @@
 """Batches: the runs of one recipe on groups of nodes, in the file that the source's own evaluator would write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 pytest-benchmark offers no way to add a measurement made elsewhere, so this file knows its `Metadata`.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

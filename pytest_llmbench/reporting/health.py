@@ -1,7 +1,5 @@
 """The health table: a line per check, then a paragraph per node that is not fit."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The verdict table."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A run under way, and its state for observers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The border that foreign text crosses on its way into records, and from there to reports and the terminal."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The nodes that a check sees: probes go out as steps of the held job, one answer per rank comes back."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

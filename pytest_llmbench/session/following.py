@@ -1,7 +1,5 @@
 """Following a run under way: how Slurm and its log say it stands, and when and how it has ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The gate between validation and training: which nodes may train, and which runs go without."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

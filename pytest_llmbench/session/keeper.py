@@ -1,7 +1,5 @@
 """The records of a session's runs and checks: in memory for waiting tests, on disk as evidence."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence

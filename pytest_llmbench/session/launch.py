@@ -1,7 +1,5 @@
 """Starting a run, or a probe of a check: its task on disk, then its processes, on the session's cluster."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Launches that came to nothing: how often they are repeated, and when it is of no use any more."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 

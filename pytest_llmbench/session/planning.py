@@ -1,7 +1,5 @@
 """The plan: jobs, scripts, node-hours, and impossible runs, known before anything is submitted."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 

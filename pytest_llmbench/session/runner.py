@@ -1,7 +1,5 @@
 """The runner: one thread that allocates, launches, watches and concludes every run of a session."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The schedule of a session: which run is launched next, on which nodes, and what becomes of a launch."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable

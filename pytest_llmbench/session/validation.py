@@ -1,7 +1,5 @@
 """Validating the nodes of a session: every check in its order, before any training, and who is fit afterwards."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Sequence

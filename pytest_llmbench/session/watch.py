@@ -1,7 +1,5 @@
 """Watching a run: is it getting on, and when has it had its time?"""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The earlier name of `pytest_llmbench.engines.nemo.ranks.gpt`, which recipes may still have in their options."""
 
-from __future__ import annotations
-
 import runpy
 
 if __name__ == "__main__":

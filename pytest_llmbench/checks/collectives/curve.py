@@ -1,7 +1,5 @@
 """Findings about the nodes of a curve."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.base import Fleet, finding

@@ -4,8 +4,6 @@ The columns before the times differ between versions and between operations, and
 columns are counted from the right. The numbers must agree with each other, to the digits printed.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from itertools import chain

@@ -3,8 +3,6 @@
 A number is true to half a unit of the last digit that was printed, and no further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Reader of the JSON that nccl-tests writes with `-J`, from version 2.17.3 on, as a curve."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

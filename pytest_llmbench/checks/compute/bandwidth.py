@@ -1,7 +1,5 @@
 """Bandwidths of a node's devices: their own memory, and the way between them and the host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

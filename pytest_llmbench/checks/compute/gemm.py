@@ -1,7 +1,5 @@
 """Dense matrix products: does every GPU reach its rate, and do all of them compute the same?"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared parts of the compute checks: the probe, its numbers by device, and rates against references and each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """A load of minutes: does the rate hold, and what do clocks, temperature and power do meanwhile?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

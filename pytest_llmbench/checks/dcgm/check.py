@@ -1,7 +1,5 @@
 """DCGM: does every node pass NVIDIA's own diagnostic?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Reader of the output of `dcgmi diag`: JSON where there is any, else its table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

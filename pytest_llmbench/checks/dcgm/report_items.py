@@ -1,7 +1,5 @@
 """The content of a DCGM diagnostic, of any version, from JSON or a table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The JSON of `dcgmi diag -j`, and of nvvs beneath it, of DCGM 2 to 4."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

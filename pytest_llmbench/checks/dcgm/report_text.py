@@ -1,7 +1,5 @@
 """The table that `dcgmi diag` prints without `-j`; those of several nodes may follow each other, without names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Findings of a DCGM diagnostic, and whether it can be judged: whole, as its status says, nothing left out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared parts of the GPU checks: the facts of every node's GPUs, judging them one by one, and comparing them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

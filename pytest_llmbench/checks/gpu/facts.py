@@ -1,7 +1,5 @@
 """GPUs, as nvidia-smi describes them: PCIe links, clocks, memory errors, and what runs on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt

@@ -1,7 +1,5 @@
 """GPU inventory: the number and model of the system file, all alike, set up for training, and all answering."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from pydantic import Field

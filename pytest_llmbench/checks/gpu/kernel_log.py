@@ -1,7 +1,5 @@
 """Reader of the NVIDIA driver's lines in the kernel's log: Xids of GPUs, and SXids of NVSwitches."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

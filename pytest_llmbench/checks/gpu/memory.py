@@ -1,7 +1,5 @@
 """Memory errors of GPUs: what ECC corrected, what it could not, and what waits to be repaired."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import NonNegativeInt

@@ -3,8 +3,6 @@
 Not every GPU has every counter. A missing, unsupported or unreadable value is None: unknown, and never 0.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields

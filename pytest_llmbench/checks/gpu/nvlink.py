@@ -1,7 +1,5 @@
 """NVLinks: as many as there must be, on every GPU, at full speed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ a reset of the GPU is RESET here, a restart of the machine REBOOT, and a restart
 MONITOR: nothing is wrong with the node. The words are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared parts of the host checks: one probe for the facts of all, nodes that must be alike, kinds of file systems."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

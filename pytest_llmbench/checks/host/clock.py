@@ -1,7 +1,5 @@
 """Clocks of the nodes against each other: logs of many nodes are put in order by them, and Slurm's keys expire."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from statistics import median_high, median_low

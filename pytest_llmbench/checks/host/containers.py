@@ -1,7 +1,5 @@
 """Container runtimes: what the system's file asks for works on every node."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

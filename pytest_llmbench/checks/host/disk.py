@@ -1,7 +1,5 @@
 """Room on the disks that a job writes to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 

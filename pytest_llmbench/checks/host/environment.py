@@ -1,7 +1,5 @@
 """Environment of the nodes: files, folders and network devices that variables of the system's file name."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of compiled kernels: one for each node, so that many jobs do not wait for each other's compiler."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Limits of a rank's process against what a job of this size needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

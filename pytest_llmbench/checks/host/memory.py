@@ -1,7 +1,5 @@
 """Memory of the nodes: the same on all of them, and free."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The shared folder: what one node writes, the others and this machine have to read."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Software of the nodes: the same on all of them, and fit for the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, finding, options_of

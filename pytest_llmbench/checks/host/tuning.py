@@ -1,7 +1,5 @@
 """Hints: settings of the nodes that are known to cost speed. None of them makes a node unfit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

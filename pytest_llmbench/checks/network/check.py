@@ -4,8 +4,6 @@ It measures an all_reduce, with NCCL between GPUs and gloo between CPUs, as in a
 everywhere. Pairs of nodes tell which node it is; see `judging.tournament` and `judging.bisection`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Literal

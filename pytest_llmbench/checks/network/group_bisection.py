@@ -5,8 +5,6 @@ is slow, its halves are filled up with good nodes to the size that was slow, as 
 show. A group that is slow only as a whole is reported as such.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Groups of ranks that measure an all_reduce: from rounds of them to one probe, and back to what they reached."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The links inside each node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 

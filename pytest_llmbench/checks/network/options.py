@@ -1,7 +1,5 @@
 """Options of the network checks, and the references that count."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -4,8 +4,6 @@ A pair is as slow as the slower of its two. So a bad node is slow in all of its 
 what is left over is a slow link between two good nodes, or chance. The second pass tells them apart.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

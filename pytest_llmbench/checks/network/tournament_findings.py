@@ -1,7 +1,5 @@
 """Findings of a tournament, with their evidence."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median

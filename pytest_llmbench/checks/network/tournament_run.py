@@ -1,7 +1,5 @@
 """The hunt for the slow node: a tournament on real nodes, without those that do not answer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All nodes read and write the shared file system at once: how fast, how evenly, and whether bytes come back."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

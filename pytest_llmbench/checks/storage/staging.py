@@ -1,7 +1,5 @@
 """Data that a training needs: is it on every node, readable, and the same everywhere?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

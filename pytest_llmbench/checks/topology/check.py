@@ -1,7 +1,5 @@
 """Topology: is NCCL told the truth about which GPUs and NICs are near each other, and the same on every node?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

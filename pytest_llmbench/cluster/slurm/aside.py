@@ -1,7 +1,5 @@
 """Background work that may take long: runs go on meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

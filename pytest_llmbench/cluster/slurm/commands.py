@@ -1,7 +1,5 @@
 """Running Slurm's commands: what they print is read as bytes, and what steers them is on their command line."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

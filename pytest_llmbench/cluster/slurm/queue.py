@@ -4,8 +4,6 @@ Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest 
 had saved a job. So an id alone is never looked at, used or cancelled: see `Identity`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -1,7 +1,5 @@
 """Jobs as squeue and sacct show them: their states, and whether one is the job that is meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Environments: where a framework lives that runs as a command of its own. Part of a system's file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Expectations on ranks of our own beyond the recipe's own fields."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """How many ranks a run has and where they sit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Claims: what a run says of the training it did, to be compared with the recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

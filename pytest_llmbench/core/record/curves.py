@@ -1,7 +1,5 @@
 """Curves: the time of one collective operation by message size, from any source."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt

@@ -1,7 +1,5 @@
 """Health records: what one check found out about the nodes, whole, as the evidence behind its verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Run records: one JSON document per run, the evidence behind its verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path

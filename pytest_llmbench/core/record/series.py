@@ -1,7 +1,5 @@
 """Logged data of a run, in order: its ranks, its steps, and its unreadable lines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pytest_llmbench.core.record.claims import Claim

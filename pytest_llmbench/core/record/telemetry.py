@@ -1,7 +1,5 @@
 """Telemetry of a GPU while its rank trained: samples in numbers, and the driver's reasons for lower clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pytest_llmbench.core.schema import Strict

@@ -1,7 +1,5 @@
 """Task and report of a command's driver: `workloads.node.command` runs it on a run's first node."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 

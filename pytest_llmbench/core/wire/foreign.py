@@ -1,7 +1,5 @@
 """Text that others wrote, such as a log's line or an exception of a rank, made fit to be shown and kept."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

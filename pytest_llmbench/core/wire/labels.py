@@ -4,8 +4,6 @@ Our driver prints the first one before anything else does. If a run has a proces
 node prints one.
 """
 
-from __future__ import annotations
-
 import re
 
 from pytest_llmbench.core.schema import Strict

@@ -6,8 +6,6 @@ steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  lo
 checks/NAME/  record.json  steps/001-PROBE/, each with task.json  answers/rank-00000.json  phase/  logs/  meeting/
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # Of a session. Its plan is written before anything starts; that of the first xdist worker, before the controller reads.

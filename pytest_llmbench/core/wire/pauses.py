@@ -3,8 +3,6 @@
 A stopped process does not know the reason. Slurm does, as long as it answers: this is for when it does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from pathlib import Path

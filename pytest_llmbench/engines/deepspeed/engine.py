@@ -1,7 +1,5 @@
 """DeepSpeed: OPT of transformers under ZeRO 0 to 3, trained by `workloads.deepspeed.run` on every rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

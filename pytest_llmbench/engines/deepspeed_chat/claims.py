@@ -1,7 +1,5 @@
 """Claims of DeepSpeed and DeepSpeed-Chat about the training: command, DeepSpeed's configuration, size of the model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ The fork's `main.py` says how fast it was once, at its end, and newer versions o
 log's statement about the whole run is compared with its steps and the recipe.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ The hosts are those of the hostfile that stands at the head of a log. The first 
 nothing after it; the run is a `Success` from the threshold on. A log that says none has -1 there and is a `Fail`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

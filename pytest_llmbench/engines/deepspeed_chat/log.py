@@ -9,8 +9,6 @@ Proof that the run did its work: every process `exits successfully`, as the laun
 save completes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Command line of DeepSpeed-Chat: arguments of `main.py` and `deepspeed`, and environment of ranks on other nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `workloads.megatron_core.run`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.core.errors import ConfigError

@@ -1,7 +1,5 @@
 """A recipe's `options` for engine megatron_core: the engine checks them, its ranks obey them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import PositiveFloat

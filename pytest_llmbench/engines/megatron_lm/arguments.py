@@ -1,7 +1,5 @@
 """The arguments of Megatron-LM's `pretrain_gpt.py`: which a recipe gives, and what others do to its training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Megatron-LM's `pretrain_gpt.py`, as JSC's NLP benchmark runs it: torchrun on every node, read by its own log line."""
 
-from __future__ import annotations
-
 import itertools
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ Iterations count from 1. A loss is that of its iteration and comes every `--tens
 has a twin, such as `lm loss vs samples`, that counts samples instead of iterations and adds nothing new.
 """
 
-from __future__ import annotations
-
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -13,8 +13,6 @@ words in lower case, without the part in brackets and joined by `_`: `throughput
 Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; a signal is not.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The arguments of metaseq's training program and of its launcher: the legal ones in addition to a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """metaseq, as Azure benchmarks OPT with it: its launcher `opt-baselines --benchmark`, read by its own log."""
 
-from __future__ import annotations
-
 import statistics as stats
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

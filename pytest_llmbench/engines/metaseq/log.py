@@ -6,8 +6,6 @@ ranks, and `wps` counts the updates since the line before, overflows included; i
 Numbers from a million on have six digits. Everything else is reported by its own name.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Overrides of NeMo's configuration: the legal ones in addition to a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

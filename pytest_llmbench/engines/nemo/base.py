@@ -1,7 +1,5 @@
 """Base class for the engines of NeMo: reading logs and event files, and the rules for their numbers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

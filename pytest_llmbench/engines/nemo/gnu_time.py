@@ -7,8 +7,6 @@ The totals are `user_s`, `system_s`, `elapsed_s` and, in Unix time, `begin_train
 zone is an abbreviation other than UTC or GMT is ignored: the same letters mean several zones.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ Azure uses it as of 22.06, on the host; AWS as of 22.09, inside the image. Both 
 option prevents it, and the script they wrote runs instead.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Literal

@@ -4,8 +4,6 @@ All number steps from 0. NeMo 2 gives means over the steps since the line before
 in the log only if the bar or the line was configured to show them; the event file always has them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 AWS starts NeMo Megatron 22.09 so, past the launcher that comes with it.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from pathlib import PurePath

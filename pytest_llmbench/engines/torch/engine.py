@@ -1,7 +1,5 @@
 """Plain PyTorch: a decoder trained with DDP or FSDP, by `workloads.torch.run` on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pytest_llmbench.core.recipe.expected import Expected

@@ -1,7 +1,5 @@
 """Findings: remarks for the owner of a run that can be judged, and its slow node. They change no verdict."""
 
-from __future__ import annotations
-
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median

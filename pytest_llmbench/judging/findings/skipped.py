@@ -1,7 +1,5 @@
 """Steps that a framework skipped as their gradients overflowed: they train nothing, and count in its rates."""
 
-from __future__ import annotations
-
 import statistics as stats
 from collections.abc import Iterator, Sequence
 

@@ -5,8 +5,6 @@ says little about the next ones. On CPUs, which other processes use as well, ste
 finding.
 """
 
-from __future__ import annotations
-
 import math
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The sanity gate: a run that is not whole, finite and plausible never yields a number."""
 
-from __future__ import annotations
-
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.claims import claims
 from pytest_llmbench.judging.sanity.counted import counted

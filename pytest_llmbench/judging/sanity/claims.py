@@ -4,8 +4,6 @@ A claim is compared with the recipe and never with another claim: of two ranks t
 from the recipe.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 

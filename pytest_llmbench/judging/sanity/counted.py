@@ -1,7 +1,5 @@
 """Whether ranks counted, of their models, process group and tensors, what the recipe makes of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,5 @@
 """The evidence that the sanity gate looks at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

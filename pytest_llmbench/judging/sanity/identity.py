@@ -1,7 +1,5 @@
 """Whether the logs of ranks are of this run and time, and of as many different ranks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise

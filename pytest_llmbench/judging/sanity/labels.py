@@ -1,7 +1,5 @@
 """Whether a command's log is of this run, launch and nodes, by our driver's labels in it, and of its time."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether every line that should be in a log is there and could be read."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect
 from collections import Counter

@@ -1,7 +1,5 @@
 """Whether losses and gradients are those of a training, and steps no copies of others."""
 
-from __future__ import annotations
-
 import math
 import statistics as stats
 from collections.abc import Iterator, Sequence

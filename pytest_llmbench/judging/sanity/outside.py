@@ -1,7 +1,5 @@
 """Time of a run outside of its steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of the ranks, their nodes and their devices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pytest_llmbench.core.quantity import listed

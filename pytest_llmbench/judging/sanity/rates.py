@@ -1,7 +1,5 @@
 """Whether measured rates are within what the hardware can do."""
 
-from __future__ import annotations
-
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
 

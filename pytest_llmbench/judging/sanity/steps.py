@@ -1,7 +1,5 @@
 """Whether one run did all its work, every step of it, in a time that can be true."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ pytest keeps its writer private; this is the only file that knows of it. Provena
 properties of the test suite.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Live lines: how the runs stand while tests wait for them."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import deque

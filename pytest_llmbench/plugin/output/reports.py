@@ -1,7 +1,5 @@
 """Reports: of packages, of conftest files and plugins, and ours. One that fails costs neither a verdict nor another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Output for people: the plan before the runs, and the verdicts after."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The waiting place of tests: in the runner's process, or in an xdist worker, on the files the runner writes."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The objects that a test gets from its run: quantities that remember their origin, and failing comparisons told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.core.errors import RunError, unknown

@@ -3,8 +3,6 @@
 Properties are plain text and numbers: they cross xdist and become JUnit `<property>` elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`--require FILE`: what has to be judged, clause by clause. A clause with a test that was not is INCOMPLETE."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Green means judged: which runs of a session have no verdict on their speed, why, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

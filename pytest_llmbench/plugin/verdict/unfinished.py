@@ -1,7 +1,5 @@
 """Declared tests that nothing was reported of: at the end of the session each gets its one verdict, ERROR."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

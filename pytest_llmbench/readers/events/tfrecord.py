@@ -4,8 +4,6 @@ A record is its length (uint64, little-endian), the masked CRC-32C of that, its 
 Event files need a small part of protocol buffers, and this module has no more of them.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One GPU over a window of time: from samples, in their order, to what the GPU did in it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The files of step logs, line by line, and the progress of a run, at constant cost."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 That is a second reading, as the warm-up rule needs all steps first. A log without samples is left at its first step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reasons outside its log why an ended run cannot be judged: its job, its driver, its ranks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

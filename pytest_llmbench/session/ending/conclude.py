@@ -1,7 +1,5 @@
 """From a run that is over to its record: what went wrong, or what it measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

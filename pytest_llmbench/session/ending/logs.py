@@ -1,7 +1,5 @@
 """Choice of the log to read first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.core.record.records import RunRecord

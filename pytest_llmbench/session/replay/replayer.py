@@ -1,7 +1,5 @@
 """In the runner's place: reads and concludes what ran elsewhere, at once and in the caller's thread."""
 
-from __future__ import annotations
-
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session

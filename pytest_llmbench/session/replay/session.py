@@ -5,8 +5,6 @@ was under way when the session was killed, or never began: its task says how man
 are judged like any other, so that a run whose ranks all finished counts, and half a run does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trial at collection: can a Python like those of the nodes import the functions that other packages run there?"""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

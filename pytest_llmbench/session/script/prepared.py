@@ -1,7 +1,5 @@
 """A run, prepared once: its plan, its launch, its watch and its end all read the same values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pytest_llmbench.cluster.runs import RunSpec, Session

@@ -1,7 +1,5 @@
 """Preparations of a run: a recipe's list, with the names of a system's environment filled in."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable

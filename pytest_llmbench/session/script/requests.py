@@ -1,7 +1,5 @@
 """Requests to the cluster for a session: the job that holds nodes, the job or the step of a run."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import shlex

@@ -3,8 +3,6 @@
 It is started once, on the first node, by `workloads.node.command`, which sets the `LLMBENCH_` variables it uses.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

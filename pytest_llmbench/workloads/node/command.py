@@ -1,7 +1,5 @@
 """Runs the script of a command's run on its first node: `python -m pytest_llmbench.workloads.node.command FOLDER`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -3,8 +3,6 @@
 The framework's own shell and interpreter are as a run's script has them: after its setup, inside its container.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Collection, Mapping

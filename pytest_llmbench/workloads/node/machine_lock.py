@@ -5,8 +5,6 @@ would get half a machine, so the lock belongs to the ranks and not to the sessio
 kernel gives it back when the last process that holds it has ended, however it ended.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

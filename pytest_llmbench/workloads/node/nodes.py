@@ -1,7 +1,5 @@
 """The nodes of a command's run: which they are, what GPUs they have, and how srun reaches just these."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

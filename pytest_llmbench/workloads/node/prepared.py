@@ -1,7 +1,5 @@
 """Whether all is there that a run needs: looked at before its script starts, and never made here."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import socket

@@ -1,7 +1,5 @@
 """Programs that a node is asked to run: bounded in time and in what is kept of their output, ended as a group."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

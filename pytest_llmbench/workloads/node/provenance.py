@@ -1,7 +1,5 @@
 """Provenance, as facts of plain text: versions, commits, digests and the environment variables that matter."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Files that one machine writes and another reads, on a shared file system such as NFS."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

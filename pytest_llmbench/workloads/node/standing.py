@@ -1,7 +1,5 @@
 """The working folder of a task: the one that relative paths of a recipe or a script begin at."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A rank's knowledge of its task and of its place among the ranks."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

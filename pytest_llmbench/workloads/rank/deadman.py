@@ -4,8 +4,6 @@ The owner rewrites one file with a new counter every few seconds. Only a change 
 file times come from another machine's clock, and skew between the two would look like silence or life.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

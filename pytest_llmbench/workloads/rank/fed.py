@@ -1,7 +1,5 @@
 """Counts of a rank's training, from the tensors that its model is fed and from the model itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -4,8 +4,6 @@ It calls no CUDA, and what goes wrong here is written down and ends no training.
 and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is known by its UUID.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Entry point of every rank: `python -m pytest_llmbench.workloads.rank.main FOLDER`, or `run_rank` in a job."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import os

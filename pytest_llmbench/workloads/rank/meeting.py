@@ -1,7 +1,5 @@
 """How ranks that do not talk to each other start something together: by files in the step's folder."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Collection

@@ -8,8 +8,6 @@ be named with its phase.
 Nothing here imports torch: most probes look at files, and hundreds of nodes would each pay seconds for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """How the ranks of a run find each other, and become one group."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """When each step of a training ends, written down without the device ever waiting for its host."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Protocol, Self

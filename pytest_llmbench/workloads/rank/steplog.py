@@ -11,8 +11,6 @@ Both reach other machines without an fsync: at once on a coherent file system su
 the kernel writes back, within about half a minute, and at the end of the process at the latest.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Choice of PyTorch's attention kernel for a training: the one it names, or the one that proves fastest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 

@@ -1,7 +1,5 @@
 """Measured rate of matrix products of a rank's device: the ceiling for a training's rate; and products that add."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ added up by a kernel, at the speed of memory.
 Ranks meet once in each collective, in their streams: what any did before in its stream is then seen by all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Protocol

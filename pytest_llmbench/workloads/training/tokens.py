@@ -3,8 +3,6 @@
 Token sequences depend on the recipe alone, never on how many ranks share them.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """How fast the ranks' collectives are, by message size, and whether they give what they should."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs NVIDIA's nccl-tests on a node and brings back what it said. Standard library alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The collectives of nccl-tests in terms of torch.distributed: who sends how much, and what has to arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ contribution that is missing, doubled, misplaced or of an earlier round makes a 
 order it is made, needs more digits than the type has: a right result is right to the last bit.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Measurements of a node's devices, all at the same time: products, memory, the way to the host."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

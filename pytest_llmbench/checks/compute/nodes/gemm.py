@@ -1,7 +1,5 @@
 """Dense matrix products of a rank's device, precision by precision: how fast they are, and whether they are right."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import statistics

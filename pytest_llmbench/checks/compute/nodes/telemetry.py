@@ -1,7 +1,5 @@
 """Clocks, temperature and power of a rank's device while it works, about once a second, as raw lines."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time

@@ -1,7 +1,5 @@
 """The diagnostic of a node: `dcgmi diag`, bare or in a container. Standard library and core alone."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 The output of nvidia-smi for eight GPUs is long, so it is in a file of the step's folder and not in the answer.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from typing import Any

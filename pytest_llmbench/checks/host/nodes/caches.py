@@ -4,8 +4,6 @@
 because every node has to be done with one before any begins the next.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """How a node's clock stands against the one that stamps the files of the shared folder."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

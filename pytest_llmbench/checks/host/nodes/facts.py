@@ -1,7 +1,5 @@
 """Facts of a node as a host: limits, memory, settings and software, for all checks that judge hosts. Quick."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

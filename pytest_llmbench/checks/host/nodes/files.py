@@ -1,7 +1,5 @@
 """Small files and folders of the kernel and the system, which may not be there, and the file system of a folder."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Folders of a node: how much room they have, and whether all nodes see the same one."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

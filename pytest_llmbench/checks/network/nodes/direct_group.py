@@ -1,7 +1,5 @@
 """One collective among a few ranks, by itself: its failure is an exception here, and the end of nothing else."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

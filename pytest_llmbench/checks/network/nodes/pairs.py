@@ -5,8 +5,6 @@ group, each with a process group and a timeout of its own. A rank that dies or h
 that is missing at the start of a round is given up, and its groups are answered as such.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

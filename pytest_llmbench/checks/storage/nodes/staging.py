@@ -1,7 +1,5 @@
 """View of a node on data: existing and readable paths, and their content. Standard library alone."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os

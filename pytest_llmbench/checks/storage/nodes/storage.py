@@ -3,8 +3,6 @@
 Standard library alone.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

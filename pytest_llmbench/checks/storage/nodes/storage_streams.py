@@ -4,8 +4,6 @@ Parallel streams are timed from the begin of the first to the end of the last: a
 ignore that other streams had the storage for themselves meanwhile.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

@@ -1,7 +1,5 @@
 """The GPUs and NICs of a node, each with its NUMA node, and the installed NCCL topology file."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """The loop that the three steps of engine deepspeed share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """OPT of transformers in the shape of a recipe: one that predicts tokens, and one that scores them."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Step 3 of training from human feedback: an actor learns to answer so that a scorer likes it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

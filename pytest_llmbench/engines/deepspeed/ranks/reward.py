@@ -1,7 +1,5 @@
 """Steps 1 and 2 of training from human feedback: a model learns to continue; a scorer learns which answer is better."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

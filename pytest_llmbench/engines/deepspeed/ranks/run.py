@@ -1,7 +1,5 @@
 """Entry point of every rank of engine deepspeed."""
 
-from __future__ import annotations
-
 import os
 import warnings
 

@@ -1,7 +1,5 @@
 """A model under DeepSpeed: how it comes to life, sharded or whole, and how it is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field

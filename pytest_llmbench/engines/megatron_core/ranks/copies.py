@@ -4,8 +4,6 @@ A product with a sequence begins with the local part, and continues with the oth
 sent part by part as the product delivers them. So what is sent hides behind products, of which it takes nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The training loop of engine megatron_core; its step is Megatron-Core's schedule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

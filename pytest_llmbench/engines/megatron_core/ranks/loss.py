@@ -1,7 +1,5 @@
 """Output embedding and cross entropy of Megatron-Core's model, over a vocabulary that is split and padded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Megatron-Core's GPTModel in the shape of a recipe: the chunks of layers that this rank holds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

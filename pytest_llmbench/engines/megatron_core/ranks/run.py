@@ -1,7 +1,5 @@
 """Entry point of every rank of engine megatron_core."""
 
-from __future__ import annotations
-
 import os
 
 from pytest_llmbench.core.recipe.recipes import Recipe

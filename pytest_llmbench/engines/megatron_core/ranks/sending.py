@@ -1,7 +1,5 @@
 """Messages between tensor-parallel ranks, and their times: by NCCL, or by `copies`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

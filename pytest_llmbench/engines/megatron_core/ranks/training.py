@@ -1,7 +1,5 @@
 """Parts of the training loop of engine megatron_core: the model spread over the ranks, its optimizer, its data."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

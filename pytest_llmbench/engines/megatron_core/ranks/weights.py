@@ -3,8 +3,6 @@
 Megatron-Core's own initialisation differs with the number of stages, and on GPUs with the tensor-parallel ranks too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The decoder-only transformer of the OPT family (Zhang et al. 2022, arXiv:2205.01068), in plain PyTorch."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ bf16, and more elements than 32 bits can number, which slows every kernel that w
 part of the tokens only, and are turned into their own gradient at once, so that no later step needs them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 FSDP's collectives between the GPUs of one host may go by their copy engines: see `peer_memory`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

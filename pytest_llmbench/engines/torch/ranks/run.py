@@ -1,7 +1,5 @@
 """The training loop of the plain PyTorch engine, run by every rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 Megatron-Core's makes a gradient as large as the embedding for each micro batch, most of it zeros, and adds that.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Megatron-Core waits for parameters that are still being gathered when the module
 called before its parameters are used, but in `CompiledLayer`, with which nothing is gathered ahead.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -5,8 +5,6 @@ wants CUDA_DEVICE_MAX_CONNECTIONS=1. Other than there, the bias and the ReLU are
 `accumulate` the product of a weight's gradient adds to Megatron-Core's fp32 sum, which otherwise takes kernels of Apex.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

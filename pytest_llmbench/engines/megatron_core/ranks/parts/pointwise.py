@@ -3,8 +3,6 @@
 With TORCHDYNAMO_DISABLE=1 in the environment when this is imported, they are the same operations one by one.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

@@ -4,8 +4,6 @@ Parts of a layer are built by `build_module` from a class or `ModuleSpec` in 0.1
 same arguments and a `name` more: a class serves both, a `ModuleSpec` does not.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
