@@ -197,5 +197,5 @@ def test_a_file_does_not_name_or_scale_its_recipes(tmp_path: Path, block: str, k
     (tmp_path / "mine.yaml").write_text(
         f"family: mine\ndefaults: {blocks['defaults']}\nsmoke: {blocks['smoke']}\nrecipes: {{one: {blocks['own']}}}\n"
     )
-    with pytest.raises(ConfigError, match=f"mine.yaml: {key}: not for a file to say"):
+    with pytest.raises(ConfigError, match=f"mine.yaml: {key}: must not be in a file"):
         load_recipes([tmp_path])
