@@ -161,7 +161,7 @@ def noted_files() -> list[Path]:
     """Files whose comments explain names: first the package, in it first bounds and then checks as they run."""
     package = ROOT / "pytest_llmbench"
     families = [package / "checks" / family for family in FAMILIES]
-    order = [package / "judging" / "bounds.py", *families, package, ROOT / "tools", ROOT / "tests"]
+    order = [package / "judging" / "references.py", *families, package, ROOT / "tools", ROOT / "tests"]
     files = [path for place in order for path in ([place] if place.is_file() else sorted(place.rglob("*.*")))]
     unread = {ROOT / "tests" / "docs", ROOT / "tools"}
     return [path for path in dict.fromkeys(files) if path.suffix in {".py", ".sh"} and path.parent not in unread]

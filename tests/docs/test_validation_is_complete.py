@@ -81,7 +81,7 @@ def test_the_schema_version_of_a_health_record_is_there() -> None:
 
 def test_every_kind_of_finding_is_there() -> None:
     """Each is declared, found by a check, and explained, and there is no other."""
-    files = [*sorted((PACKAGE / "checks").rglob("*.py")), PACKAGE / "judging" / "bounds.py"]
+    files = [*sorted((PACKAGE / "checks").rglob("*.py")), PACKAGE / "judging" / "references.py"]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     kinds = set(get_args(FindingKind))
     assert set(table("Kinds of findings")) == kinds
