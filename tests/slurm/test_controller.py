@@ -21,7 +21,7 @@ from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
-PORTS = (19000, 21000, 25000, 27000, 29000)
+PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
 PORT = PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(PORTS)]
 SLURM = ("--cluster", "slurm", "-k", "tiny")
 MODES = {"session": ("--nodes", "1"), "run": ()}
