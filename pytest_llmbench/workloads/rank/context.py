@@ -1,5 +1,6 @@
 """A rank's knowledge of its task and of its place among the ranks."""
 
+import gc
 import importlib
 import json
 import os
@@ -105,9 +106,20 @@ def arrive(folder: Path) -> tuple[Task, RankContext]:
 
 
 def entry_of(task: Task) -> Callable[..., Any]:
-    """The function that a task names."""
+    """Import the function that a task names.
+
+    A framework makes a million objects that stay, and none of them is garbage. Python does not look for garbage among
+    them, now or later: that would take time from the start of a rank, and then from its steps.
+    """
     module, _, function = task.entry.partition(":")
-    entry: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        entry: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
     return entry
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError, RunError
-from pytest_llmbench.workloads.rank.context import Task, place, read_task
+from pytest_llmbench.workloads.rank.context import Task, entry_of, place, read_task
 
 LOCAL = {
     "SUBMITIT_EXECUTOR": "local",
@@ -83,3 +84,19 @@ def test_a_task_that_cannot_be_read_is_an_error(tmp_path: Path, text: str | None
         (tmp_path / "task.json").write_text(text)
     with pytest.raises(ConfigError, match=r"task\.json"):
         read_task(tmp_path)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_as_before_an_import(collects: bool) -> None:
+    """What the import made is left out of it; where the import breaks, it goes on too."""
+    was = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert entry_of(Task(entry="json:dumps", config={}, nodes=1, ranks_per_node=1, device="cpu"))([1]) == "[1]"
+        assert gc.get_freeze_count() > 0
+        assert gc.isenabled() is collects
+        with pytest.raises(ModuleNotFoundError):
+            entry_of(Task(entry="absent_module:f", config={}, nodes=1, ranks_per_node=1, device="cpu"))
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if was else gc.disable)()
