@@ -270,6 +270,12 @@ def test_no_part_of_a_secret_is_left_by_what_is_cut_or_joined(value: str) -> Non
     assert disclosed({"a": value, "b": "long"}, {"a long secret"}) == {"b": "long"}
 
 
+def test_a_secret_of_control_characters_hides_nothing_else() -> None:
+    """None of it is printable, and the empty text is in every other."""
+    values = secret_values({"PIN": "\x1b"}, {"PIN"})
+    assert disclosed({"a": "0", "b": "\x1b[0m"}, values) == {"a": "0"}
+
+
 VALUES = st.text(min_size=1, max_size=20)
 NAMES = st.sampled_from(["HF_TOKEN", "NCCL_KEY", "MY_PASSWORD", "AUTH", "PIN", "NCCL_DEBUG", "UCX_TLS", "PATH"])
 
