@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.workloads.rank.probe import ProbeLog
     from pytest_llmbench.workloads.rank.steplog import StepLog
 
-# What is from where, as it stands above: by name, the module, and the name there.
+# By public name: its module and its name there, as the imports above give them.
 _FROM = {
     alias.asname or alias.name: (str(node.module), alias.name)
     for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
