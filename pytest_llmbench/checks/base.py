@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol
 
 from pydantic import PositiveFloat
+from typing_extensions import TypeVar  # the standard library's has no default before Python 3.13
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions, named
@@ -20,6 +21,7 @@ from pytest_llmbench.core.schema import NoOptions, Strict, validate
 FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
 
 CheckOptions = TypeVar("CheckOptions", bound=Strict)
+AnswerData = TypeVar("AnswerData", default=Mapping[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +32,7 @@ class Probe:
         name: its name within the check, a folder's name.
         hosts: the nodes; None for all of them.
         entry: `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; what it returns is the
-            rank's answer. See `workloads.probe`.
+            rank's answer. See `workloads.rank.probe`.
         config: handed to it as `RankContext.config`.
         ranks_per_node: ranks on each node.
         gpus: whether the ranks need the nodes' GPUs.
@@ -50,21 +52,22 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Answer(Generic[AnswerData]):
     """The answer of one rank of a probe.
 
     Attributes:
         host: its node.
         rank: its number among the ranks of the probe.
         local_rank: its number on its node.
-        data: the result of its function; None where there is no answer.
-        why: the reason for a missing answer: it raised, died, or hung, and in which phase; None where there is one.
+        data: the result of its function, as it came or as a model; None where there is no answer.
+        why: the reason for a missing answer: it raised, died, or hung, and in which phase, or what it wrote is
+            damaged; None where there is one.
     """
 
     host: str
     rank: int
     local_rank: int
-    data: Mapping[str, Any] | None
+    data: AnswerData | None
     why: str | None = None
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.base import Answer, Probe, Site
+from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, ProcessLimits
+from pytest_llmbench.checks.host.nodes.files import Mount
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.workloads.rank.context import Task
 
@@ -96,3 +98,21 @@ class ProcessFleet:
 def cpu_site(nodes: int, **changes: Any) -> Site:
     """A site without GPUs, with one rank per node."""
     return Site(**{"system": "test", "nodes": nodes, "gpus_per_node": 0, **changes})
+
+
+def mount_of_kind(kind: str) -> Mount:
+    """A mounted file system."""
+    return Mount(point="/shared", type=kind, source="server:/shared")
+
+
+LIMITS = ProcessLimits(
+    soft=dict.fromkeys(("nofile", "memlock", "nproc")), hard=dict.fromkeys(("nofile", "memlock", "nproc")), cpus=96,
+    uid=1000, capabilities=0,
+)  # fmt: skip
+TUNING = KernelTuning(
+    iommu_options=("iommu=pt",), transparent_hugepage="always [madvise] never", numa_balancing="0", numa_nodes=2,
+    governors={"performance": 96}, iommu_groups={"identity": 40}, acs=(),
+)  # fmt: skip
+HOST_FACTS = HostFacts(
+    limits=LIMITS, meminfo=None, interfaces={}, infiniband=(), tuning=TUNING, software={}, containers={}, paths={}
+)

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
+from pytest_llmbench.checks.host.nodes.facts import HostFacts
+from pytest_llmbench.checks.host.nodes.files import Mount
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.judging.references import missed
@@ -16,9 +17,6 @@ _READ = (
     "NCCL_TUNER_CONFIG_FILE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "TRITON_PTXAS_PATH",
 )  # fmt: skip
 
-# What each host said.
-HostFacts = Mapping[str, Mapping[str, Any]]
-
 
 class HostCheck(NodeCheck):
     """Base class of host checks."""
@@ -28,11 +26,11 @@ class HostCheck(NodeCheck):
     entry: str | None = None
 
 
-def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[HostFacts, dict[str, str]]:
+def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
     """Ask every node for the facts that the checks of hosts judge, once for all of them.
 
     Returns:
-        The facts by host (see `workloads.checks.host_facts`), and why there are none by host.
+        The facts by host, and why there are none by host.
     """
     site = fleet.site
     runtimes = sorted({each.container.runtime for each in site.environments.values() if each.container is not None})
@@ -42,7 +40,7 @@ def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[Host
         config={"runtimes": runtimes, "paths": sorted(named_paths(site))},
         deadline_s=deadline_of(check, settings),
     )
-    return one_per_host(fleet.once(probe))
+    return read_per_host(fleet.once(probe), HostFacts)
 
 
 def named_paths(site: Site) -> dict[str, str]:
@@ -144,17 +142,17 @@ _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.squashfuse", "fuse.squ
 _ONE_CLOCK = {"nfs", "nfs4", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 
 
-def is_network(mount: Mapping[str, str] | None) -> bool:
+def is_network(mount: Mount | None) -> bool:
     """Whether other nodes may have the same file system; what is not known to be so counts as local."""
     kind = kind_of(mount)
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
-def has_one_clock(mount: Mapping[str, str] | None) -> bool:
+def has_one_clock(mount: Mount | None) -> bool:
     """Whether all who touch a file there get the time of one clock: the server's, or this machine's own."""
     return kind_of(mount) in _ONE_CLOCK
 
 
-def kind_of(mount: Mapping[str, str] | None) -> str:
+def kind_of(mount: Mount | None) -> str:
     """Such as `nfs4`."""
-    return mount["type"] if mount is not None else "unknown"
+    return mount.type if mount is not None else "unknown"

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site, finding
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.checks.host.nodes.facts import RuntimeReply
 from pytest_llmbench.core.record.health import Report, Severity
 
 
@@ -21,7 +21,7 @@ class ContainerRuntime(HostCheck):
         if not asked:
             return Report(skip="no environment of the system's file names a container")
         facts, unjudged = ask_hosts(self, fleet, settings)
-        told = {host: each["containers"] for host, each in facts.items()}
+        told = {host: each.containers for host, each in facts.items()}
         needed = {each: f"needed by environments.{', environments.'.join(names)}" for each, names in asked.items()}
         findings = [
             #: finding container_runtime: a container runtime that the system's file asks for does not work
@@ -42,43 +42,43 @@ def _asked(site: Site) -> dict[str, list[str]]:
     return asked
 
 
-def _docker(told: Mapping[str, Any], gpus: bool) -> Iterator[tuple[str, str]]:
+def _docker(told: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
     """The client answers without its daemon too, so the server's version has to be there."""
-    runtimes = [line.partition(":")[2].split() for line in told["text"].splitlines() if "Runtimes:" in line]
-    if told["code"] != 0 or "Server Version:" not in told["text"]:
+    runtimes = [line.partition(":")[2].split() for line in told.text.splitlines() if "Runtimes:" in line]
+    if told.code != 0 or "Server Version:" not in told.text:
         yield _no_answer(told), "start dockerd, and let this user use it (group docker)"
-    elif gpus and not (any("nvidia" in names for names in runtimes) or told["cdi"] or "nvidia.com/gpu" in told["text"]):
+    elif gpus and not (any("nvidia" in names for names in runtimes) or told.cdi or "nvidia.com/gpu" in told.text):
         yield (
             "docker has no nvidia runtime, and there is no CDI description of the GPUs",
             "install nvidia-container-toolkit, `nvidia-ctk runtime configure --runtime=docker`, restart dockerd",
         )
 
 
-def _enroot(told: Mapping[str, Any], gpus: bool) -> Iterator[tuple[str, str]]:
-    if told["code"] != 0:
+def _enroot(told: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
+    if told.code != 0:
         yield _no_answer(told), "install enroot"
-    elif gpus and told["nvidia-container-cli"] is None:
+    elif gpus and told.nvidia_container_cli is None:
         yield (
             "enroot is there, but nvidia-container-cli is not, which its hook for GPUs calls",
             "install libnvidia-container-tools",
         )
 
 
-def _pyxis(told: Mapping[str, Any], gpus: bool) -> Iterator[tuple[str, str]]:
+def _pyxis(told: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
     del gpus  # enroot is below it, where it runs, and not always on the PATH of a rank
-    if told["code"] != 0:
+    if told.code != 0:
         yield _no_answer(told), "put srun on the PATH of the nodes"
-    elif "--container-image" not in told["text"]:
+    elif "--container-image" not in told.text:
         yield "srun has no option --container-image", "name spank_pyxis.so in plugstack.conf on every node"
 
 
-def _no_answer(told: Mapping[str, Any]) -> str:
-    words = " ".join(told["text"].split())[-300:] or "it printed nothing"
-    end = "did not end" if told["code"] is None else f"ended with status {told['code']}"
-    return f"`{told['command']}` {end}: {words}"
+def _no_answer(told: RuntimeReply) -> str:
+    words = " ".join(told.text.split())[-300:] or "it printed nothing"
+    end = "did not end" if told.code is None else f"ended with status {told.code}"
+    return f"`{told.command}` {end}: {words}"
 
 
-_WRONG: Mapping[str, Callable[[Mapping[str, Any], bool], Iterator[tuple[str, str]]]] = {
+_WRONG: Mapping[str, Callable[[RuntimeReply, bool], Iterator[tuple[str, str]]]] = {
     "docker": _docker,
     "enroot": _enroot,
     "pyxis": _pyxis,

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, finding
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, named_paths, variables
+from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 
@@ -88,21 +88,21 @@ class EnvironmentCheck(HostCheck):
             for finding in (*missing_files(host, told, paths), *missing_devices(host, told, named))
         ]
         evidence = {
-            host: {name: told[name] for name in ("paths", "interfaces", "infiniband")} for host, told in facts.items()
+            host: told.model_dump(include={"paths", "interfaces", "infiniband"}) for host, told in facts.items()
         }
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"nodes": evidence})
 
 
-def missing_files(host: str, told: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[Finding]:
+def missing_files(host: str, told: HostFacts, paths: Mapping[str, str]) -> Iterator[Finding]:
     """Findings about files and folders that are not there, empty, or not to be read."""
     for path, where in paths.items():
-        if wrong := told["paths"][path]:
+        if wrong := told.paths[path]:
             action = "put it on every node at that path, or correct the system's file"
             #: finding missing_file: a file or folder that the system's file names is not there, empty, or not readable
             yield finding(host, where, "missing_file", Severity.CONFIGURE, wrong, action)
 
 
-def missing_devices(host: str, told: Mapping[str, Any], named: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
+def missing_devices(host: str, told: HostFacts, named: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
     """Findings about variables that name no device of this node, or none that is up."""
     for (where, name), value in named.items():
         severity, words = _wrong_with(value, told, RULES[name])
@@ -114,9 +114,9 @@ def missing_devices(host: str, told: Mapping[str, Any], named: Mapping[tuple[str
             yield finding(host, f"{name} of {where}", "missing_device", severity, message, action)
 
 
-def _wrong_with(value: str, told: Mapping[str, Any], rule: DeviceVariable) -> tuple[Severity, str]:
-    states = {device: "up" for device in told["infiniband"] if "infiniband" in rule.kinds}
-    states |= told["interfaces"] if "interfaces" in rule.kinds else {}
+def _wrong_with(value: str, told: HostFacts, rule: DeviceVariable) -> tuple[Severity, str]:
+    states = {device: "up" for device in told.infiniband if "infiniband" in rule.kinds}
+    states |= told.interfaces if "interfaces" in rule.kinds else {}
     devices, absent = chosen(value, states, rule)
     there = ", ".join(f"{device} ({state})" for device, state in sorted(states.items())) or "none"
     if not devices or (rule.every and absent):

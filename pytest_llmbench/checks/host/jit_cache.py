@@ -1,17 +1,16 @@
 """Folders of compiled kernels: one for each node, so that many jobs do not wait for each other's compiler."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding
-from pytest_llmbench.checks.host.base import FEW, HostCheck, HostFacts, is_network, kind_of, variables
+from pytest_llmbench.checks.host.base import FEW, HostCheck, is_network, kind_of, variables
+from pytest_llmbench.checks.host.nodes.caches import CacheMarks, KernelCaches
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 _VARIABLES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR")
-
-CacheMarks = Mapping[str, Mapping[str, list[str]]]
 
 
 class JitCache(HostCheck):
@@ -32,11 +31,11 @@ class JitCache(HostCheck):
             (answers,) = fleet.run([Probe(name=f"cache-{name}", entry=entry, config=config, deadline_s=deadline_s)])
             return answers
 
-        facts, unjudged = one_per_host(step("mark"))
-        marks: dict[str, Mapping[str, list[str]]] = {}
+        facts, unjudged = read_per_host(step("mark"), KernelCaches)
+        marks: dict[str, Mapping[str, tuple[str, ...]]] = {}
         if several:
-            seen, blind = one_per_host(step("look"))
-            marks, unjudged = {host: told["marks"] for host, told in seen.items()}, {**blind, **unjudged}
+            seen, blind = read_per_host(step("look"), CacheMarks)
+            marks, unjudged = {host: told.marks for host, told in seen.items()}, {**blind, **unjudged}
             step("sweep")
         severity = Severity.CONFIGURE if fleet.site.gpus_per_node else Severity.MONITOR
         findings = [*(shared(facts, marks, severity) if several else ()), *cold(facts)]
@@ -46,16 +45,18 @@ class JitCache(HostCheck):
         )
 
 
-def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[Finding]:
+def shared(
+    facts: Mapping[str, KernelCaches], marks: Mapping[str, Mapping[str, Sequence[str]]], severity: Severity
+) -> Iterator[Finding]:
     """Findings about folders that another node marked too, or that lie on a file system of the network."""
     for host, told in facts.items():
         said = []
-        for name, cache in told["folders"].items():
-            seen = marks.get(host, {}).get(name, [])
-            others = [other for other in seen if other in facts and facts[other]["boot"] != told["boot"]]
-            if others or is_network(cache["mount"]):
+        for name, cache in told.folders.items():
+            seen = marks.get(host, {}).get(name, ())
+            others = [other for other in seen if other in facts and facts[other].boot != told.boot]
+            if others or is_network(cache.mount):
                 whom = listed(others, FEW) if others else "other nodes that mount it"
-                said.append(f"{name} ({cache['folder']}, {kind_of(cache['mount'])}) with {whom}")
+                said.append(f"{name} ({cache.folder}, {kind_of(cache.mount)}) with {whom}")
         if said:
             message = f"shares {'; '.join(said)}: jobs that start at once may hang in the compiler"
             action = "set these variables in `env` of the system's file to folders on the nodes' own disks"
@@ -63,22 +64,22 @@ def shared(facts: HostFacts, marks: CacheMarks, severity: Severity) -> Iterator[
             yield finding(host, "compiled kernels", "shared_cache", severity, message, action)
 
 
-def cold(facts: HostFacts) -> Iterator[Finding]:
+def cold(facts: Mapping[str, KernelCaches]) -> Iterator[Finding]:
     """Hints about folders with nothing in them."""
     for host, told in facts.items():
-        empty = [name for name, cache in told["folders"].items() if not cache["warm"]]
+        empty = [name for name, cache in told.folders.items() if not cache.warm]
         if empty:
             message = f"nothing is compiled yet in {', '.join(empty)}: the first run compiles"
             action = "use --first-run-alone"  #: finding cold_cache: nothing is compiled yet
             yield finding(host, "compiled kernels", "cold_cache", Severity.MONITOR, message, action)
 
 
-def _notes(facts: HostFacts) -> Iterator[str]:
+def _notes(facts: Mapping[str, KernelCaches]) -> Iterator[str]:
     """Limits of the comparison between several nodes."""
-    if len({told["boot"] for told in facts.values()}) < len(facts):
+    if len({told.boot for told in facts.values()}) < len(facts):
         yield "some nodes are one machine: what they share there is no network's"
     for host, told in facts.items():
-        unmarked = [name for name, cache in told["folders"].items() if not cache["marked"]]
+        unmarked = [name for name, cache in told.folders.items() if not cache.marked]
         if unmarked:
             yield f"{host}: no mark could be left in {', '.join(unmarked)}: only the kind of file system tells"
 

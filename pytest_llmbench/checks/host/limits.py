@@ -1,12 +1,12 @@
 """Limits of a rank's process against what a job of this size needs."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, finding, options_of
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -47,29 +47,29 @@ class Limits(HostCheck):
         """Ask every node."""
         options = options_of(self, settings, LimitsOptions)
         facts, unjudged = ask_hosts(self, fleet, settings)
-        limits = {host: told["limits"] for host, told in facts.items()}
+        limits = {host: told.limits for host, told in facts.items()}
         findings = [finding for host, told in limits.items() for finding in too_low(host, told, fleet.site, options)]
         notes = () if fleet.site.gpus_per_node or options.memlock else ("memlock is not judged without GPUs",)
         return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"limits": limits})
 
 
-def needs(told: Mapping[str, Any], site: Site, options: LimitsOptions) -> dict[str, int | None]:
+def needs(told: ProcessLimits, site: Site, options: LimitsOptions) -> dict[str, int | None]:
     """Required soft limits on a node with these facts; None for unlimited."""
     ranks = site.ranks_per_node
     needed: dict[str, int | None] = {
         "nofile": options.nofile or max(_FEWEST_FILES, _FILES_PER_RANK * site.nodes * ranks),
-        "nproc": options.nproc or ranks * ((told["cpus"] or 1) + _FURTHER_THREADS),
+        "nproc": options.nproc or ranks * ((told.cpus or 1) + _FURTHER_THREADS),
     }
     if site.gpus_per_node or options.memlock:
         needed["memlock"] = options.memlock
     return needed
 
 
-def too_low(host: str, told: Mapping[str, Any], site: Site, options: LimitsOptions) -> Iterator[Finding]:
+def too_low(host: str, told: ProcessLimits, site: Site, options: LimitsOptions) -> Iterator[Finding]:
     """Findings about one node's limits. A limit that does not bind a process with its capabilities does not count."""
     for name, needed in needs(told, site, options).items():
-        soft, hard = told["soft"][name], told["hard"][name]
-        lifted = told["capabilities"] & _LIFTED_BY.get(name, 0) or (name == "nproc" and told["uid"] == 0)
+        soft, hard = told.soft[name], told.hard[name]
+        lifted = told.capabilities & _LIFTED_BY.get(name, 0) or (name == "nproc" and told.uid == 0)
         if _reaches(soft, needed) or lifted:
             continue
         ulimit = f"ulimit {_ULIMIT[name]} {_value(name, needed)}"

@@ -43,7 +43,7 @@ class HostMemory(HostCheck):
         """Ask every node."""
         options = options_of(self, settings, MemoryOptions)
         facts, unjudged = ask_hosts(self, fleet, settings)
-        sizes = {host: meminfo(told["meminfo"] or "") for host, told in facts.items()}
+        sizes = {host: meminfo(told.meminfo or "") for host, told in facts.items()}
         whole = {host: size for host, size in sizes.items() if {"MemTotal", "MemAvailable"} <= size.keys()}
         unjudged |= dict.fromkeys(sizes.keys() - whole.keys(), "/proc/meminfo lacks the sizes of the memory")
         totals = {host: size["MemTotal"] for host, size in whole.items()}

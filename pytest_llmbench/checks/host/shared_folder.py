@@ -5,9 +5,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding
-from pytest_llmbench.checks.host.base import HostCheck, HostFacts, kind_of
+from pytest_llmbench.checks.host.base import HostCheck, kind_of
+from pytest_llmbench.checks.host.nodes.folders import SharedView
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
@@ -34,15 +35,15 @@ class SharedFolder(HostCheck):
             deadline_s=deadline_of(self, settings),
         )
         (answers,) = fleet.run([probe])
-        facts, unjudged = one_per_host(answers)
+        facts, unjudged = read_per_host(answers, SharedView)
         findings = strangers(facts, token, written(folder, facts, token), folder)
         lost = ("a node that does not see the folder at all cannot answer, and is an ERROR",) if unjudged else ()
         return Report(findings=tuple(findings), unjudged=unjudged, notes=lost, evidence={"nodes": facts})
 
 
-def written(folder: Path, facts: HostFacts, token: str) -> dict[str, str | None]:
+def written(folder: Path, facts: Mapping[str, SharedView], token: str) -> dict[str, str | None]:
     """Texts of the hosts that have read this machine's token, as it reads them; waits a little for wrong ones."""
-    hosts = [host for host, told in facts.items() if told["read"] == token]
+    hosts = [host for host, told in facts.items() if told.read == token]
     deadline = time.monotonic() + _LAG_S
     while True:
         found = {host: _text(folder / host) for host in hosts}
@@ -51,11 +52,13 @@ def written(folder: Path, facts: HostFacts, token: str) -> dict[str, str | None]
         time.sleep(_LOOK_S)
 
 
-def strangers(facts: HostFacts, token: str, found: Mapping[str, str | None], folder: Path) -> Iterator[Finding]:
+def strangers(
+    facts: Mapping[str, SharedView], token: str, found: Mapping[str, str | None], folder: Path
+) -> Iterator[Finding]:
     """Findings about nodes that have another folder under the same path."""
     for host, told in facts.items():
-        there = f"{folder} ({kind_of(told['mount'])} there)"
-        if told["read"] != token:
+        there = f"{folder} ({kind_of(told.mount)} there)"
+        if told.read != token:
             message = f"{there} does not hold what this machine wrote into it"
         elif found[host] != f"{token} {host}":
             message = f"this machine does not see what the node wrote into {there}"

@@ -31,7 +31,7 @@ class Software(HostCheck):
         """Ask every node."""
         options = options_of(self, settings, SoftwareOptions)
         facts, unjudged = ask_hosts(self, fleet, settings)
-        software = {host: told["software"] for host, told in facts.items()}
+        software = {host: told.software for host, told in facts.items()}
         findings = [*unlike(software, options.ignore)]
         if fleet.site.gpus_per_node:
             findings += [finding for host, versions in software.items() for finding in unfit_for_gpus(host, versions)]

@@ -1,9 +1,9 @@
 """Entry point of every rank of a check's step: `python -m pytest_llmbench.workloads.rank.probe FOLDER`.
 
 `FOLDER/task.json` is a `context.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns plain
-data: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and ends well: what
-it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one that hangs can
-be named with its phase.
+data or a model: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and ends
+well: what it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one that
+hangs can be named with its phase.
 
 Nothing here imports torch: most probes look at files, and hundreds of nodes would each pay seconds for it.
 """
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.wire import layout
@@ -67,7 +69,8 @@ def run_probe(folder: str) -> None:
         machine_lock.hold(task.owner.machine_lock)
         deadman.watch(task.owner.path, task.owner.ttl_s, partial(_owner_gone, context, log))
     try:
-        answer = _json({"data": entry_of(task)(context, log)}, context)
+        data = entry_of(task)(context, log)
+        answer = _json({"data": data.model_dump() if isinstance(data, BaseModel) else data}, context)
     except KeyboardInterrupt:
         raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer

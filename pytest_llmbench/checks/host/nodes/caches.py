@@ -10,48 +10,78 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from pytest_llmbench.checks.host.nodes.files import mount_of, names_in, text_of
+from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in, text_of
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _MARK = ".llmbench-"
 
 
-def mark(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+class KernelCache(ProbeAnswer):
+    """A folder of compiled kernels.
+
+    Attributes:
+        folder: its path.
+        mount: its mount, or that of the nearest folder above it that is there.
+        warm: whether anything lies in it.
+        marked: whether this node left its mark in it.
+    """
+
+    folder: str
+    mount: Mount | None
+    warm: bool
+    marked: bool
+
+
+class KernelCaches(ProbeAnswer):
+    """The folders of a node by name; `boot` names its kernel's start, which two nodes do not share."""
+
+    boot: str | None
+    folders: Mapping[str, KernelCache]
+
+
+class CacheMarks(ProbeAnswer):
+    """The hosts whose marks lie in each folder, by the folder's name."""
+
+    marks: Mapping[str, tuple[str, ...]]
+
+
+def mark(context: RankContext, log: ProbeLog) -> KernelCaches:
     """Describe each folder, and leave a mark in it where `context.config` has a `token`."""
     token = context.config.get("token")
     told = {}
     for name, folder in _folders(context).items():
         log.phase(f"look at {folder}")
         there = nearest(folder)
-        told[name] = {
-            "folder": str(folder),
-            "mount": mount_of(there),
-            "warm": is_warm(folder),
-            "marked": token is not None and _leave(there / _mark(token, host_name())),
-        }
-    return {"boot": text_of(Path("/proc/sys/kernel/random/boot_id")), "folders": told}
+        told[name] = KernelCache(
+            folder=str(folder),
+            mount=mount_of(there),
+            warm=is_warm(folder),
+            marked=token is not None and _leave(there / _mark(token, host_name())),
+        )
+    return KernelCaches(boot=text_of(Path("/proc/sys/kernel/random/boot_id")), folders=told)
 
 
-def look(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Say whose marks lie in each folder: the hosts by the folder's name."""
+def look(context: RankContext, log: ProbeLog) -> CacheMarks:
+    """Say whose marks lie in each folder."""
     start = _mark(context.config["token"], "")
     told = {}
     for name, folder in _folders(context).items():
         log.phase(f"look at {folder}")
-        told[name] = sorted(each.removeprefix(start) for each in names_in(nearest(folder)) if each.startswith(start))
-    return {"marks": told}
+        names = [each for each in names_in(nearest(folder)) if each.startswith(start)]
+        told[name] = tuple(sorted(each.removeprefix(start) for each in names))
+    return CacheMarks(marks=told)
 
 
-def sweep(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+def sweep(context: RankContext, log: ProbeLog) -> ProbeAnswer:
     """Take this node's marks away."""
     for folder in _folders(context).values():
         log.phase(f"clean {folder}")
         with suppress(OSError):
             (nearest(folder) / _mark(context.config["token"], host_name())).unlink()
-    return {}
+    return ProbeAnswer()
 
 
 def cache_folders(environ: Mapping[str, str]) -> dict[str, Path]:

@@ -3,12 +3,10 @@
 import ctypes
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from pytest_llmbench.checks.host.nodes.files import mount_of
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.checks.host.nodes.files import Mount, mount_of
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
@@ -28,7 +26,7 @@ class _Timex(ctypes.Structure):
     ]  # fmt: skip
 
 
-class KernelClock(Strict):
+class KernelClock(ProbeAnswer):
     """The kernel's word on its clock.
 
     Attributes:
@@ -40,7 +38,7 @@ class KernelClock(Strict):
     max_error_s: float
 
 
-class NodeClock(Strict):
+class NodeClock(ProbeAnswer):
     """A node's clock.
 
     Attributes:
@@ -54,22 +52,21 @@ class NodeClock(Strict):
     time: float
     ahead_s: float
     uncertainty_s: float
-    mount: Mapping[str, str] | None
+    mount: Mount | None
     kernel: KernelClock | None
 
 
-def clock(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Answer with a `NodeClock`."""
+def clock(context: RankContext, log: ProbeLog) -> NodeClock:
+    """Answer with this node's clock."""
     folder = Path(context.config["folder"])
     path = folder / f"clock-{host_name()}"
     log.phase(f"touch {path}")
     path.touch()
     # The quickest of several tells most: the stamp was made somewhere between the two readings.
     uncertainty, skew = min(_ahead_of(path) for _ in range(_TIMES))
-    told = NodeClock(
+    return NodeClock(
         time=time.time(), ahead_s=skew, uncertainty_s=uncertainty, mount=mount_of(folder), kernel=synchronised()
     )
-    return told.model_dump()
 
 
 def _ahead_of(path: Path) -> tuple[float, float]:

@@ -8,17 +8,100 @@ import resource
 import shutil
 import struct
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.host.nodes.files import names_in, text_of
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
 from pytest_llmbench.workloads.node.installed import installed
 from pytest_llmbench.workloads.node.machine import of_node
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
+
+
+class ProcessLimits(ProbeAnswer):
+    """Limits of a rank's process, and what they have to be enough for.
+
+    Attributes:
+        soft, hard: limits by name; None for unlimited.
+        cpus: of the node; None where the system does not say.
+        uid: the effective user.
+        capabilities: the effective capabilities as a bit mask.
+    """
+
+    soft: Mapping[str, int | None]
+    hard: Mapping[str, int | None]
+    cpus: int | None
+    uid: int
+    capabilities: int
+
+
+class KernelTuning(ProbeAnswer):
+    """Settings that cost speed; None where the kernel does not say.
+
+    Attributes:
+        iommu_options: the words about the IOMMU on the kernel's command line.
+        transparent_hugepage: such as `always [madvise] never`.
+        numa_balancing: `0` where it is off.
+        numa_nodes: how many there are.
+        governors, iommu_groups: how many CPUs, and groups, have which one.
+        acs: PCI bridges that redirect traffic between devices; None where only root could read it.
+    """
+
+    iommu_options: tuple[str, ...]
+    transparent_hugepage: str | None
+    numa_balancing: str | None
+    numa_nodes: int
+    governors: Mapping[str, int]
+    iommu_groups: Mapping[str, int]
+    acs: tuple[str, ...] | None
+
+
+class RuntimeReply(ProbeAnswer):
+    """The reply of a container runtime.
+
+    Attributes:
+        command: the command.
+        cdi: files that describe GPUs to it.
+        nvidia_container_cli: path of the program that gives containers their GPUs; None without one.
+        code: exit status; None where there is none.
+        text: its output.
+    """
+
+    command: str
+    cdi: tuple[str, ...]
+    nvidia_container_cli: str | None
+    code: int | None
+    text: str
+
+
+class HostFacts(ProbeAnswer):
+    """A node as a host.
+
+    Attributes:
+        limits: limits of a rank's process.
+        meminfo: the text of `/proc/meminfo`; None where it cannot be read.
+        interfaces: network interfaces and their state.
+        infiniband: names of the InfiniBand devices.
+        tuning: settings of the kernel.
+        software: versions by name.
+        containers: replies of the runtimes asked for.
+        paths: the reason why each path asked for cannot be used; empty if it can.
+    """
+
+    limits: ProcessLimits
+    meminfo: str | None
+    interfaces: Mapping[str, str]
+    infiniband: tuple[str, ...]
+    tuning: KernelTuning
+    software: Mapping[str, str]
+    containers: Mapping[str, RuntimeReply]
+    paths: Mapping[str, str]
+
 
 _COMMAND_S = 10.0
 _KEPT = 20_000
@@ -72,21 +155,23 @@ def library_version(cache: str, name: str) -> str | None:
     return Path(found[1]).resolve().name.partition(".so.")[2] or None
 
 
-def container_runtime(runtime: str, root: Path) -> dict[str, Any]:
-    """Answer of a container runtime: exit status, output, and the parts that GPUs need."""
+def container_runtime(runtime: str, root: Path) -> RuntimeReply:
+    """Ask a container runtime, and look for the parts that GPUs need."""
     argv = _RUNTIMES[runtime]
     folders = (root / "etc/cdi", root / "var/run/cdi")
-    there = {
-        "command": " ".join(argv),
-        "cdi": sorted(str(path) for folder in folders for path in folder.glob("*nvidia*")),
-        "nvidia-container-cli": shutil.which("nvidia-container-cli"),
-    }
+    code: int | None = None
     try:
         answer = ask(argv, os.environ, _COMMAND_S)
+        code, text = answer.code, answer.text if answer.code is not None else f"no answer within {_COMMAND_S:g} s"
     except OSError as error:
-        return {**there, "code": None, "text": f"it cannot be run: {error.strerror}"}
-    text = answer.text if answer.code is not None else f"no answer within {_COMMAND_S:g} s"
-    return {**there, "code": answer.code, "text": text[:_KEPT]}
+        text = f"it cannot be run: {error.strerror}"
+    return RuntimeReply(
+        command=" ".join(argv),
+        cdi=tuple(sorted(str(path) for folder in folders for path in folder.glob("*nvidia*"))),
+        nvidia_container_cli=shutil.which("nvidia-container-cli"),
+        code=code,
+        text=text[:_KEPT],
+    )
 
 
 def _said(*argv: str) -> str:
@@ -104,26 +189,26 @@ _EXTENDED, _ACS = 0x100, 0x000D
 _REDIRECT = 0x4 | 0x8
 
 
-def tuning(root: Path) -> dict[str, Any]:
-    """Facts by name; None where the kernel does not say."""
+def tuning(root: Path) -> KernelTuning:
+    """Read the kernel's settings."""
     cpus, memory = root / "sys/devices/system/cpu", root / "sys/devices/system/node"
-    return {
-        "iommu_options": iommu_options(text_of(root / "proc/cmdline") or ""),
-        "transparent_hugepage": text_of(root / "sys/kernel/mm/transparent_hugepage/enabled"),
-        "numa_balancing": text_of(root / "proc/sys/kernel/numa_balancing"),
-        "numa_nodes": len(list(memory.glob("node[0-9]*"))),
-        "governors": _count(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")),
-        "iommu_groups": _count((root / "sys/kernel/iommu_groups").glob("*/type")),
-        "acs": redirecting_bridges(root),
-    }
+    return KernelTuning(
+        iommu_options=iommu_options(text_of(root / "proc/cmdline") or ""),
+        transparent_hugepage=text_of(root / "sys/kernel/mm/transparent_hugepage/enabled"),
+        numa_balancing=text_of(root / "proc/sys/kernel/numa_balancing"),
+        numa_nodes=len(list(memory.glob("node[0-9]*"))),
+        governors=_count(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")),
+        iommu_groups=_count((root / "sys/kernel/iommu_groups").glob("*/type")),
+        acs=redirecting_bridges(root),
+    )
 
 
-def iommu_options(cmdline: str) -> list[str]:
+def iommu_options(cmdline: str) -> tuple[str, ...]:
     """The words about the IOMMU on the kernel's command line; the others may be confidential."""
-    return [word for word in cmdline.split() if "iommu" in word]
+    return tuple(word for word in cmdline.split() if "iommu" in word)
 
 
-def redirecting_bridges(root: Path) -> list[str] | None:
+def redirecting_bridges(root: Path) -> tuple[str, ...] | None:
     """Addresses of PCI bridges that redirect traffic between devices; None where only root could read it."""
     found, unread = [], False
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
@@ -135,7 +220,7 @@ def redirecting_bridges(root: Path) -> list[str] | None:
             unread |= len(space) <= _EXTENDED
             if acs_control(space) & _REDIRECT:
                 found.append(device.name)
-    return None if unread and not found else found
+    return None if unread and not found else tuple(found)
 
 
 def acs_control(space: bytes) -> int:
@@ -158,7 +243,7 @@ def _count(files: Any) -> dict[str, int]:
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
 
 
-def facts(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+def facts(context: RankContext, log: ProbeLog) -> HostFacts:
     """Answer with the facts that the host checks judge.
 
     `context.config` has `runtimes`, the container runtimes to ask for, and `paths`, the files and folders to look for.
@@ -166,36 +251,39 @@ def facts(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     """
     root = Path("/")
     log.phase("limits, memory and tuning")
-    told: dict[str, Any] = {
-        "limits": limits(root),
-        "meminfo": text_of(root / "proc/meminfo"),
-        "interfaces": interfaces(root),
-        "infiniband": names_in(root / "sys/class/infiniband"),
-        "tuning": tuning(root),
-    }
+    own, meminfo, tuned = limits(root), text_of(root / "proc/meminfo"), tuning(root)
     log.phase("software")
-    told["software"] = software(root)
-    told["containers"] = {}
+    versions = software(root)
+    containers = {}
     for runtime in context.config["runtimes"]:
         log.phase(f"container runtime {runtime}")
-        told["containers"][runtime] = container_runtime(runtime, root)
-    told["paths"] = {}
+        containers[runtime] = container_runtime(runtime, root)
+    paths = {}
     for path in context.config["paths"]:
         log.phase(f"look at {path}")
-        told["paths"][path] = wrong_with(path)
-    return told
+        paths[path] = wrong_with(path)
+    return HostFacts(
+        limits=own,
+        meminfo=meminfo,
+        interfaces=interfaces(root),
+        infiniband=tuple(names_in(root / "sys/class/infiniband")),
+        tuning=tuned,
+        software=versions,
+        containers=containers,
+        paths=paths,
+    )
 
 
-def limits(root: Path) -> dict[str, Any]:
-    """Soft and hard limits of this process by name (None: unlimited), and what they have to be enough for."""
+def limits(root: Path) -> ProcessLimits:
+    """Read the limits of this process."""
     both = {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
-    return {
-        "soft": {name: _limit(soft) for name, (soft, _) in both.items()},
-        "hard": {name: _limit(hard) for name, (_, hard) in both.items()},
-        "cpus": os.cpu_count(),
-        "uid": os.geteuid(),
-        "capabilities": capabilities(text_of(root / "proc/self/status") or ""),
-    }
+    return ProcessLimits(
+        soft={name: _limit(soft) for name, (soft, _) in both.items()},
+        hard={name: _limit(hard) for name, (_, hard) in both.items()},
+        cpus=os.cpu_count(),
+        uid=os.geteuid(),
+        capabilities=capabilities(text_of(root / "proc/self/status") or ""),
+    )
 
 
 def _limit(number: int) -> int | None:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_llmbench.core.wire.answers import ProbeAnswer
+
 
 def text_of(path: Path) -> str | None:
     """The text of a file without the space around it; None where it cannot be read."""
@@ -25,31 +27,45 @@ def names_in(folder: Path) -> list[str]:
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def mount_of(path: Path, root: Path = Path("/")) -> dict[str, str] | None:
-    """The mount that a path lies on: `point`, `type`, `source`; None where the kernel names none."""
+class Mount(ProbeAnswer):
+    """A mounted file system.
+
+    Attributes:
+        point: the folder.
+        type: such as `nfs4`.
+        source: a device, or a server and its folder.
+    """
+
+    point: str
+    type: str
+    source: str
+
+
+def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
+    """The mount that a path lies on; None where the kernel names none."""
     mounts = text_of(root / "proc/self/mountinfo") or ""
     return find_mount(path.resolve(), mounts)
 
 
-def find_mount(path: Path, mountinfo: str) -> dict[str, str] | None:
+def find_mount(path: Path, mountinfo: str) -> Mount | None:
     """The mount of an absolute path without links, by the text of `/proc/PID/mountinfo`.
 
     The deepest mount point counts, and of several at one point the last: it hides the others.
     """
-    best: dict[str, str] | None = None
+    best: Mount | None = None
     for mount in _mounts(mountinfo):
-        deep_enough = best is None or len(Path(mount["point"]).parts) >= len(Path(best["point"]).parts)
-        if deep_enough and path.is_relative_to(mount["point"]):
+        deep_enough = best is None or len(Path(mount.point).parts) >= len(Path(best.point).parts)
+        if deep_enough and path.is_relative_to(mount.point):
             best = mount
     return best
 
 
-def _mounts(mountinfo: str) -> Iterator[dict[str, str]]:
+def _mounts(mountinfo: str) -> Iterator[Mount]:
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
         fields, kind = left.split(" "), right.split(" ")
         if dash and len(fields) > 4 and len(kind) > 1:
-            yield {"point": _plain(fields[4]), "type": kind[0], "source": _plain(kind[1])}
+            yield Mount(point=_plain(fields[4]), type=kind[0], source=_plain(kind[1]))
 
 
 def _plain(text: str) -> str:

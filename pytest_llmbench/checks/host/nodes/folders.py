@@ -5,11 +5,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from pytest_llmbench.checks.host.nodes.files import mount_of
+from pytest_llmbench.checks.host.nodes.files import Mount, mount_of
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
@@ -20,7 +19,7 @@ _LOOK_S = 0.1
 _BLOCK = b"\0" * 4096
 
 
-class Room(Strict):
+class Room(ProbeAnswer):
     """Room in one folder. Free is what is free to this user, apart from quotas, which no file system tells here.
 
     Attributes:
@@ -33,27 +32,27 @@ class Room(Strict):
 
     path: str
     why: str | None
-    mount: Mapping[str, str] | None = None
+    mount: Mount | None = None
     bytes: int | None = None
     free_bytes: int | None = None
     inodes: int = 0
     free_inodes: int = 0
 
 
-class Rooms(Strict):
+class Rooms(ProbeAnswer):
     """Room in the folders of a node, by name."""
 
     folders: Mapping[str, Room]
 
 
-def disk(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+def disk(context: RankContext, log: ProbeLog) -> Rooms:
     """Answer with the room in each of `context.config["folders"]`, by name, and in the folder for temporary files."""
     told = {}
     folders = {"temporary": os.environ.get("TMPDIR", "/tmp"), **context.config["folders"]}  # noqa: S108 - it is judged
     for name, path in folders.items():
         log.phase(f"look at {path}")
         told[name] = room(Path(path))
-    return Rooms(folders=told).model_dump()
+    return Rooms(folders=told)
 
 
 def room(path: Path) -> Room:
@@ -85,11 +84,22 @@ def _why_not_writable(path: Path) -> str | None:
     return None
 
 
-def shared(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+class SharedView(ProbeAnswer):
+    """The shared folder as a node sees it.
+
+    Attributes:
+        read: the text of the file that pytest's machine wrote; None where there is none.
+        mount: the folder's mount.
+    """
+
+    read: str | None
+    mount: Mount | None
+
+
+def shared(context: RankContext, log: ProbeLog) -> SharedView:
     """Read what pytest's machine wrote into a folder, and write there what it is to read.
 
-    `context.config` has the `folder`, the `name` of the file there, and the `token` to write. Answers with the text
-    found (`read`; None where there is none), and the folder's mount.
+    `context.config` has the `folder`, the `name` of the file there, and the `token` to write.
     """
     folder = Path(context.config["folder"])
     path = folder / context.config["name"]
@@ -100,4 +110,4 @@ def shared(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     read = path.read_text(encoding="utf-8") if exists_now(path) else None
     log.phase(f"write into {folder}")
     write_text(folder / host_name(), f"{context.config['token']} {host_name()}")
-    return {"read": read, "mount": mount_of(folder)}
+    return SharedView(read=read, mount=mount_of(folder))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.checks.host.base import alike_in_size, differing, has_one_clock, is_network
 from pytest_llmbench.checks.host.environment import RULES, chosen
+from tests.support.fleet import mount_of_kind
 
 VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from(["1", "2", "3"]), max_size=12)
 DEVICES = st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,2}", fullmatch=True), max_size=6)
@@ -63,11 +64,11 @@ def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
 
 def test_names_of_file_systems() -> None:
     """What is not known is no network, and has no clock to trust."""
-    assert is_network({"type": "nfs4"})
-    assert is_network({"type": "fuse.juicefs"})
-    assert not is_network({"type": "fuse.fuse-overlayfs"})
+    assert is_network(mount_of_kind("nfs4"))
+    assert is_network(mount_of_kind("fuse.juicefs"))
+    assert not is_network(mount_of_kind("fuse.fuse-overlayfs"))
     assert not is_network(None)
-    assert has_one_clock({"type": "nfs"})
-    assert has_one_clock({"type": "xfs"})
-    assert not has_one_clock({"type": "lustre"})
-    assert not has_one_clock({"type": "new"})
+    assert has_one_clock(mount_of_kind("nfs"))
+    assert has_one_clock(mount_of_kind("xfs"))
+    assert not has_one_clock(mount_of_kind("lustre"))
+    assert not has_one_clock(mount_of_kind("new"))

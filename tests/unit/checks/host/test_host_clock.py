@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.checks.host.clock import apart, outside, unkept, unknown_skew
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
+from tests.support.fleet import mount_of_kind
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_clocks_more_than_two_limits_apart_are_never_all_well(skews: dict[str, f
 def node(**changes: Any) -> NodeClock:
     """What a node says whose folder has no clock of its own."""
     told = {
-        "time": 1000.0, "ahead_s": 0.0, "uncertainty_s": 0.001, "mount": {"type": "lustre"},
+        "time": 1000.0, "ahead_s": 0.0, "uncertainty_s": 0.001, "mount": mount_of_kind("lustre"),
         "kernel": {"synchronised": True, "max_error_s": 0.1}, **changes,
     }  # fmt: skip
     return NodeClock.model_validate(told)
@@ -82,8 +83,8 @@ def test_without_a_server_clock_only_the_keeper_vouches(kernel: dict[str, Any] |
     [
         ({}, "the shared folder is lustre, where files may have the node's own time"),
         ({"mount": None}, "the shared folder is unknown"),
-        ({"mount": {"type": "nfs4"}, "uncertainty_s": 1.5}, "took 3.000 s"),
-        ({"mount": {"type": "nfs4"}}, "there is no other node's to compare it with"),
+        ({"mount": mount_of_kind("nfs4"), "uncertainty_s": 1.5}, "took 3.000 s"),
+        ({"mount": mount_of_kind("nfs4")}, "there is no other node's to compare it with"),
     ],
 )
 def test_why_a_clock_cannot_be_judged(changes: dict[str, Any], why: str) -> None:

@@ -8,9 +8,10 @@ from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host.environment import missing_devices
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Severity
-from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import HOST_FACTS, ProcessFleet, cpu_site
 
-NODE = {"interfaces": {"eth0": "up", "ib0": "down", "lo": "unknown"}, "infiniband": ["mlx5_0"]}
+DEVICES = {"interfaces": {"eth0": "up", "ib0": "down", "lo": "unknown"}, "infiniband": ("mlx5_0",)}
+NODE = HOST_FACTS.model_copy(update=DEVICES)
 
 
 def test_what_is_not_there_is_found(tmp_path: Path) -> None:

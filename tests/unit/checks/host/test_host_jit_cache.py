@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host.jit_cache import _VARIABLES, cold, shared
-from pytest_llmbench.checks.host.nodes.caches import cache_folders
+from pytest_llmbench.checks.host.nodes.caches import KernelCaches, cache_folders
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import ProcessFleet, cpu_site, mount_of_kind
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +36,10 @@ def report(folder: Path) -> Report:
     return get_check("jit_cache").run(fleet, CheckSettings())
 
 
-def as_two_machines(report: Report) -> dict[str, Any]:
+def as_two_machines(report: Report) -> dict[str, KernelCaches]:
     """The nodes as if each had started by itself: the kernel says that they are one machine, as they are."""
-    facts = deepcopy(dict(report.evidence["caches"]))
-    facts["b"]["boot"] = "another"
-    return facts
+    facts: dict[str, KernelCaches] = dict(report.evidence["caches"])
+    return {**facts, "b": facts["b"].model_copy(update={"boot": "another"})}
 
 
 def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
@@ -64,7 +61,10 @@ def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None
 def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:
     """The user may not be able to leave a mark."""
     facts = as_two_machines(report)
-    facts["a"]["folders"]["CUDA_CACHE_PATH"]["mount"] = {"type": "nfs4"}
+    folders = facts["a"].folders
+    there = {"mount": mount_of_kind("nfs4")}
+    folders = {**folders, "CUDA_CACHE_PATH": folders["CUDA_CACHE_PATH"].model_copy(update=there)}
+    facts["a"] = facts["a"].model_copy(update={"folders": folders})
     (finding,) = shared(facts, {}, Severity.CONFIGURE)
     assert finding.host == "a"
     assert ".nv/ComputeCache, nfs4) with other nodes that mount it" in finding.message
@@ -80,13 +80,13 @@ def test_cold_caches_are_a_hint(report: Report) -> None:
 
 def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report) -> None:
     """A folder inside an image is none of the node."""
-    assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"]["folders"]
-    assert not any("image" in name for name in report.evidence["caches"]["a"]["folders"])
+    assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"].folders
+    assert not any("image" in name for name in report.evidence["caches"]["a"].folders)
 
 
 def test_no_mark_is_left(report: Report, folder: Path) -> None:
     """Though there were some."""
-    assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ["a", "b"]
+    assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ("a", "b")
     assert not [*folder.rglob(".llmbench-*")]
 
 

@@ -11,19 +11,17 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.host.limits import LimitsOptions, needs, too_low
-from tests.support.fleet import ProcessFleet, cpu_site
+from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
+from tests.support.fleet import LIMITS, ProcessFleet, cpu_site
 
 GPUS = Site(system="test", nodes=2, gpus_per_node=8)
 IPC_LOCK, SYS_RESOURCE = 1 << 14, 1 << 24
 
 
-def told(soft: int | None, hard: int | None, **changes: Any) -> dict[str, Any]:
+def told(soft: int | None, hard: int | None, **changes: Any) -> ProcessLimits:
     """A node with the same limit for everything."""
     names = ("nofile", "memlock", "nproc")
-    return {
-        "soft": dict.fromkeys(names, soft), "hard": dict.fromkeys(names, hard), "cpus": 96, "uid": 1000,
-        "capabilities": 0, **changes,
-    }  # fmt: skip
+    return LIMITS.model_copy(update={"soft": dict.fromkeys(names, soft), "hard": dict.fromkeys(names, hard), **changes})
 
 
 @pytest.fixture
@@ -97,8 +95,9 @@ def test_the_kernel_does_not_count_the_processes_of_root() -> None:
 )
 def test_who_can_raise_it(hard: int | None, action: str) -> None:
     """A soft limit is raised by its user up to the hard one."""
-    node = told(None, None) | {"soft": {"nofile": None, "nproc": None, "memlock": 2**16}, "hard": {"memlock": hard}}
-    node["hard"] |= {"nofile": None, "nproc": None}
+    others = {"nofile": None, "nproc": None}
+    limits = {"soft": {**others, "memlock": 2**16}, "hard": {**others, "memlock": hard}}
+    node = LIMITS.model_copy(update=limits)
     (finding,) = too_low("n", node, GPUS, LimitsOptions())
     assert action in finding.action
 

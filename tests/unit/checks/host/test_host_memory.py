@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.checks.base import Answer, CheckSettings, get_check
 from pytest_llmbench.checks.host.memory import meminfo
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import HOST_FACTS, ProcessFleet, cpu_site
 
 GIB = 2**20  # in kB
 
@@ -27,7 +27,7 @@ def run(folder: Path, texts: Mapping[str, str | None], **options: Any) -> Report
     """Judge nodes whose memory is this, which no test can have for real."""
     fleet = ProcessFleet(site=cpu_site(len(texts)), hosts=tuple(texts), folder=folder)
     fleet._known["host-facts"] = [
-        Answer(host=host, rank=rank, local_rank=0, data={"meminfo": words})
+        Answer(host=host, rank=rank, local_rank=0, data={**HOST_FACTS.model_dump(), "meminfo": words})
         for rank, (host, words) in enumerate(texts.items())
     ]
     return get_check("memory").run(fleet, CheckSettings(options=options))

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.host.tuning import huge_pages, of_gpus, of_host, swap
-
-WELL: dict[str, Any] = {
-    "iommu_options": ["iommu=pt"], "transparent_hugepage": "always [madvise] never", "numa_balancing": "0",
-    "numa_nodes": 2, "governors": {"performance": 96}, "iommu_groups": {"identity": 40}, "acs": [], "swap": 0,
-}  # fmt: skip
+from tests.support.fleet import TUNING
 
 
 @pytest.mark.parametrize(
@@ -25,24 +21,28 @@ WELL: dict[str, Any] = {
         ({"numa_balancing": None}, None),
         ({"transparent_hugepage": "always madvise [never]"}, "transparent huge pages"),
         ({"transparent_hugepage": None}, None),
-        ({"swap": 2**30}, "swap"),
-        ({"swap": 2**20}, None),
         ({"iommu_groups": {"DMA-FQ": 40}}, "IOMMU"),
         ({"iommu_groups": {}}, None),
-        ({"acs": ["0000:00:01.0"]}, "PCI ACS"),
+        ({"acs": ("0000:00:01.0",)}, "PCI ACS"),
         ({"acs": None}, None),
     ],
 )
 def test_hints(changes: dict[str, Any], what: str | None) -> None:
     """Each alone."""
-    told = {**WELL, **changes}
-    assert [subject for subject, _, _ in (*of_host(told), *of_gpus(told))] == ([what] if what else [])
+    told = TUNING.model_copy(update=changes)
+    assert [subject for subject, _, _ in (*of_host(told, 0), *of_gpus(told))] == ([what] if what else [])
+
+
+@pytest.mark.parametrize(("swapped", "what"), [(2**30, ["swap"]), (2**20, [])])
+def test_memory_that_is_swapped_out_is_a_hint(swapped: int, what: list[str]) -> None:
+    """A little of it is there since the node started."""
+    assert [subject for subject, _, _ in of_host(TUNING, swapped)] == what
 
 
 def test_the_setting_in_brackets_is_the_one() -> None:
     """As the kernel writes it."""
-    assert huge_pages(WELL) == "madvise"
-    assert huge_pages({"transparent_hugepage": None}) == "unknown"
+    assert huge_pages(TUNING) == "madvise"
+    assert huge_pages(TUNING.model_copy(update={"transparent_hugepage": None})) == "unknown"
 
 
 def test_swap_in_use() -> None:

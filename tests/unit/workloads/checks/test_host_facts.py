@@ -57,7 +57,7 @@ def test_the_mount_of_a_path(path: str, kind: str, source: str) -> None:
     """The deepest counts, and of two at one place the later, which hides the other."""
     found = find_mount(Path(path), MOUNTS)
     assert found is not None
-    assert (found["type"], found["source"]) == (kind, source)
+    assert (found.type, found.source) == (kind, source)
 
 
 @given(st.text())
@@ -79,9 +79,9 @@ def test_limits_of_this_process() -> None:
     """None is unlimited, so a soft limit is never above the hard one."""
     told = limits(Path("/"))
     for name in ("nofile", "memlock", "nproc"):
-        soft, hard = told["soft"][name], told["hard"][name]
+        soft, hard = told.soft[name], told.hard[name]
         assert hard is None or (soft is not None and soft <= hard)
-    assert told["cpus"] >= 1
+    assert (told.cpus or 0) >= 1
 
 
 def test_capabilities() -> None:
@@ -135,11 +135,11 @@ def test_bridges_that_redirect(tmp_path: Path) -> None:
     for address, (kind, control) in made.items():
         files(tmp_path, {f"sys/bus/pci/devices/{address}/class": kind})
         (devices / address / "config").write_bytes(space((0x100, 0x000D, 0), control=control))
-    assert redirecting_bridges(tmp_path) == ["0000:00:01.0"]
+    assert redirecting_bridges(tmp_path) == ("0000:00:01.0",)
     for device in devices.iterdir():
         (device / "config").write_bytes(bytes(64))  # all that others than root may read
     assert redirecting_bridges(tmp_path) is None
-    assert redirecting_bridges(tmp_path / "nothing") == []
+    assert redirecting_bridges(tmp_path / "nothing") == ()
 
 
 def test_tuning_of_a_tree(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_tuning_of_a_tree(tmp_path: Path) -> None:
         "sys/kernel/iommu_groups/0/type": "DMA-FQ",
     })  # fmt: skip
     told = tuning(root)
-    assert told["iommu_options"] == ["intel_iommu=on", "iommu=pt"]
-    assert told["governors"] == {"powersave": 2}
-    assert told["iommu_groups"] == {"DMA-FQ": 1}
-    assert (told["numa_nodes"], told["numa_balancing"]) == (1, None)
+    assert told.iommu_options == ("intel_iommu=on", "iommu=pt")
+    assert told.governors == {"powersave": 2}
+    assert told.iommu_groups == {"DMA-FQ": 1}
+    assert (told.numa_nodes, told.numa_balancing) == (1, None)
     assert "secret" not in str(told)
 
 

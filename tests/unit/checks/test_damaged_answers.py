@@ -1,0 +1,86 @@
+"""A damaged answer of a node is told with the node and the field, and is never a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.answers import read_per_host
+from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.host.nodes.clock import NodeClock
+from pytest_llmbench.checks.host.nodes.facts import HostFacts
+from tests.support.fleet import HOST_FACTS
+
+MOUNT = {"point": "/", "type": "ext4", "source": "/dev/sda"}
+
+
+@dataclass
+class ToldFleet:
+    """A `checks.base.Fleet` whose nodes answer every probe like this."""
+
+    site: Site
+    hosts: tuple[str, ...]
+    folder: Path
+    data: Mapping[str, Any]
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Answer for every rank of each probe."""
+        return [self.once(probe) for probe in probes]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Answer for every rank."""
+        ranks = [host for host in probe.hosts or self.hosts for _ in range(probe.ranks_per_node)]
+        return [
+            Answer(host=host, rank=rank, local_rank=rank % probe.ranks_per_node, data=self.data)
+            for rank, host in enumerate(ranks)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("check", "gpus", "data", "field"),
+    [
+        ("limits", 0, {}, "limits: Field required"),
+        ("limits", 0, {**HOST_FACTS.model_dump(), "limits": {"soft": {}}}, "limits.hard: Field required"),
+        ("memory", 0, {**HOST_FACTS.model_dump(), "meminfo": 5}, "meminfo: Input should be a valid string"),
+        ("tuning", 0, {**HOST_FACTS.model_dump(), "tunings": 5}, "tunings: Extra inputs are not permitted"),
+        ("clock", 0, {"time": "noon"}, "time: Input should be a valid number"),
+        ("disk", 0, {"folders": {"shared": {"path": "/x"}}}, "folders.shared.why: Field required"),
+        ("shared_folder", 0, {"read": None}, "mount: Field required"),
+        ("jit_cache", 0, {"boot": "1", "folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
+    ],
+)
+def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: Mapping[str, Any], field: str) -> None:
+    """The node is not judged, and the reason names the field."""
+    site = Site(system="test", nodes=2, gpus_per_node=gpus, scale="full")
+    report = get_check(check).run(ToldFleet(site, ("a", "b"), tmp_path, data), CheckSettings())
+    assert report.unjudged.keys() == {"a", "b"}
+    assert f"rank 0: its answer is damaged: {field}" in report.unjudged["a"]
+    assert not report.findings
+    assert not report.readings
+
+
+def test_the_other_nodes_are_read() -> None:
+    """One damaged answer costs one node."""
+    whole = HOST_FACTS.model_dump()
+    answers: list[Answer] = [
+        Answer(host="a", rank=0, local_rank=0, data=whole),
+        Answer(host="b", rank=1, local_rank=0, data={**whole, "limits": None, "paths": None}),
+        Answer(host="c", rank=2, local_rank=0, data=None, why="it hangs"),
+    ]
+    facts, unjudged = read_per_host(answers, HostFacts)
+    assert facts == {"a": HOST_FACTS}
+    assert unjudged["b"].startswith("rank 1: its answer is damaged: limits: ")
+    assert "(and 1 more)" in unjudged["b"]
+    assert unjudged["c"] == "rank 2: it hangs"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), True, "1.0"])
+def test_what_is_not_a_number_is_damage(number: object) -> None:
+    """JSON of another writer may hold it."""
+    told = {"time": number, "ahead_s": 0.0, "uncertainty_s": 0.0, "mount": None, "kernel": None}
+    _, unjudged = read_per_host([Answer(host="a", rank=0, local_rank=0, data=told)], NodeClock)
+    assert "time: " in unjudged["a"]
