@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pytest_llmbench.checks.answers import one_per_host
+from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, options_of
+from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput, DiagnosticRun
 from pytest_llmbench.checks.dcgm.verdict import ExpectedTests, Judged, judge
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict
@@ -58,15 +59,16 @@ class Dcgm(NodeCheck):
             return Report(skip="this session has no GPUs, and DCGM tests nothing else")
         level = options.level or (1 if site.scale == "smoke" else 3)
         probe = _probe(site, options, level, settings.deadline_s or _DEADLINES[level])
-        facts, unjudged = one_per_host(fleet.run([probe])[0])
-        missing = {host: told["missing"] for host, told in facts.items() if "missing" in told}
+        facts, unjudged = read_per_host(fleet.run([probe])[0], DiagnosticRun)
+        missing = {host: told.missing for host, told in facts.items() if told.missing is not None}
+        outputs = {host: told.output for host, told in facts.items() if told.output is not None}
         asked_for = bool(settings.options) or _ENVIRONMENT in site.environments
         if missing and len(missing) == len(fleet.hosts) and not asked_for:
             return Report(
                 skip=f"no node has DCGM, and system {site.system} does not ask for it: {missing.popitem()[1]}"
             )
         expected = ExpectedTests(level=level, gpus=site.gpus_per_node, allowed_skips=options.allowed_skips)
-        judged = {host: judge(host, told, expected) for host, told in facts.items() if host not in missing}
+        judged = {host: judge(host, told, expected) for host, told in outputs.items()}
         return Report(
             findings=tuple(finding for each in judged.values() for finding in each.findings),
             unjudged={
@@ -74,7 +76,7 @@ class Dcgm(NodeCheck):
                 **{host: "; ".join(each.unjudged) for host, each in judged.items() if each.unjudged},
             },
             notes=(f"level {level} (dcgmi diag -r {level})", *_skips(judged), *_uncounted(judged)),
-            evidence={"level": level, "nodes": {host: _evidence(facts[host], each) for host, each in judged.items()}},
+            evidence={"level": level, "nodes": {host: _evidence(outputs[host], each) for host, each in judged.items()}},
         )  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def _uncounted(judged: Mapping[str, Judged]) -> list[str]:
     return [f"DCGM does not report how many GPUs it tested on {', '.join(hosts)}"] if hosts else []
 
 
-def _evidence(told: Mapping[str, Any], judged: Judged) -> dict[str, Any]:
+def _evidence(told: DiagnosticOutput, judged: Judged) -> dict[str, Any]:
     """Excerpt of a node's diagnostic for the record; a longer output is cut there, and was read whole."""
     read = {"version": judged.diagnosis.version, "driver": judged.diagnosis.driver, "gpus": judged.diagnosis.gpus}
-    return {**told, "stdout": told["stdout"][:_LONGEST], **read}
+    return {**told.model_dump(), "stdout": told.stdout[:_LONGEST], **read}

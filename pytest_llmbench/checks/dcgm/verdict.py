@@ -1,10 +1,10 @@
 """Findings of a DCGM diagnostic, and whether it can be judged: whole, as its status says, nothing left out."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_llmbench.checks.base import finding
+from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput
 from pytest_llmbench.checks.dcgm.report import error_in, read_dcgm
 from pytest_llmbench.checks.dcgm.report_items import DcgmResult, Diagnosis, DiagnosticOutcome, Recorded, Status, key_of
 from pytest_llmbench.core.record.health import Finding, FindingKind, Severity
@@ -166,18 +166,18 @@ class Judged:
     diagnosis: Diagnosis
 
 
-def judge(host: str, told: Mapping[str, Any], expected: ExpectedTests) -> Judged:
-    """Judge what a node's dcgmi left: `code`, `seconds`, `stdout`, `stderr`, by `workloads.checks.diagnostics`."""
-    read = read_dcgm(told["stdout"])
+def judge(host: str, told: DiagnosticOutput, expected: ExpectedTests) -> Judged:
+    """Judge what a node's dcgmi left."""
+    read = read_dcgm(told.stdout)
     diagnosis = read[0] if len(read) == 1 else Diagnosis(unreadable=f"it has results of {len(read)} nodes")
-    code, findings = told["code"], findings_of(host, diagnosis)
+    code, findings = told.code, findings_of(host, diagnosis)
     if code == _ISOLATE and not any(finding.severity is Severity.ISOLATE for finding in findings):
         findings.append(isolated(host))
     why = [
-        *([f"dcgmi did not end within {told['seconds']:.0f} s, and was ended"] if code is None else []),
-        *_without_results(diagnosis, told["stderr"]),
+        *([f"dcgmi did not end within {told.seconds:.0f} s, and was ended"] if code is None else []),
+        *_without_results(diagnosis, told.stderr),
         *_contradicted(code, diagnosis, findings),
-        *_error_beside(diagnosis, told["stdout"]),
+        *_error_beside(diagnosis, told.stdout),
         *(_incomplete(diagnosis, expected) if diagnosis.tests else []),
     ]
     skipped = tuple(name for name in _not_run(diagnosis, expected) if key_of(name) in expected.allowed)

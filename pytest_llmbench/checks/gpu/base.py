@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_llmbench.checks.answers import dissenters, one_per_host
+from pytest_llmbench.checks.answers import dissenters, read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
@@ -20,13 +21,13 @@ class Nodes:
     """The answers of the nodes.
 
     Attributes:
-        told: answers of `workloads.checks.gpu_facts`, by host.
+        told: facts by host.
         smi: output of nvidia-smi, by host.
         failed: nodes where nvidia-smi is missing, failed, or cannot be read, and why.
         silent: nodes without an answer, and why.
     """
 
-    told: Mapping[str, Mapping[str, Any]]
+    told: Mapping[str, GpuFacts]
     smi: Mapping[str, Smi]
     failed: Mapping[str, str]
     silent: Mapping[str, str]
@@ -57,28 +58,28 @@ class GpuCheck(NodeCheck):
         if not fleet.site.gpus_per_node:
             return Report(skip="this system has no GPUs")
         probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(self, settings), gpus=True)
-        return self.report(_read(*one_per_host(fleet.once(probe))), fleet.site, options)
+        return self.report(_read(*read_per_host(fleet.once(probe), GpuFacts)), fleet.site, options)
 
     def report(self, nodes: Nodes, site: Site, options: Any) -> Report:
         """Judge the answers of all nodes."""
         raise NotImplementedError
 
 
-def _read(told: Mapping[str, Mapping[str, Any]], silent: Mapping[str, str]) -> Nodes:
+def _read(told: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> Nodes:
     smi: dict[str, Smi] = {}
     failed: dict[str, str] = {}
     for host, answer in told.items():
         try:
-            smi[host] = _smi(answer["smi"])
+            smi[host] = _smi(answer.smi)
         except (RunError, OSError) as error:
             failed[host] = str(error)
     return Nodes(told=told, smi=smi, failed=failed, silent=silent)
 
 
-def _smi(told: Mapping[str, Any]) -> Smi:
-    if told["error"] is not None:
-        raise RunError("failed", f"{told['command']}: {told['error']}")  #: error failed: Check: a tool failed
-    return read_smi(Path(told["path"]).read_text(encoding="utf-8", errors="replace"))
+def _smi(told: SmiOutput) -> Smi:
+    if told.error is not None:
+        raise RunError("failed", f"{told.command}: {told.error}")  #: error failed: Check: a tool failed
+    return read_smi(Path(told.path).read_text(encoding="utf-8", errors="replace"))
 
 
 def subject(gpu: SmiGpu) -> str:
@@ -127,7 +128,10 @@ class PerGpu(GpuCheck):
             findings=(*findings, *self.compare(nodes)),
             unjudged={**nodes.unjudged, **self._unknown(nodes)},
             notes=tuple(self.notes(nodes, options)),
-            evidence={"gpus": self._shown(nodes), "nvidia_smi": {host: nodes.told[host]["smi"] for host in nodes.told}},
+            evidence={
+                "gpus": self._shown(nodes),
+                "nvidia_smi": {host: facts.smi for host, facts in nodes.told.items()},
+            },
         )
 
     def _unknown(self, nodes: Nodes) -> dict[str, str]:

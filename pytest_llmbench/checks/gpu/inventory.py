@@ -1,11 +1,12 @@
 """GPU inventory: the number and model of the system file, all alike, set up for training, and all answering."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pydantic import Field
 
 from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, fault, subject, unlike
+from pytest_llmbench.checks.gpu.nodes.facts import SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -49,13 +50,13 @@ class Inventory(GpuCheck):
                 **_unknown(nodes, site, options),
             },
             notes=tuple(f"the system's file has no GPU {what}" for what, of in promised.items() if of is None),
-            evidence={"gpus": gpus, "nvidia_smi": {host: answer["smi"] for host, answer in nodes.told.items()}},
+            evidence={"gpus": gpus, "nvidia_smi": {host: answer.smi for host, answer in nodes.told.items()}},
         )
 
 
 def _all(nodes: Nodes, site: Site, options: InventoryOptions) -> Iterator[tuple[str, Finding]]:
     for host in nodes.failed:
-        for found in _why_failed(nodes.told[host]["smi"], nodes.failed[host]):
+        for found in _why_failed(nodes.told[host].smi, nodes.failed[host]):
             yield host, found
     for host, smi in nodes.smi.items():
         for found in _count(smi, site.gpus_per_node):
@@ -72,10 +73,10 @@ def _all(nodes: Nodes, site: Site, options: InventoryOptions) -> Iterator[tuple[
 _WHY_FAILED = ("nvidia_smi_missing", "driver_not_loaded", "fallen_off_the_bus", "inforom_corrupted")
 
 
-def _why_failed(told: Mapping[str, object], why: str) -> Iterator[Finding]:
+def _why_failed(told: SmiOutput, why: str) -> Iterator[Finding]:
     """The meaning of a failure of nvidia-smi for the node; None if it may have any cause."""
     missing, no_driver, fallen, corrupted = _WHY_FAILED
-    code, error = told["code"], str(told["error"] or "")
+    code, error = told.code, told.error or ""
     if code is None and error.startswith("No such file"):
         action = "install NVIDIA's driver, or make nvidia-smi visible where ranks run"
         yield Finding(kind=missing, severity=Severity.CONFIGURE, message=why, action=action)

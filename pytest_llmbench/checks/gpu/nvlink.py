@@ -9,6 +9,7 @@ from pydantic import NonNegativeInt, PositiveFloat
 
 from pytest_llmbench.checks.base import Site, finding
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, unlike
+from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
@@ -105,18 +106,18 @@ def _read(nodes: Nodes) -> tuple[dict[str, dict[int, NvlinkState]], dict[str, st
     unjudged = dict(nodes.unjudged)
     for host, smi in nodes.smi.items():
         try:
-            found[host] = _of_answer(nodes.told[host]["nvlink"], smi)
+            found[host] = _of_answer(nodes.told[host].nvlink, smi)
         except RunError as error:
             unjudged[host] = str(error)
     return found, unjudged
 
 
-def _of_answer(told: Mapping[str, Any], smi: Smi) -> dict[int, NvlinkState]:
-    if told["error"] is not None:
-        raise RunError("failed", f"{told['command']}: {told['error']}")
-    found = read_links(told["text"])
+def _of_answer(told: ToolOutput, smi: Smi) -> dict[int, NvlinkState]:
+    if told.error is not None:
+        raise RunError("failed", f"{told.command}: {told.error}")
+    found = read_links(told.text)
     if set(found) != {gpu.index for gpu in smi.gpus}:
-        raise RunError("unreadable", f"{told['command']} lists GPUs {sorted(found)}; there are {len(smi.gpus)}")
+        raise RunError("unreadable", f"{told.command} lists GPUs {sorted(found)}; there are {len(smi.gpus)}")
     return found
 
 

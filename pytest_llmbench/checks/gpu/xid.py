@@ -7,11 +7,11 @@ MONITOR: nothing is wrong with the node. The words are ours.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_llmbench.checks.base import Site, finding
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, subject
 from pytest_llmbench.checks.gpu.kernel_log import DriverLog, KernelEvent, read_driver_log
+from pytest_llmbench.checks.gpu.nodes.facts import KernelLog
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -159,13 +159,13 @@ class Xid(GpuCheck):
         findings: list[Finding] = []
         unjudged = dict(nodes.silent)
         for host, answer in nodes.told.items():
-            log = read_driver_log("\n".join(answer["kernel_log"]["lines"]))
+            log = read_driver_log("\n".join(answer.kernel_log.lines))
             names = {gpu.bus: subject(gpu) for gpu in nodes.smi[host].gpus} if host in nodes.smi else {}
             findings += _findings(host, log, names, options)
-            why = _why_unjudged(answer["kernel_log"], log, options)
+            why = _why_unjudged(answer.kernel_log, log, options)
             if why:
                 unjudged[host] = why
-        evidence = {host: _evidence(answer["kernel_log"]) for host, answer in nodes.told.items()}
+        evidence = {host: _evidence(answer.kernel_log) for host, answer in nodes.told.items()}
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"kernel_log": evidence})
 
 
@@ -185,23 +185,24 @@ def _findings(host: str, log: DriverLog, names: Mapping[str, str], options: XidO
         yield finding(host, device, "sxid" if switch else "xid", severity, message, _ACTIONS[severity])
 
 
-def _why_unjudged(told: Mapping[str, Any], log: DriverLog, options: XidOptions) -> str | None:
-    refused = "; ".join(told["refused"]) or "no source"
-    if told["source"] is None:
+def _why_unjudged(told: KernelLog, log: DriverLog, options: XidOptions) -> str | None:
+    refused = "; ".join(told.refused) or "no source"
+    if told.source is None:
         return (
             f"the kernel log, which lists Xids, cannot be read ({refused}); let the user read it "
             "(kernel.dmesg_restrict=0, or the group systemd-journal)"
         )
     if log.unreadable:
         return f"{len(log.unreadable)} lines about Xids cannot be read, the first: {log.unreadable[0]}"
-    if options.whole_log and not told["whole"]:
+    if options.whole_log and not told.whole:
         return (
-            f"the log of {told['source']} does not reach back to the boot, and an earlier Xid may be lost (others: "
+            f"the log of {told.source} does not reach back to the boot, and an earlier Xid may be lost (others: "
             f"{refused}); keep a journal, raise log_buf_len, or set whole_log: false"
         )
     return None
 
 
-def _evidence(told: Mapping[str, Any]) -> dict[str, Any]:
+def _evidence(told: KernelLog) -> KernelLog:
     """The log with those lines alone that tell of errors: the driver says much when it is loaded."""
-    return {**told, "lines": [line for line in told["lines"] if "Xid" in line or "fallen off" in line][-200:]}
+    lines = tuple(line for line in told.lines if "Xid" in line or "fallen off" in line)
+    return told.model_copy(update={"lines": lines[-200:]})

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.answers import dissenters, one_per_host
+from pytest_llmbench.checks.answers import dissenters, read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciFacts
 from pytest_llmbench.checks.topology.report import read_topology, render
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import write_text
@@ -60,9 +60,9 @@ class NcclTopology(NodeCheck):
         probe = Probe(
             name="pci-topology", entry=_FACTS, deadline_s=deadline_of(self, settings), config=config, gpus=True
         )
-        told, silent = one_per_host(fleet.once(probe))
+        told, silent = read_per_host(fleet.once(probe), PciFacts)
         seen = _look(told, fleet.site, options)
-        evidence = {"pci": {host: {**answer, "installed": _brief(answer)} for host, answer in told.items()}}
+        evidence = {"pci": {host: answer.model_dump(exclude={"installed": {"text"}}) for host, answer in told.items()}}
         if told and not silent and len(seen.skipped) == len(told):
             return Report(skip="no node has a GPU or a NIC for NCCL", evidence=evidence)
         kept = _keep(seen.files, told, fleet.folder)
@@ -72,10 +72,10 @@ class NcclTopology(NodeCheck):
             *(
                 found
                 for host in seen.files
-                for found in _installed(host, told[host], seen.files[host], kept[host], ignoring)
+                for found in _installed(host, told[host].installed, seen.files[host], kept[host], ignoring)
             ),
         ]
-        named = [host for host, answer in told.items() if answer["installed"] is not None]
+        named = [host for host, answer in told.items() if answer.installed is not None]
         notes = [f"NCCL_TOPO_FILE names a file on {len(named)} of {len(told)} nodes"]
         if kept:
             notes.append(f"files that fit: {', '.join(sorted({str(path) for path in kept.values()}))}")
@@ -88,13 +88,13 @@ class NcclTopology(NodeCheck):
         )
 
 
-def _look(told: Mapping[str, Mapping[str, Any]], site: Site, options: TopologyOptions) -> _NodeFiles:
+def _look(told: Mapping[str, PciFacts], site: Site, options: TopologyOptions) -> _NodeFiles:
     seen = _NodeFiles()
     for host, answer in told.items():
-        gpus = sum(device["driver"] == "nvidia" for device in answer["devices"])
+        gpus = sum(device.driver == "nvidia" for device in answer.devices)
         if gpus < site.gpus_per_node:
             seen.unjudged[host] = f"sysfs lists {gpus} GPUs of the nvidia driver, {site.gpus_per_node} expected"
-        elif not answer["devices"]:
+        elif not answer.devices:
             seen.skipped[host] = "no GPU, and no NIC of the drivers mlx5_core and efa"
         else:
             try:
@@ -106,13 +106,13 @@ def _look(told: Mapping[str, Mapping[str, Any]], site: Site, options: TopologyOp
     return seen
 
 
-def _keep(files: Mapping[str, str], told: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, Path]:
+def _keep(files: Mapping[str, str], told: Mapping[str, PciFacts], folder: Path) -> dict[str, Path]:
     """Write the files to install: one for the nodes that agree, one for each that does not."""
     alone = dissenters(files)
     kept: dict[str, Path] = {}
     for host, text in files.items():
-        installed = told[host]["installed"]
-        name = Path(installed["path"]).name if installed else "nccl-topo.xml"
+        installed = told[host].installed
+        name = Path(installed.path).name if installed else "nccl-topo.xml"
         path = folder / (f"{host}-{name}" if alone is None or host in alone else name)
         write_text(path, text)
         kept[host] = path
@@ -140,17 +140,16 @@ def _unlike_others(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
 
 
 def _installed(
-    host: str, answer: Mapping[str, Any], file: str, kept: Path, ignoring: frozenset[str]
+    host: str, installed: InstalledFile | None, file: str, kept: Path, ignoring: frozenset[str]
 ) -> Iterator[Finding]:
     """Findings about the file that NCCL is given."""
-    installed = answer["installed"]
     if installed is None:
         return
-    if installed["error"] is not None:
-        why = f"cannot be read: {installed['error']}"
+    if installed.text is None:
+        why = f"cannot be read: {installed.error}"
     else:
         try:
-            differs = list(read_topology(installed["text"]).differences(read_topology(file), ignoring=ignoring))
+            differs = list(read_topology(installed.text).differences(read_topology(file), ignoring=ignoring))
         except RunError as error:
             why = f"is not a topology file: {error}"
         else:
@@ -158,17 +157,11 @@ def _installed(
                 return
             why = f"does not fit this node: {_told(differs)}"
     message = f"NCCL_TOPO_FILE {why}"
-    action = f"copy {kept} to {installed['path']} on the node"
+    action = f"copy {kept} to {installed.path} on the node"
     #: finding topology_file: the file of `NCCL_TOPO_FILE` is not a topology file, or not that of the node
-    yield finding(host, installed["path"], "topology_file", Severity.CONFIGURE, message, action)
+    yield finding(host, installed.path, "topology_file", Severity.CONFIGURE, message, action)
 
 
 def _told(differs: list[str]) -> str:
     more = f"; and {len(differs) - _MOST_TOLD} more" if len(differs) > _MOST_TOLD else ""
     return "; ".join(differs[:_MOST_TOLD]) + more
-
-
-def _brief(answer: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The installed file without its text, which is on the node."""
-    installed = answer["installed"]
-    return None if installed is None else {name: value for name, value in installed.items() if name != "text"}

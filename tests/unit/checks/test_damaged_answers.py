@@ -16,6 +16,7 @@ from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from tests.support.fleet import HOST_FACTS
 
 MOUNT = {"point": "/", "type": "ext4", "source": "/dev/sda"}
+SMI = {"command": "nvidia-smi", "code": 0, "error": None}
 
 
 @dataclass
@@ -51,6 +52,12 @@ class ToldFleet:
         ("disk", 0, {"folders": {"shared": {"path": "/x"}}}, "folders.shared.why: Field required"),
         ("shared_folder", 0, {"read": None}, "mount: Field required"),
         ("jit_cache", 0, {"boot": "1", "folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
+        ("gpu_inventory", 8, {"smi": SMI}, "smi.path: Field required"),
+        ("gpu_xid", 8, {"smi": {**SMI, "path": "/x"}, "kernel_log": {"lines": [5]}}, "nvlink: Field required"),
+        ("gpu_nvlink", 8, {"smi": {**SMI, "code": "0"}}, "smi.code: Input should be a valid integer"),
+        ("dcgm", 8, {"missing": None, "output": {"command": "dcgmi"}}, "output.code: Field required"),
+        ("dcgm", 8, {"missing": None, "output": None}, "all of it: Value error, either `missing` or `output`"),
+        ("nccl_topology", 8, {"devices": [{"bus": "0"}]}, "devices.0.driver: Field required"),
     ],
 )
 def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: Mapping[str, Any], field: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput
 from pytest_llmbench.checks.dcgm.verdict import ExpectedTests, Judged, judge
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
@@ -42,12 +43,17 @@ SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[4] / "s
 STANDIN = Path(__file__).parents[2] / "standins" / "dcgmi.py"
 
 
+def output_of(stdout: str, code: int | None, stderr: str = "") -> DiagnosticOutput:
+    """What one node's dcgmi left."""
+    return DiagnosticOutput(command="dcgmi diag", code=code, seconds=7.0, stdout=stdout, stderr=stderr)
+
+
 def judged(
     stdout: str, code: int | None = 0, *, stderr: str = "", level: int = 3, skips: tuple[str, ...] = ()
 ) -> Judged:
     """What one node's output comes to."""
-    told = {"code": code, "seconds": 7.0, "stdout": stdout, "stderr": stderr}
-    return judge("n1", told, ExpectedTests(level=level, gpus=2, allowed_skips=skips))
+    expected = ExpectedTests(level=level, gpus=2, allowed_skips=skips)
+    return judge("n1", output_of(stdout, code, stderr), expected)
 
 
 def verdict(report: Report, host: str) -> Verdict:
@@ -252,15 +258,14 @@ def test_real_outputs() -> None:
     """A GB10 with its persistence mode off, and an H100 node on which all but one test ran."""
     if not SAMPLES.is_dir():
         pytest.skip(f"no public samples in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
-    told = {"code": 226, "seconds": 9.0, "stderr": ""}
     one_gpu = ExpectedTests(level=2, gpus=1)
     for name, skips in (("plugins-allowed", False), ("partial-skip", True)):
         text = (SAMPLES / f"dcgm4_gb10-level2-{name}.json").read_text()
-        result = judge("n1", {**told, "stdout": text}, one_gpu)
+        result = judge("n1", output_of(text, 226), one_gpu)
         assert [finding.severity for finding in result.findings] == [Severity.CONFIGURE]
         assert bool(result.unjudged) == skips
     tables = (SAMPLES / "dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text()
-    first = {**told, "code": 0, "stdout": tables[: len(tables) // 2]}
+    first = output_of(tables[: len(tables) // 2], 0)
     assert "EUD Test" in judge("n1", first, ExpectedTests(level=3, gpus=8)).unjudged[0]
     assert not judge("n1", first, ExpectedTests(level=3, gpus=8, allowed_skips=("eud",))).unjudged
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
+from pytest_llmbench.checks.topology.nodes.pci_topology import PciDevice, PciFacts
 from pytest_llmbench.checks.topology.report import of_interest, read_topology, render
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Report
@@ -23,10 +24,10 @@ SYSFS = {"sysfs": "$SYSFS_OF_TEST"}
 _GPUS = {f"{number:04x}:00:00.0": number // 2 for number in range(4)}
 
 
-def told(devices: Mapping[str, int]) -> dict[str, object]:
+def told(devices: Mapping[str, int]) -> PciFacts:
     """A node's answer with GPUs at NUMA nodes."""
-    listed = [{"bus": bus, "driver": "nvidia", "class": "0x030200", "numa": numa} for bus, numa in devices.items()]
-    return {"devices": listed, "cpu": {"arch": "x86_64"}, "affinity": {"0": "ff"}}
+    gpus = (PciDevice(bus=bus, driver="nvidia", pci_class="0x030200", numa=numa) for bus, numa in devices.items())
+    return PciFacts(devices=tuple(gpus), cpu={"arch": "x86_64"}, affinity={"0": "ff"}, installed=None)
 
 
 def written(devices: Mapping[str, int]) -> str:
@@ -125,9 +126,9 @@ def test_promised_gpus_that_are_not_there_are_no_reason_to_skip(tmp_path: Path) 
 
 def test_ethernet_does_not_count_beside_infiniband() -> None:
     """It does where there is no other."""
-    gpu = {"bus": "a", "driver": "nvidia", "class": "0x030200", "numa": 0}
-    infiniband = {"bus": "b", "driver": "mlx5_core", "class": "0x020700", "numa": 0}
-    ethernet = {"bus": "c", "driver": "mlx5_core", "class": "0x020000", "numa": 0}
+    gpu = PciDevice(bus="a", driver="nvidia", pci_class="0x030200", numa=0)
+    infiniband = PciDevice(bus="b", driver="mlx5_core", pci_class="0x020700", numa=0)
+    ethernet = PciDevice(bus="c", driver="mlx5_core", pci_class="0x020000", numa=0)
     assert of_interest([gpu, infiniband, ethernet]) == [gpu, infiniband]
     assert of_interest([gpu, ethernet]) == [gpu, ethernet]
 

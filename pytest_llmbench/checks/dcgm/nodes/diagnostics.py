@@ -1,4 +1,4 @@
-"""The diagnostic of a node: `dcgmi diag`, bare or in a container. Standard library and core alone."""
+"""The diagnostic of a node: `dcgmi diag`, bare or in a container."""
 
 import os
 import shlex
@@ -6,10 +6,13 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Self
+
+from pydantic import model_validator
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
@@ -19,14 +22,45 @@ _REFUSED = "PARSE ERROR"
 _KEPT_ERRORS = 10_000
 
 
-def dcgm(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Run the diagnostic and answer with what it left, unread.
+class DiagnosticOutput(ProbeAnswer):
+    """The raw output of a diagnostic.
+
+    Attributes:
+        command: the command.
+        code: its exit status; None when it was ended at its limit.
+        seconds: how long it took.
+        stdout, stderr: the printed texts.
+    """
+
+    command: str
+    code: int | None
+    seconds: float
+    stdout: str
+    stderr: str
+
+
+class DiagnosticRun(ProbeAnswer):
+    """The diagnostic of a node.
+
+    Attributes:
+        missing: the program that is not installed, in words; None if it ran.
+        output: its output; None if it did not run.
+    """
+
+    missing: str | None
+    output: DiagnosticOutput | None
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.missing is None) == (self.output is None):
+            raise ValueError("either `missing` or `output` has to be there")
+        return self
+
+
+def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
+    """Run the diagnostic.
 
     `config` has `words`, the command from `dcgmi` on; `environment`, an `Environment` or None; and `limit_s`.
-
-    Returns:
-        `missing`, why there is nothing to run; or `command`, `code` (None when it was ended at its limit), `seconds`,
-        `stdout` and `stderr`.
 
     Raises:
         RunError: a pyxis container outside of a Slurm job.
@@ -37,31 +71,32 @@ def dcgm(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     outer = _outer(environment, env)
     program = outer[0] if outer else context.config["words"][0]
     if shutil.which(program, path=env.get("PATH")) is None:
-        return {"missing": f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"}
+        missing = f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"
+        return DiagnosticRun(missing=missing, output=None)
     errors = context.folder / f"errors-{context.rank:05d}"
     deadline = time.monotonic() + context.config["limit_s"]
     # The table says less (no severities), and is what a version without JSON has.
     for form in (["-j"], []):
-        answer = _run([*outer, *context.config["words"], *form], env, deadline, errors, log)
-        if _REFUSED not in answer["stderr"]:
+        output = _run([*outer, *context.config["words"], *form], env, deadline, errors, log)
+        if _REFUSED not in output.stderr:
             break
-    return answer
+    return DiagnosticRun(missing=None, output=output)
 
 
 def _run(
     command: Sequence[str], env: Mapping[str, str], deadline: float, errors: Path, log: ProbeLog
-) -> dict[str, Any]:
+) -> DiagnosticOutput:
     log.phase(shlex.join(command))
     began = time.monotonic()
     # What it warns of on its way must not end up in the middle of its JSON.
     told = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
-    return {
-        "command": shlex.join(command),
-        "code": told.code,
-        "seconds": time.monotonic() - began,
-        "stdout": told.text,
-        "stderr": errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
-    }
+    return DiagnosticOutput(
+        command=shlex.join(command),
+        code=told.code,
+        seconds=time.monotonic() - began,
+        stdout=told.text,
+        stderr=errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
+    )
 
 
 def _environ(environ: Mapping[str, str], environment: Environment) -> dict[str, str]:

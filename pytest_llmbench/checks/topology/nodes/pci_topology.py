@@ -3,10 +3,11 @@
 import os
 import platform
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
@@ -17,31 +18,66 @@ _CPU = {"vendor": "vendor_id", "familyid": "cpu family", "modelid": "model"}
 _LARGEST = 1 << 20
 
 
-def facts(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+class PciDevice(ProbeAnswer):
+    """A PCI device that a GPU's or a NIC's driver has.
+
+    Attributes:
+        bus: its address.
+        driver: the driver.
+        pci_class: such as `0x030200`; None where sysfs does not have it.
+        numa: its NUMA node, -1 where the machine has none; None where sysfs does not have it.
+    """
+
+    bus: str
+    driver: str
+    pci_class: str | None
+    numa: int | None
+
+
+class InstalledFile(ProbeAnswer):
+    """The file that NCCL_TOPO_FILE names: its text, or why it cannot be read."""
+
+    path: str
+    text: str | None
+    error: str | None
+
+
+class PciFacts(ProbeAnswer):
+    """The devices of a node, and the file that describes them to NCCL.
+
+    Attributes:
+        devices: GPUs and NICs, by address.
+        cpu: attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if known.
+        affinity: masks of the CPUs of each NUMA node, `ffffffff,00000000`, by its number.
+        installed: the file that the environment names; None where it names none.
+    """
+
+    devices: tuple[PciDevice, ...]
+    cpu: Mapping[str, str]
+    affinity: Mapping[str, str]
+    installed: InstalledFile | None
+
+
+def facts(context: RankContext, log: ProbeLog) -> PciFacts:
     """Answer with what the topology check judges. `config`: `sysfs`, where sysfs is mounted, `$VARIABLES` replaced."""
     root = Path(os.path.expandvars(context.config["sysfs"]))
     log.phase("PCI devices")
-    return {"devices": devices(root), "cpu": cpu(), "affinity": affinity(root), "installed": installed()}
+    return PciFacts(devices=devices(root), cpu=cpu(), affinity=affinity(root), installed=installed())
 
 
-def devices(root: Path) -> list[dict[str, Any]]:
-    """PCI devices that a GPU's or a NIC's driver has.
-
-    Returns:
-        For each `bus`, its address; `driver`; `class`, such as `0x030200`; `numa`, -1 where the machine has no NUMA
-        nodes. The last two are None if sysfs does not have them.
-    """
+def devices(root: Path) -> tuple[PciDevice, ...]:
+    """PCI devices that a GPU's or a NIC's driver has."""
     found = [
-        {"bus": path.name, "driver": driver, "class": _read(path / "class"), "numa": _integer(path / "numa_node")}
+        PciDevice(bus=path.name, driver=driver, pci_class=_read(path / "class"), numa=_integer(path / "numa_node"))
         for driver in _DRIVERS
         for path in sorted((root / "bus/pci/drivers" / driver).glob("*"))
         if _ADDRESS.fullmatch(path.name)
     ]
-    return sorted(found, key=lambda device: str(device["bus"]))
+    return tuple(sorted(found, key=lambda device: device.bus))
 
 
 def cpu() -> dict[str, str]:
-    """Attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if they are known."""
+    """Attributes of the processors in NCCL's file."""
     told = {"arch": platform.machine()}
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -58,16 +94,17 @@ def affinity(root: Path) -> dict[str, str]:
     return {number: mask for number, mask in sorted(masks.items()) if mask is not None}
 
 
-def installed() -> dict[str, Any] | None:
-    """The file that NCCL_TOPO_FILE names: its `path`, its `text`, or the `error`; None where nothing names one."""
+def installed() -> InstalledFile | None:
+    """The file that NCCL_TOPO_FILE names; None where nothing names one."""
     path = os.environ.get("NCCL_TOPO_FILE")
     if not path:
         return None
     try:
         with Path(path).open("rb") as file:
-            return {"path": path, "text": file.read(_LARGEST).decode(errors="replace"), "error": None}
+            text = file.read(_LARGEST).decode(errors="replace")
     except OSError as error:
-        return {"path": path, "text": None, "error": error.strerror}
+        return InstalledFile(path=path, text=None, error=error.strerror)
+    return InstalledFile(path=path, text=text, error=None)
 
 
 def _read(path: Path) -> str | None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.checks.topology.nodes.pci_topology import affinity, cpu, devices, installed
+from pytest_llmbench.checks.topology.nodes.pci_topology import (
+    InstalledFile,
+    PciDevice,
+    affinity,
+    cpu,
+    devices,
+    installed,
+)
 from tests.standins.sysfs import write_sysfs
 
 
@@ -16,10 +23,10 @@ def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
         tmp_path, {"0002:00:00.0": ("nvidia", 1), "0001:00:00.0": ("mlx5_core", 0), "0003:00:00.0": ("nvme", 0)}
     )
     (tmp_path / "bus/pci/drivers/nvidia/new_id").write_text("", encoding="ascii")
-    assert devices(tmp_path) == [
-        {"bus": "0001:00:00.0", "driver": "mlx5_core", "class": "0x020700", "numa": 0},
-        {"bus": "0002:00:00.0", "driver": "nvidia", "class": "0x030200", "numa": 1},
-    ]
+    assert devices(tmp_path) == (
+        PciDevice(bus="0001:00:00.0", driver="mlx5_core", pci_class="0x020700", numa=0),
+        PciDevice(bus="0002:00:00.0", driver="nvidia", pci_class="0x030200", numa=1),
+    )
     assert affinity(tmp_path) == {"0": "0000,0000000f", "1": "0000,000000f0"}
 
 
@@ -27,8 +34,8 @@ def test_what_sysfs_does_not_say_is_not_made_up(tmp_path: Path) -> None:
     """A device without a NUMA node is not at node 0."""
     write_sysfs(tmp_path, {"0001:00:00.0": ("nvidia", 0)})
     (tmp_path / "bus/pci/drivers/nvidia/0001:00:00.0/numa_node").unlink()
-    assert devices(tmp_path)[0]["numa"] is None
-    assert devices(tmp_path / "nowhere") == []
+    assert devices(tmp_path)[0].numa is None
+    assert devices(tmp_path / "nowhere") == ()
 
 
 def test_this_machine_has_a_processor() -> None:
@@ -40,7 +47,8 @@ def test_the_installed_file_is_what_the_environment_names(tmp_path: Path, monkey
     """None, or missing, or its text."""
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     assert installed() is None
-    monkeypatch.setenv("NCCL_TOPO_FILE", str(tmp_path / "topo.xml"))
-    assert installed() == {"path": str(tmp_path / "topo.xml"), "text": None, "error": "No such file or directory"}
+    path = str(tmp_path / "topo.xml")
+    monkeypatch.setenv("NCCL_TOPO_FILE", path)
+    assert installed() == InstalledFile(path=path, text=None, error="No such file or directory")
     (tmp_path / "topo.xml").write_text("<system/>", encoding="ascii")
-    assert installed() == {"path": str(tmp_path / "topo.xml"), "text": "<system/>", "error": None}
+    assert installed() == InstalledFile(path=path, text="<system/>", error=None)
