@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -11,17 +11,25 @@ from pydantic import BaseModel, ValidationError
 from pytest_llmbench.checks.base import Answer, AnswerData
 
 AnswerModel = TypeVar("AnswerModel", bound=BaseModel)
+AskedKeys = Mapping[str, Collection[str]]
 
 
-def read_answers(answers: Sequence[Answer], model: type[AnswerModel]) -> list[Answer[AnswerModel]]:
+def read_answers(
+    answers: Sequence[Answer], model: type[AnswerModel], asked: AskedKeys | None = None
+) -> list[Answer[AnswerModel]]:
     """Read each answer as the model in which the function of the ranks answers.
 
     An answer that is not exactly such a one counts as missing: its `why` names the field.
+
+    Args:
+        answers: of the ranks of a probe.
+        model: the type of an answer.
+        asked: fields of it that have to be there, with the keys that were asked for in each.
     """
-    return [_read(answer, model) for answer in answers]
+    return [_read(answer, model, asked or {}) for answer in answers]
 
 
-def _read(answer: Answer, model: type[AnswerModel]) -> Answer[AnswerModel]:
+def _read(answer: Answer, model: type[AnswerModel], asked: AskedKeys) -> Answer[AnswerModel]:
     data: AnswerModel | None = None
     why = answer.why
     if answer.data is not None:
@@ -29,14 +37,30 @@ def _read(answer: Answer, model: type[AnswerModel]) -> Answer[AnswerModel]:
             data = model.model_validate_json(json.dumps(answer.data), strict=True)
         except ValidationError as error:
             why = _damage(error)
+        else:
+            absent = next(_absent(data, asked), None)
+            data, why = (data, None) if absent is None else (None, damaged(absent))
     return replace(cast("Answer[AnswerModel]", answer), data=data, why=why)
+
+
+def _absent(data: BaseModel, asked: AskedKeys) -> Iterator[str]:
+    for field, keys in asked.items():
+        told = getattr(data, field)
+        if told is None:
+            yield field
+        else:
+            yield from (f"{field}.{key}" for key in keys if key not in told)
 
 
 def _damage(error: ValidationError) -> str:
     first = error.errors()[0]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    where = ".".join(map(str, first["loc"])) or "all of it"
-    return f"its answer is damaged: {where}: {first['msg']}{more}; run the check again, and see the log of the rank"
+    return damaged(".".join(map(str, first["loc"])) or "all of it", f"{first['msg']}{more}")
+
+
+def damaged(field: str, what: str = "Field required") -> str:
+    """The reason not to judge a node whose answer is damaged in a field."""
+    return f"its answer is damaged: {field}: {what}; run the check again, and see the log of the rank"
 
 
 def one_per_host(answers: Sequence[Answer[AnswerData]]) -> tuple[dict[str, AnswerData], dict[str, str]]:
@@ -45,9 +69,11 @@ def one_per_host(answers: Sequence[Answer[AnswerData]]) -> tuple[dict[str, Answe
     return facts, silent(answers)
 
 
-def read_per_host(answers: Sequence[Answer], model: type[AnswerModel]) -> tuple[dict[str, AnswerModel], dict[str, str]]:
-    """The same, with each node's facts as the model in which its function answers."""
-    return one_per_host(read_answers(answers, model))
+def read_per_host(
+    answers: Sequence[Answer], model: type[AnswerModel], asked: AskedKeys | None = None
+) -> tuple[dict[str, AnswerModel], dict[str, str]]:
+    """The same, with each node's facts as the model in which its function answers; see `read_answers`."""
+    return one_per_host(read_answers(answers, model, asked))
 
 
 def silent(answers: Sequence[Answer[Any]]) -> dict[str, str]:

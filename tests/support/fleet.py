@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.base import Answer, Probe, Site
-from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, ProcessLimits
+from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, ProcessLimits, ResourceLimits
 from pytest_llmbench.checks.host.nodes.files import Mount
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.workloads.rank.context import Task
@@ -105,9 +105,9 @@ def mount_of_kind(kind: str) -> Mount:
     return Mount(point="/shared", type=kind, source="server:/shared")
 
 
+UNLIMITED = ResourceLimits(nofile=None, memlock=None, nproc=None)
 LIMITS = ProcessLimits(
-    soft=dict.fromkeys(("nofile", "memlock", "nproc")), hard=dict.fromkeys(("nofile", "memlock", "nproc")), cpus=96,
-    uid=1000, capabilities=0,
+    soft=UNLIMITED, hard=UNLIMITED, cpus=96, uid=1000, capabilities=0,
 )  # fmt: skip
 TUNING = KernelTuning(
     iommu_options=("iommu=pt",), transparent_hugepage="always [madvise] never", numa_balancing="0", numa_nodes=2,

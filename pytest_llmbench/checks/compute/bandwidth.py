@@ -1,10 +1,10 @@
 """Bandwidths of a node's devices: their own memory, and the way between them and the host."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from pytest_llmbench.checks.answers import silent
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, NodeCheck, Site, options_of
+from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
 from pytest_llmbench.checks.compute.rates import (
     Rated,
     RateOptions,
@@ -62,18 +62,25 @@ class HostDeviceBandwidth(NodeCheck):
 def _report(check: Check, fleet: Fleet, settings: CheckSettings, *, part: str, action: str) -> Report:
     options = options_of(check, settings, RateOptions)
     answers = ask(fleet, check, settings)
-    found = [each for answer, data in answered(answers) for each in _rated(fleet.site, answer, data[part])]
+    found = [each for answer, data in answered(answers) for each in _rated(fleet.site, answer, _rates(data, part))]
     return Report(
         findings=tuple(judge(found, fleet.site, settings, tolerance=options.tolerance, action=action)),
         readings=tuple(each.reading for each in found),
         unjudged=silent(answers),
         unbounded=no_bound(found, fleet.site, settings),
         notes=tuple(unjudged_rates(found, fleet.site, settings, options.tolerance)),
-        evidence={f"{answer.host} {subject(fleet.site, answer)}": data[part] for answer, data in answered(answers)},
+        evidence={
+            f"{answer.host} {subject(fleet.site, answer)}": getattr(data, part) for answer, data in answered(answers)
+        },
     )
 
 
-def _rated(site: Site, answer: Answer, told: Any) -> list[Rated]:
-    """The bandwidths of one rank's answer, which are in B/s."""
-    by_name = told if isinstance(told, Mapping) else {"memory_triad": told}
+def _rates(data: DeviceRates, part: str) -> dict[str, float]:
+    """Bandwidths of one device, B/s."""
+    if part == "memory":
+        return {} if data.memory is None else {"memory_triad": data.memory}
+    return {} if data.host_device is None else data.host_device.model_dump()
+
+
+def _rated(site: Site, answer: Answer[DeviceRates], by_name: Mapping[str, float]) -> list[Rated]:
     return [rated(site, answer, name, value / 1e9, "GB/s") for name, value in by_name.items()]

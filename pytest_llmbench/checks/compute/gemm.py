@@ -1,11 +1,11 @@
 """Dense matrix products: does every GPU reach its rate, and do all of them compute the same?"""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.answers import dissenters, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, finding, options_of
+from pytest_llmbench.checks.compute.nodes.answer import DeviceRates, GemmPrecision, GemmRates
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
     Rated,
@@ -55,11 +55,12 @@ class Gemm(NodeCheck):
         """Multiply, and judge."""
         options, site = options_of(self, settings, GemmOptions), fleet.site
         answers = ask(fleet, self, settings)
-        found = [each for answer, data in answered(answers) for each in _rates(site, answer, data)]
-        wrong = [finding for answer, data in answered(answers) for finding in _wrong(site, answer, data)]
+        measured = list(_measured(answers))
+        found = [each for answer, products in measured for each in _rates(site, answer, products)]
+        wrong = [finding for answer, products in measured for finding in _wrong(site, answer, products)]
         # A device that is known to be wrong has no vote on what is right.
         faulty = {(finding.host, finding.subject) for finding in wrong}
-        voters = [each for each in answered(answers) if (each[0].host, subject(site, each[0])) not in faulty]
+        voters = [each for each in measured if (each[0].host, subject(site, each[0])) not in faulty]
         others, undecided, notes = _compared(site, voters)
         return Report(
             findings=(
@@ -71,23 +72,31 @@ class Gemm(NodeCheck):
             readings=tuple(each.reading for each in found),
             unjudged={**undecided, **_implausible(found, site), **silent(answers)},
             unbounded=no_bound(found, site, settings) and not any(_against_peak(each, site) for each in found),
-            notes=(*notes, *_lacking(answers), *unjudged_rates(found, site, settings, options.tolerance)),
-            evidence={f"{answer.host} {subject(site, answer)}": data["gemm"] for answer, data in answered(answers)},
+            notes=(*notes, *_lacking(measured), *unjudged_rates(found, site, settings, options.tolerance)),
+            evidence={f"{answer.host} {subject(site, answer)}": products for answer, products in measured},
         )
 
 
-def _rates(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Rated]:
-    for precision, told in data["gemm"]["precisions"].items():
-        yield rated(site, answer, f"gemm_{precision}", told["rate"] / 1e12, _UNIT)
+RankProducts = tuple[Answer[DeviceRates], GemmRates]
 
 
-def _wrong(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Finding]:
+def _measured(answers: Iterable[Answer[DeviceRates]]) -> Iterator[RankProducts]:
+    """Ranks that measured products, with them."""
+    return ((answer, data.gemm) for answer, data in answered(answers) if data.gemm is not None)
+
+
+def _rates(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Rated]:
+    for precision, told in products.precisions.items():
+        yield rated(site, answer, f"gemm_{precision}", told.rate / 1e12, _UNIT)
+
+
+def _wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Finding]:
     """Findings from a device's own products: they differ from each other, or from fp64."""
-    for precision, told in data["gemm"]["precisions"].items():
-        if told["changed"]:  #: finding not_repeatable: the same matrix product gives another result
-            message = f"{told['changed']} of {told['repeated']} repeated {precision} products differ from the first"
+    for precision, told in products.precisions.items():
+        if told.changed:  #: finding not_repeatable: the same matrix product gives another result
+            message = f"{told.changed} of {told.repeated} repeated {precision} products differ from the first"
             yield _finding(site, answer, "not_repeatable", message)
-        limit, error = _LARGEST_ERROR[precision], told["error"]
+        limit, error = _LARGEST_ERROR[precision], told.error
         if error is None:  #: finding wrong_product: a matrix product is not finite, or too far from the right one
             yield _finding(site, answer, "wrong_product", f"the {precision} product is not finite")
         elif error > limit:
@@ -95,22 +104,20 @@ def _wrong(site: Site, answer: Answer, data: Mapping[str, Any]) -> Iterator[Find
             yield _finding(site, answer, "wrong_product", message)
 
 
-def _compared(
-    site: Site, answers: Sequence[tuple[Answer, Mapping[str, Any]]]
-) -> tuple[list[Finding], dict[str, str], list[str]]:
+def _compared(site: Site, measured: Sequence[RankProducts]) -> tuple[list[Finding], dict[str, str], list[str]]:
     """Findings on devices whose product is not that of their like, hosts that no majority clears, and notes."""
-    by_rank = {answer.rank: answer for answer, _ in answers}
-    groups: dict[str, dict[int, str]] = {}
+    by_rank = {answer.rank: answer for answer, _ in measured}
+    groups: dict[tuple[GemmPrecision, str], dict[int, str]] = {}
     settings = set()
-    for answer, data in answers:
-        alike = json.dumps([data["setting"], data["gemm"]["factors"], data["gemm"]["side"]], sort_keys=True)
+    for answer, products in measured:
+        setting = dict(answer.data.setting) if answer.data is not None else {}
+        alike = json.dumps([setting, products.factors, products.side], sort_keys=True)
         settings.add(alike)
-        for precision, told in data["gemm"]["precisions"].items():
-            groups.setdefault(f"{precision} {alike}", {})[answer.rank] = told["digest"]
+        for precision, told in products.precisions.items():
+            groups.setdefault((precision, alike), {})[answer.rank] = told.digest
     findings: list[Finding] = []
     undecided: dict[str, str] = {}
-    for group, digests in groups.items():
-        precision = group.partition(" ")[0]
+    for (precision, _), digests in groups.items():
         odd = dissenters(digests)
         if odd is None:
             why = f"{len(digests)} devices compute {len(set(digests.values()))} different {precision} products of the "
@@ -125,7 +132,7 @@ def _compared(
     return findings, undecided, notes if len(settings) > 1 else []
 
 
-def _finding(site: Site, answer: Answer, kind: FindingKind, message: str) -> Finding:
+def _finding(site: Site, answer: Answer[DeviceRates], kind: FindingKind, message: str) -> Finding:
     return finding(answer.host, subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
 
 
@@ -167,7 +174,12 @@ def _implausible(found: Sequence[Rated], site: Site) -> dict[str, str]:
     }
 
 
-def _lacking(answers: Sequence[Answer]) -> list[str]:
+def _lacking(measured: Sequence[RankProducts]) -> list[str]:
     """Precisions in which devices do not multiply, with the reasons."""
-    told = {(p, data["device"], why) for _, data in answered(answers) for p, why in data["gemm"]["lacking"].items()}
+    told = {
+        (precision, answer.data.device, why)
+        for answer, products in measured
+        if answer.data is not None
+        for precision, why in products.lacking.items()
+    }
     return [f"{precision} not measured on {device}: {why}" for precision, device, why in sorted(told)]

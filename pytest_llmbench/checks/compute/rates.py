@@ -1,13 +1,14 @@
 """Shared parts of the compute checks: the probe, its numbers by device, and rates against references and each other."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import Field
 
-from pytest_llmbench.checks.answers import NOT_COMPARED
+from pytest_llmbench.checks.answers import NOT_COMPARED, read_answers
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
+from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.outliers import outliers
@@ -61,7 +62,7 @@ def side_of(site: Site) -> int:
     return 8192 if site.scale == "full" else 4096
 
 
-def ask(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer]:
+def ask(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer[DeviceRates]]:
     """Measure, once, all that the session's checks judge: importing PyTorch takes longer than most of it."""
     site = fleet.site
     wanted = [part for name, part in _PARTS.items() if name == check.name or name in site.selected]
@@ -82,27 +83,38 @@ def ask(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer]:
         gpus=site.device == "cuda",
         deadline_s=deadline_s,
     )
-    return fleet.once(probe)
+    return read_answers(fleet.once(probe), DeviceRates, asked={_PARTS[check.name]: ()})
 
 
-def answered(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Mapping[str, Any]]]:
+class OfDevice(Protocol):
+    """An answer that names its device."""
+
+    @property
+    def device(self) -> str:
+        """The GPU model as the driver names it, or `cpu`."""
+
+
+DeviceData = TypeVar("DeviceData", bound=OfDevice)
+
+
+def answered(answers: Iterable[Answer[DeviceData]]) -> Iterator[tuple[Answer[DeviceData], DeviceData]]:
     """Ranks that gave an answer, with it."""
     return ((answer, answer.data) for answer in answers if answer.data is not None)
 
 
-def subject(site: Site, answer: Answer) -> str:
+def subject(site: Site, answer: Answer[DeviceData]) -> str:
     """The device that a rank had on its node."""
     return f"GPU {answer.local_rank}" if site.device == "cuda" else "CPU"
 
 
-def rated(site: Site, answer: Answer, statistic: str, value: float, unit: str) -> Rated:
+def rated(site: Site, answer: Answer[DeviceData], statistic: str, value: float, unit: str) -> Rated:
     """A number that a rank measured."""
     assert answer.data is not None
     gpus = 1 if site.device == "cuda" else 0
     reading = Reading(
         host=answer.host, subject=subject(site, answer), statistic=statistic, value=value, unit=unit, gpus=gpus
     )
-    return Rated(reading=reading, device=answer.data["device"])
+    return Rated(reading=reading, device=answer.data.device)
 
 
 def judge(

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
-from typing import Any
 
 from pydantic import PositiveFloat
 
-from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.answers import read_answers, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, finding, options_of
+from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
     Rated,
@@ -139,7 +139,7 @@ class Sustained(NodeCheck):
             gpus=site.device == "cuda",
             deadline_s=settings.deadline_s or self.deadline_s + seconds,
         )
-        (answers,) = fleet.run([probe])
+        answers = read_answers(fleet.run([probe])[0], SustainedLoad)
         told = [_Judged(site, answer, data, options) for answer, data in answered(answers)]
         found = [each for judged in told for each in judged.rated]
         bounds = (
@@ -171,10 +171,12 @@ class _Judged:
         why: the reason why they cannot be judged; empty if they can.
     """
 
-    def __init__(self, site: Site, answer: Answer, data: Mapping[str, Any], options: SustainedOptions) -> None:
+    def __init__(
+        self, site: Site, answer: Answer[SustainedLoad], data: SustainedLoad, options: SustainedOptions
+    ) -> None:
         self.site, self.answer, self.data, self.options = site, answer, data, options
         self.whose = f"{answer.host} {subject(site, answer)}"
-        self.samples, self.strange = read(data["telemetry"])
+        self.samples, self.strange = read(data.telemetry)
         self.why = self._why()
         self.numbers = self._numbers()
         self.rated: list[Rated] = [
@@ -182,15 +184,15 @@ class _Judged:
         ]
 
     def _why(self) -> str:
-        if len(self.data["rates"]) < _FEWEST_RATES:
-            return f"{self.whose}: {len(self.data['rates'])} rates are too few to compare the last with the first"
+        if len(self.data.rates) < _FEWEST_RATES:
+            return f"{self.whose}: {len(self.data.rates)} rates are too few to compare the last with the first"
         if self.site.device == "cuda" and all(sample.reasons is None for sample in self.samples):
-            reason = self.data["trouble"] or next(iter(self.strange), "no line of nvidia-smi names any")
+            reason = self.data.trouble or next(iter(self.strange), "no line of nvidia-smi names any")
             return f"{self.whose}: whether it was throttled is not known: {reason}"
         return ""
 
     def _numbers(self) -> dict[str, float]:
-        rates = [rate / 1e12 for _, rate in self.data["rates"]]
+        rates = [rate / 1e12 for _, rate in self.data.rates]
         numbers: dict[str, float] = {}
         if len(rates) >= _FEWEST_RATES:
             third = len(rates) // 3
@@ -224,13 +226,13 @@ class _Judged:
 
     def notes(self) -> Iterator[str]:
         """Missing measurements."""
-        rates = self.data["rates"]
+        rates = self.data.rates
         for gap in gaps(self.samples, rates[-1][0] if rates else 0.0):
             yield f"{self.whose}: {gap}"
         if self.strange:
             yield f"{self.whose}: {len(self.strange)} lines of telemetry could not be parsed, first {self.strange[0]!r}"
-        if self.data["trouble"]:
-            yield f"{self.whose}: {self.data['trouble']}"
+        if self.data.trouble:
+            yield f"{self.whose}: {self.data.trouble}"
         missing = [name for name in ("clock_min", "temperature_max", "power_mean") if name not in self.numbers]
         if missing:
             yield f"{self.whose}: not told by this machine: {', '.join(missing)}"

@@ -34,13 +34,14 @@ def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict
     """
     site = fleet.site
     runtimes = sorted({each.container.runtime for each in site.environments.values() if each.container is not None})
+    paths = sorted(named_paths(site))
     probe = Probe(
         name="host-facts",
         entry="pytest_llmbench.checks.host.nodes.facts:facts",
-        config={"runtimes": runtimes, "paths": sorted(named_paths(site))},
+        config={"runtimes": runtimes, "paths": paths},
         deadline_s=deadline_of(check, settings),
     )
-    return read_per_host(fleet.once(probe), HostFacts)
+    return read_per_host(fleet.once(probe), HostFacts, asked={"containers": runtimes, "paths": paths})
 
 
 def named_paths(site: Site) -> dict[str, str]:

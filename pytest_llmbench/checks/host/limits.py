@@ -68,7 +68,7 @@ def needs(told: ProcessLimits, site: Site, options: LimitsOptions) -> dict[str, 
 def too_low(host: str, told: ProcessLimits, site: Site, options: LimitsOptions) -> Iterator[Finding]:
     """Findings about one node's limits. A limit that does not bind a process with its capabilities does not count."""
     for name, needed in needs(told, site, options).items():
-        soft, hard = told.soft[name], told.hard[name]
+        soft, hard = getattr(told.soft, name), getattr(told.hard, name)
         lifted = told.capabilities & _LIFTED_BY.get(name, 0) or (name == "nproc" and told.uid == 0)
         if _reaches(soft, needed) or lifted:
             continue

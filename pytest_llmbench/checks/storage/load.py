@@ -8,8 +8,9 @@ from uuid import uuid4
 
 from pydantic import Field, PositiveInt
 
-from pytest_llmbench.checks.answers import NOT_COMPARED, one_per_host
+from pytest_llmbench.checks.answers import NOT_COMPARED, one_per_host, read_answers
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.storage.nodes.storage import StorageLoad
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import QuantityField, Strict
@@ -70,7 +71,7 @@ class Storage:
             deadline_s=deadline_s,
         )
         try:
-            (answers,) = fleet.run([probe])
+            answers = read_answers(fleet.run([probe])[0], StorageLoad)
         finally:
             # What ranks that were killed have left.
             shutil.rmtree(f"{config['folder']}/llmbench-storage-{config['name']}", ignore_errors=True)
@@ -94,7 +95,11 @@ def _large(site: Site) -> bool:
 
 
 def _report(
-    answers: Sequence[Answer], site: Site, settings: CheckSettings, config: Mapping[str, Any], options: StorageOptions
+    answers: Sequence[Answer[StorageLoad]],
+    site: Site,
+    settings: CheckSettings,
+    config: Mapping[str, Any],
+    options: StorageOptions,
 ) -> Report:
     facts, unjudged = one_per_host(answers)
     readings = [reading for host, told in facts.items() for reading in _readings(host, [told])]
@@ -113,18 +118,18 @@ def _report(
     )
 
 
-def _readings(host: str | None, told: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
+def _readings(host: str | None, told: Sequence[StorageLoad]) -> Iterator[Reading]:
     """Rate of a node, or, without a host, of all of them together, who end with the slowest."""
     for statistic, unit in _UNITS.items():
-        amount = sum(each["bytes"] / 1e9 if unit == "GB/s" else each["files"] for each in told)
-        value = amount / max(each[f"{statistic}_s"] for each in told)
+        amount = sum(each.bytes / 1e9 if unit == "GB/s" else each.files for each in told)
+        value = amount / max(getattr(each, f"{statistic}_s") for each in told)
         yield Reading(host=host, statistic=statistic, value=value, unit=unit, nodes=len(told))
 
 
-def _wrong_bytes(answers: Sequence[Answer]) -> Iterator[Finding]:
+def _wrong_bytes(answers: Sequence[Answer[StorageLoad]]) -> Iterator[Finding]:
     for answer, data in ((answer, answer.data) for answer in answers if answer.data is not None):
-        writer = answers[data["read_from"]].host
-        for where in data["wrong"]:
+        writer = answers[data.read_from].host
+        for where in data.wrong:
             message = f"read other bytes than {writer} wrote: {where}"
             action = "train on neither node before it is known which of the two, or the storage, damages data"
             #: finding wrong_bytes: other bytes were read than were written
@@ -148,11 +153,11 @@ def _slow(readings: Sequence[Reading], tolerance: float) -> Iterator[Finding]:
 
 
 def _notes(
-    facts: Mapping[str, Mapping[str, Any]], unjudged: Mapping[str, str], settings: CheckSettings, tolerance: float
+    facts: Mapping[str, StorageLoad], unjudged: Mapping[str, str], settings: CheckSettings, tolerance: float
 ) -> Iterator[str]:
     if unjudged:
         yield "no total: some nodes gave no answer"
-    if any(not told["direct"] for told in facts.values()):
+    if any(not told.direct for told in facts.values()):
         yield "the file system has no direct input and output: pages were dropped instead, and reads may be of a cache"
     if len(facts) == 1:
         yield "one node alone read what it had written itself"

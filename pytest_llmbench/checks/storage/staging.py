@@ -1,12 +1,12 @@
 """Data that a training needs: is it on every node, readable, and the same everywhere?"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.answers import dissenters, one_per_host
+from pytest_llmbench.checks.answers import dissenters, read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.storage.nodes.staging import StagedData, StagedFiles
 from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -61,14 +61,14 @@ class DataStaging(NodeCheck):
             deadline_s=deadline_of(self, settings),
         )
         (answers,) = fleet.run([probe])
-        facts, silent = one_per_host(answers)
+        facts, silent = read_per_host(answers, StagedData, asked={"paths": [each.path for each in paths]})
         findings: list[Finding] = []
         undecided: dict[str, str] = {}
         for each in paths:
-            told = {host: fact["paths"][each.path] for host, fact in facts.items()}
+            told = {host: fact.paths[each.path] for host, fact in facts.items()}
             findings += list(_wrong(each.path, told))
-            right = {host: look for host, look in told.items() if not look["wrong"]}
-            odd = dissenters({host: look["digest"] for host, look in right.items()})
+            right = {host: look for host, look in told.items() if not look.wrong}
+            odd = dissenters({host: look.digest for host, look in right.items()})
             if odd is None:
                 why = f"{each.path} differs between nodes, and no majority shows the right content"
                 undecided |= dict.fromkeys(right, why)
@@ -94,18 +94,18 @@ def _named(site: Site) -> tuple[list[StagedPath], tuple[str, ...]]:
     return found, tuple(notes)
 
 
-def _wrong(path: str, told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def _wrong(path: str, told: Mapping[str, StagedFiles]) -> Iterator[Finding]:
     for host, look in told.items():
-        if look["wrong"]:  #: finding data_missing: data that the system's file names are not there, or not readable
-            yield _finding(host, path, "data_missing", look["wrong"])
+        if look.wrong:  #: finding data_missing: data that the system's file names are not there, or not readable
+            yield _finding(host, path, "data_missing", look.wrong)
 
 
-def _differs(path: str, told: Mapping[str, Mapping[str, Any]], odd: Sequence[str]) -> Iterator[Finding]:
-    usual = next((look for host, look in told.items() if host not in odd), {})
+def _differs(path: str, told: Mapping[str, StagedFiles], odd: Sequence[str]) -> Iterator[Finding]:
     for host in odd:
+        usual = next(look for host, look in told.items() if host not in odd)
         message = (
-            f"holds {told[host]['files']} files of {told[host]['bytes']:,} bytes; on most nodes names or sizes are "
-            f"others: {usual['files']} files of {usual['bytes']:,} bytes"
+            f"holds {told[host].files} files of {told[host].bytes:,} bytes; on most nodes names or sizes are "
+            f"others: {usual.files} files of {usual.bytes:,} bytes"
         )
         yield _finding(host, path, "data_differs", message)  #: finding data_differs: data are not those of most nodes
 
@@ -114,6 +114,6 @@ def _finding(host: str, path: str, kind: FindingKind, message: str) -> Finding:
     return finding(host, path, kind, Severity.CONFIGURE, message, _MOUNT)
 
 
-def _cut(path: str, told: Mapping[str, Mapping[str, Any]], most: int) -> Iterator[str]:
-    if any(not look["whole"] for look in told.values()):
+def _cut(path: str, told: Mapping[str, StagedFiles], most: int) -> Iterator[str]:
+    if any(not look.whole for look in told.values()):
         yield f"{path}: the first {most} files were compared, there are more"

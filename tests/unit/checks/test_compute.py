@@ -134,8 +134,8 @@ def test_three_real_nodes_compute_the_same(measured: tuple[ProcessFleet, dict[st
         assert all(declared[reading.statistic] == reading.unit for reading in report.readings)
         assert all(1e7 < reading.quantity.base < 1e15 for reading in report.readings)
     told = reports["gemm"].evidence
-    assert told["a CPU"]["precisions"]["fp32"]["digest"] == told["b CPU"]["precisions"]["fp32"]["digest"]
-    assert told["a CPU"]["precisions"]["fp32"]["repeated"] > 0
+    assert told["a CPU"].precisions["fp32"].digest == told["b CPU"].precisions["fp32"].digest
+    assert told["a CPU"].precisions["fp32"].repeated > 0
 
 
 def test_checks_share_one_measurement(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:

@@ -13,10 +13,13 @@ from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
+from pytest_llmbench.core.recipe.environments import Container, Environment
 from tests.support.fleet import HOST_FACTS
 
 MOUNT = {"point": "/", "type": "ext4", "source": "/dev/sda"}
 SMI = {"command": "nvidia-smi", "code": 0, "error": None}
+RATES: dict[str, Any] = {"device": "H200", "setting": {}, "gemm": None, "memory": None, "host_device": None}
+NO_PRODUCTS = {"side": 8, "factors": "f00d", "precisions": {}, "lacking": {}}
 
 
 @dataclass
@@ -45,7 +48,7 @@ class ToldFleet:
     ("check", "gpus", "data", "field"),
     [
         ("limits", 0, {}, "limits: Field required"),
-        ("limits", 0, {**HOST_FACTS.model_dump(), "limits": {"soft": {}}}, "limits.hard: Field required"),
+        ("limits", 0, {**HOST_FACTS.model_dump(), "limits": {"soft": {}}}, "limits.soft.nofile: Field required"),
         ("memory", 0, {**HOST_FACTS.model_dump(), "meminfo": 5}, "meminfo: Input should be a valid string"),
         ("tuning", 0, {**HOST_FACTS.model_dump(), "tunings": 5}, "tunings: Extra inputs are not permitted"),
         ("clock", 0, {"time": "noon"}, "time: Input should be a valid number"),
@@ -57,6 +60,12 @@ class ToldFleet:
         ("gpu_nvlink", 8, {"smi": {**SMI, "code": "0"}}, "smi.code: Input should be a valid integer"),
         ("dcgm", 8, {"missing": None, "output": {"command": "dcgmi"}}, "output.code: Field required"),
         ("dcgm", 8, {"missing": None, "output": None}, "all of it: Value error, either `missing` or `output`"),
+        ("storage", 8, {"bytes": 1, "write_s": 0.0}, "write_s: Input should be greater than 0 (and 8 more)"),
+        ("gemm", 8, RATES, "gemm: Field required"),
+        ("gemm", 8, {**RATES, "gemm": NO_PRODUCTS}, "gemm.precisions: Dictionary should have at least 1 item"),
+        ("memory_bandwidth", 8, {**RATES, "memory": "1e12"}, "memory: Input should be a valid number"),
+        ("host_device_bandwidth", 8, {**RATES, "host_device": {}}, "host_device.host_to_device: Field required"),
+        ("sustained", 8, {"device": "H200", "rates": [[1.0, 0.0]]}, "precision: Field required"),
         ("nccl_topology", 8, {"devices": [{"bus": "0"}]}, "devices.0.driver: Field required"),
     ],
 )
@@ -91,3 +100,16 @@ def test_what_is_not_a_number_is_damage(number: object) -> None:
     told = {"time": number, "ahead_s": 0.0, "uncertainty_s": 0.0, "mount": None, "kernel": None}
     _, unjudged = read_per_host([Answer(host="a", rank=0, local_rank=0, data=told)], NodeClock)
     assert "time: " in unjudged["a"]
+
+
+def test_what_was_asked_for_has_to_be_there(tmp_path: Path) -> None:
+    """A node that leaves a path or a container runtime out was not checked for it."""
+    image = Environment(container=Container(runtime="docker", image="image:1"))
+    site = Site(system="test", nodes=1, gpus_per_node=0, env={"CUDA_HOME": "/cuda"}, environments={"nemo": image})
+    fleet = ToldFleet(site, ("a",), tmp_path, HOST_FACTS.model_dump())
+    for check in ("container_runtime", "environment"):
+        report = get_check(check).run(fleet, CheckSettings())
+        assert "its answer is damaged: containers.docker: Field required" in report.unjudged["a"]
+    looks = ToldFleet(site, ("a",), tmp_path, {"paths": {}})
+    report = get_check("data_staging").run(looks, CheckSettings(options={"paths": [{"path": "/data"}]}))
+    assert "its answer is damaged: paths./data: Field required" in report.unjudged["a"]

@@ -52,7 +52,7 @@ class FactsFleet:
                 host=self.hosts[rank],
                 rank=rank,
                 local_rank=0,
-                data={**told, "read_from": (rank + 1) % len(self.answers)},
+                data=told if "paths" in told else {**told, "read_from": (rank + 1) % len(self.answers)},
             )
             for rank, told in enumerate(self.answers)
         ]
@@ -81,8 +81,8 @@ def test_three_real_nodes_get_back_what_they_wrote(loaded: tuple[Path, Report]) 
     assert {(r.host, r.statistic) for r in report.readings} == {(h, s) for h in (None, *_HOSTS) for s in statistics}
     assert all(statistics[r.statistic] == r.unit and r.value > 0 for r in report.readings)
     assert {r.nodes for r in report.readings if r.host is None} == {3}
-    assert [told["read_from"] for told in report.evidence["answers"].values()] == [1, 2, 0]
-    assert [told["bytes"] for told in report.evidence["answers"].values()] == [8 * 2**20] * 3
+    assert [told.read_from for told in report.evidence["answers"].values()] == [1, 2, 0]
+    assert [told.bytes for told in report.evidence["answers"].values()] == [8 * 2**20] * 3
     assert not list(folder.iterdir())
 
 
@@ -183,9 +183,9 @@ def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> N
     assert "1 fewer than the 101" in report.findings[2].message
     assert any("hub/model is not an absolute path" in note for note in report.notes)
     assert any("inside its container" in note for note in report.notes)
-    looks = [told["paths"][f"{tmp_path}/data"] for told in report.evidence["facts"].values()]
+    looks = [told.paths[f"{tmp_path}/data"] for told in report.evidence["facts"].values()]
     assert looks[0] == looks[1]
-    assert (looks[0]["files"], looks[0]["bytes"], looks[0]["whole"]) == (1, 100, True)
+    assert (looks[0].files, looks[0].bytes, looks[0].whole) == (1, 100, True)
 
 
 def test_where_no_data_is_named_there_is_nothing_to_look_at(tmp_path: Path) -> None:

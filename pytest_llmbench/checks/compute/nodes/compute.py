@@ -3,11 +3,19 @@
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import get_args
 
 import torch
 
 from pytest_llmbench.checks.compute.nodes import gemm
+from pytest_llmbench.checks.compute.nodes.answer import (
+    CopyRates,
+    DeviceRates,
+    GemmPrecision,
+    GemmRate,
+    GemmRates,
+    SustainedLoad,
+)
 from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
@@ -54,22 +62,23 @@ def copy(device: torch.device, size: int, *, to_device: bool, seconds: float, st
     return size * statistics.median(blocks)
 
 
-_PRECISIONS = {"cuda": ("bf16", "fp16", "fp32", "tf32", "fp8"), "cpu": ("fp32",)}
+_PRECISIONS: Mapping[str, tuple[GemmPrecision, ...]] = {"cuda": get_args(GemmPrecision), "cpu": ("fp32",)}
 _MIB = 2**20
 # A vector of this share of the GPU's memory, or of this size.
 _SHARE_OF_GPU, _LARGEST, _VECTOR_ON_CPU = 32, 4096 * _MIB, 64 * _MIB
 _COPIED = 256 * _MIB
 
 
-def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
     """Answer with what this rank's device does while those of the node's other ranks do the same.
 
     The config: `measure`, any of `gemm`, `memory` and `host_device`; `side` of the matrices; `seconds` for each number;
     `timeout_s`, how long to wait for the other ranks of the node.
     """
     config, device = context.config, _device(context)
-    answer: dict[str, Any] = {"device": device_name(context), "setting": _setting(context)}
-    seconds: float = config["seconds"]
+    products: GemmRates | None = None
+    memory: float | None = None
+    copies: CopyRates | None = None
     with _meeting(context) as meeting:
 
         def start(what: str) -> Callable[[], None]:
@@ -78,25 +87,28 @@ def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
 
         if "gemm" in config["measure"]:
             log.phase("factors")
-            answer["gemm"] = _gemms(context, device, start)
+            products = _gemms(context, device, start)
         if "memory" in config["measure"]:
-            answer["memory"] = triad(device, _vector(device), seconds=seconds, start=start("memory"))
+            memory = triad(device, _vector(device), seconds=config["seconds"], start=start("memory"))
         if "host_device" in config["measure"]:
-            answer["host_device"] = _copies(context, device, start)
-    return answer
+            copies = _copies(context, device, start)
+    return DeviceRates(
+        device=device_name(context), setting=_setting(context), gemm=products, memory=memory, host_device=copies
+    )
 
 
-def _gemms(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> dict[str, Any]:
+def _gemms(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> GemmRates:
     given = gemm.factors(context.config["side"])
-    found: dict[str, Any] = {"side": context.config["side"], "factors": given.digest, "precisions": {}, "lacking": {}}
+    found: dict[GemmPrecision, GemmRate] = {}
+    lacking: dict[GemmPrecision, str] = {}
     for precision in _PRECISIONS[device.type]:
         if why := _lacks(precision, device):
-            found["lacking"][precision] = why
+            lacking[precision] = why
             continue
-        found["precisions"][precision] = gemm.gemm(
+        found[precision] = gemm.gemm(
             precision, given, device, seconds=context.config["seconds"], start=start(f"gemm {precision}")
         )
-    return found
+    return GemmRates(side=context.config["side"], factors=given.digest, precisions=found, lacking=lacking)
 
 
 def _lacks(precision: str, device: torch.device) -> str:
@@ -110,7 +122,7 @@ def _lacks(precision: str, device: torch.device) -> str:
     return ""
 
 
-def _copies(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> dict[str, float]:
+def _copies(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> CopyRates:
     """Each direction alone, one rank of the node after the other, and then all of them at once."""
     found: dict[str, float] = {}
     for direction, to_device in (("host_to_device", True), ("device_to_host", False)):
@@ -121,21 +133,20 @@ def _copies(context: RankContext, device: torch.device, start: Callable[[str], C
         start(f"{direction} of all: warm-up")()
         together = start(f"{direction} of all")
         found[f"{direction}_all"] = _copy(context, device, to_device=to_device, start=together)
-    return found
+    return CopyRates(**found)
 
 
 def _copy(context: RankContext, device: torch.device, *, to_device: bool, start: Callable[[], object]) -> float:
     return copy(device, _COPIED, to_device=to_device, seconds=context.config["seconds"], start=start)
 
 
-def sustain(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
     """Answer with the product's rate over minutes, and with what the device's clocks and temperature did meanwhile.
 
-    The config: `side`, `seconds`, `block_s` (how long each rate is averaged over) and `timeout_s`. `rates` in the
-    answer are seconds since the start and FLOP/s, at the end of each block.
+    The config: `side`, `seconds`, `block_s` (how long each rate is averaged over) and `timeout_s`.
     """
     config, device = context.config, _device(context)
-    precision = "bf16" if device.type == "cuda" and not _lacks("bf16", device) else "fp32"
+    precision: GemmPrecision = "bf16" if device.type == "cuda" and not _lacks("bf16", device) else "fp32"
     log.phase("factors")
     left, _, multiply = gemm.prepared(precision, gemm.factors(config["side"]), device)
     telemetry = Telemetry(f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None)
@@ -148,13 +159,13 @@ def sustain(context: RankContext, log: ProbeLog) -> dict[str, Any]:
 
         blocks = rates(multiply, device, seconds=config["seconds"], start=start, block_s=config["block_s"])
         found = [(telemetry.elapsed(), 2.0 * left.shape[0] ** 3 * rate) for rate in blocks]
-    return {
-        "device": device_name(context),
-        "precision": precision,
-        "rates": found,
-        "telemetry": telemetry.samples,
-        "trouble": telemetry.trouble,
-    }
+    return SustainedLoad(
+        device=device_name(context),
+        precision=precision,
+        rates=tuple(found),
+        telemetry=tuple(telemetry.samples),
+        trouble=telemetry.trouble,
+    )
 
 
 def _meeting(context: RankContext) -> Meeting:

@@ -3,13 +3,13 @@
 import hashlib
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from pytest_llmbench.checks.compute.nodes.answer import GemmRate
 from pytest_llmbench.workloads.training.matmul import rates
 
 _STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
@@ -42,7 +42,7 @@ def factors(side: int) -> Factors:
 
 def gemm(
     precision: str, given: Factors, device: torch.device, *, seconds: float, start: Callable[[], object]
-) -> Mapping[str, Any]:
+) -> GemmRate:
     """Multiply the matrices for some time, and look at the results.
 
     Args:
@@ -51,12 +51,6 @@ def gemm(
         device: the rank's device.
         seconds: for how long, after the warm-up.
         start: returns when the other ranks are warm, too.
-
-    Returns:
-        `rate`: FLOP/s, the median of blocks of about 50 ms. `digest`: SHA-256 of the first product. `repeated`: how
-        many later products, one per block, were compared with the first; `changed`: how many of them differed from
-        it in any bit. `error`: the largest difference to an fp64 product on the host, of 16 rows, in standard
-        deviations of an entry (the square root of the side); None where the product is not finite.
     """
     with tf32(allowed=precision == "tf32"):
         left, right, multiply = prepared(precision, given, device)
@@ -66,13 +60,13 @@ def gemm(
         for rate in rates(multiply, device, seconds=seconds, start=start):
             blocks.append(rate)
             changed += not torch.equal(_bits(out), _bits(first))
-    return {
-        "rate": 2.0 * left.shape[0] ** 3 * statistics.median(blocks),
-        "digest": _digest(first),
-        "repeated": len(blocks),
-        "changed": changed,
-        "error": _error(left, right, first),
-    }
+    return GemmRate(
+        rate=2.0 * left.shape[0] ** 3 * statistics.median(blocks),
+        digest=_digest(first),
+        repeated=len(blocks),
+        changed=changed,
+        error=_error(left, right, first),
+    )
 
 
 def prepared(

@@ -23,18 +23,26 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
+class ResourceLimits(ProbeAnswer):
+    """Limits of a process by name; None for unlimited."""
+
+    nofile: int | None
+    memlock: int | None
+    nproc: int | None
+
+
 class ProcessLimits(ProbeAnswer):
     """Limits of a rank's process, and what they have to be enough for.
 
     Attributes:
-        soft, hard: limits by name; None for unlimited.
+        soft, hard: the limits.
         cpus: of the node; None where the system does not say.
         uid: the effective user.
         capabilities: the effective capabilities as a bit mask.
     """
 
-    soft: Mapping[str, int | None]
-    hard: Mapping[str, int | None]
+    soft: ResourceLimits
+    hard: ResourceLimits
     cpus: int | None
     uid: int
     capabilities: int
@@ -278,8 +286,8 @@ def limits(root: Path) -> ProcessLimits:
     """Read the limits of this process."""
     both = {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
     return ProcessLimits(
-        soft={name: _limit(soft) for name, (soft, _) in both.items()},
-        hard={name: _limit(hard) for name, (_, hard) in both.items()},
+        soft=ResourceLimits(**{name: _limit(soft) for name, (soft, _) in both.items()}),
+        hard=ResourceLimits(**{name: _limit(hard) for name, (_, hard) in both.items()}),
         cpus=os.cpu_count(),
         uid=os.geteuid(),
         capabilities=capabilities(text_of(root / "proc/self/status") or ""),

@@ -1,20 +1,49 @@
-"""View of a node on data: existing and readable paths, and their content. Standard library alone."""
+"""View of a node on data: existing and readable paths, and their content."""
 
 import glob
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
+from pydantic import NonNegativeInt
+
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
-def look(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Answer with what is at each path.
+class FileListing(ProbeAnswer):
+    """The files of a path.
+
+    Attributes:
+        files, bytes: how many, and how large.
+        whole: whether these are all.
+        digest: SHA-256 of their names and sizes.
+    """
+
+    files: NonNegativeInt
+    bytes: NonNegativeInt
+    whole: bool
+    digest: str
+
+
+class StagedFiles(FileListing):
+    """The same, and the reason why they cannot be used; empty if they can."""
+
+    wrong: str
+
+
+class StagedData(ProbeAnswer):
+    """The files of each path that was asked for."""
+
+    paths: Mapping[str, StagedFiles]
+
+
+def look(context: RankContext, log: ProbeLog) -> StagedData:
+    """Look at each path.
 
     The config: `paths`, each with `path` (a file, a folder or a pattern), `count` and `min_bytes` as `files.wrong_with`
     has them; `most`, how many files of each are listed.
@@ -23,25 +52,22 @@ def look(context: RankContext, log: ProbeLog) -> dict[str, Any]:
     for asked in context.config["paths"]:
         log.phase(f"look at {asked['path']}")
         wrong = wrong_with(asked["path"], asked["count"], asked["min_bytes"])
-        found[asked["path"]] = {"wrong": wrong, **listing(asked["path"], context.config["most"])}
-    return {"paths": found}
+        listed = listing(asked["path"], context.config["most"])
+        found[asked["path"]] = StagedFiles(wrong=wrong, **listed.model_dump())
+    return StagedData(paths=found)
 
 
-def listing(pattern: str, most: int) -> dict[str, Any]:
-    """List files by name and size, in an order that is the same on every node.
-
-    Returns:
-        `files` and their `bytes`, of at most `most`; whether that was all (`whole`); `digest`: SHA-256 of the list.
-    """
+def listing(pattern: str, most: int) -> FileListing:
+    """List up to `most` files by name and size, in an order that is the same on every node."""
     found = list(islice(_files(pattern), most + 1))
     listed = found[:most]
     text = "".join(f"{name}\t{size}\n" for name, size in listed)
-    return {
-        "files": len(listed),
-        "bytes": sum(size for _, size in listed if size is not None),
-        "whole": len(found) <= most,
-        "digest": hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest(),
-    }
+    return FileListing(
+        files=len(listed),
+        bytes=sum(size for _, size in listed if size is not None),
+        whole=len(found) <= most,
+        digest=hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest(),
+    )
 
 
 def _files(pattern: str) -> Iterator[tuple[str, int | None]]:

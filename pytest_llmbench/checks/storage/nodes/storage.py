@@ -1,7 +1,4 @@
-"""A shared file system under the load of all nodes at once: writes, reads of a neighbour's files, and metadata.
-
-Standard library alone.
-"""
+"""A shared file system under the load of all nodes at once: writes, reads of a neighbour's files, and metadata."""
 
 import os
 import shutil
@@ -12,9 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
 from pytest_llmbench.checks.storage.nodes.storage_streams import BLOCK, Stream, read, write
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.meeting import Meeting
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -22,7 +22,32 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 _SPARE = 1.1
 
 
-def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+class StorageLoad(ProbeAnswer):
+    """The load of one node, while all others had the same.
+
+    Attributes:
+        bytes: written, and read.
+        write_s, read_s: seconds for that.
+        direct: whether all of it went past the page cache.
+        wrong: differences between written and read bytes, in words.
+        read_from: the rank whose files this node read.
+        files: small files.
+        create_s, stat_s, unlink_s: seconds for making, looking up and removing them.
+    """
+
+    bytes: PositiveInt
+    write_s: PositiveFloat
+    read_s: PositiveFloat
+    direct: bool
+    wrong: tuple[str, ...]
+    read_from: NonNegativeInt
+    files: PositiveInt
+    create_s: PositiveFloat
+    stat_s: PositiveFloat
+    unlink_s: PositiveFloat
+
+
+def measure(context: RankContext, log: ProbeLog) -> StorageLoad:
     """Answer with how fast this node wrote, read and handled small files while all others did the same.
 
     One rank per node. The config: `folder`, shared by all nodes; `blocks` of 4 MiB in each of a node's `streams` files;
@@ -59,16 +84,16 @@ def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
         written = _at_once(write, own_files)
         step("read")
         read_back = _at_once(read, others_files)
-        answer = {
-            "bytes": config["streams"] * config["blocks"] * BLOCK,
-            "write_s": _span(written),
-            "read_s": _span(read_back),
-            "direct": all(each["direct"] for each in (*written, *read_back)),
-            "wrong": [each["wrong"] for each in read_back if each["wrong"]],
-            "read_from": neighbour,
-            "files": config["files"],
+        answer = StorageLoad(
+            bytes=config["streams"] * config["blocks"] * BLOCK,
+            write_s=_span(written),
+            read_s=_span(read_back),
+            direct=all(each["direct"] for each in (*written, *read_back)),
+            wrong=tuple(each["wrong"] for each in read_back if each["wrong"]),
+            read_from=neighbour,
+            files=config["files"],
             **_metadata(own, parent / f"node-{neighbour:05d}", config["files"], step),
-        }
+        )
         step("clean up")  # only now has the neighbour read this node's files
     return answer
 

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.host.limits import LimitsOptions, needs, too_low
-from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
-from tests.support.fleet import LIMITS, ProcessFleet, cpu_site
+from pytest_llmbench.checks.host.nodes.facts import ProcessLimits, ResourceLimits
+from tests.support.fleet import LIMITS, UNLIMITED, ProcessFleet, cpu_site
 
 GPUS = Site(system="test", nodes=2, gpus_per_node=8)
 IPC_LOCK, SYS_RESOURCE = 1 << 14, 1 << 24
@@ -20,8 +20,11 @@ IPC_LOCK, SYS_RESOURCE = 1 << 14, 1 << 24
 
 def told(soft: int | None, hard: int | None, **changes: Any) -> ProcessLimits:
     """A node with the same limit for everything."""
-    names = ("nofile", "memlock", "nproc")
-    return LIMITS.model_copy(update={"soft": dict.fromkeys(names, soft), "hard": dict.fromkeys(names, hard), **changes})
+    both = {
+        name: ResourceLimits(nofile=limit, memlock=limit, nproc=limit)
+        for name, limit in (("soft", soft), ("hard", hard))
+    }
+    return LIMITS.model_copy(update={**both, **changes})
 
 
 @pytest.fixture
@@ -95,9 +98,8 @@ def test_the_kernel_does_not_count_the_processes_of_root() -> None:
 )
 def test_who_can_raise_it(hard: int | None, action: str) -> None:
     """A soft limit is raised by its user up to the hard one."""
-    others = {"nofile": None, "nproc": None}
-    limits = {"soft": {**others, "memlock": 2**16}, "hard": {**others, "memlock": hard}}
-    node = LIMITS.model_copy(update=limits)
+    soft_and_hard = (UNLIMITED.model_copy(update={"memlock": limit}) for limit in (2**16, hard))
+    node = LIMITS.model_copy(update=dict(zip(("soft", "hard"), soft_and_hard, strict=True)))
     (finding,) = too_low("n", node, GPUS, LimitsOptions())
     assert action in finding.action
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pytest_llmbench.checks.compute.nodes import compute, gemm, telemetry
+from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate
 from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.meeting import Meeting
@@ -33,14 +34,16 @@ def test_a_node_says_how_fast_and_how_right_it_is(rank: RankContext, tmp_path: P
     first = compute.measure(rank, ProbeLog(rank))
     again = replace(rank, folder=tmp_path / "again")
     second = compute.measure(again, ProbeLog(again))
-    assert json.loads(json.dumps(first, allow_nan=False)) == first
-    told = first["gemm"]["precisions"]["fp32"]
-    assert told["digest"] == second["gemm"]["precisions"]["fp32"]["digest"]
-    assert (first["gemm"]["factors"], first["setting"]) == (second["gemm"]["factors"], second["setting"])
-    assert told["changed"] == 0 < told["repeated"]
-    assert 0 < told["error"] < 1e-5
-    assert 1e7 < first["memory"] < 1e13
-    assert "host_device" not in first
+    assert DeviceRates.model_validate_json(json.dumps(first.model_dump(), allow_nan=False), strict=True) == first
+    assert first.gemm is not None
+    assert second.gemm is not None
+    told = first.gemm.precisions["fp32"]
+    assert told.digest == second.gemm.precisions["fp32"].digest
+    assert (first.gemm.factors, first.setting) == (second.gemm.factors, second.setting)
+    assert told.changed == 0 < told.repeated
+    assert 0 < (told.error or 0) < 1e-5
+    assert 1e7 < (first.memory or 0) < 1e13
+    assert first.host_device is None
 
 
 def test_factors_are_the_same_everywhere() -> None:
@@ -48,7 +51,7 @@ def test_factors_are_the_same_everywhere() -> None:
     assert gemm.factors(8).digest == gemm.factors(8).digest != gemm.factors(9).digest
 
 
-def _multiplied(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[int, torch.Tensor], object]) -> Any:
+def _multiplied(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[int, torch.Tensor], object]) -> GemmRate:
     """What is told of a device that spoils its products, by how many it made before."""
     prepared, count = gemm.prepared, 0
 
@@ -78,21 +81,21 @@ def test_a_product_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
     right = gemm.gemm("fp32", gemm.factors(64), _CPU, seconds=0.05, start=lambda: None)
     told = _multiplied(monkeypatch, flip)
-    assert 0 < told["changed"] <= told["repeated"]
-    assert (told["digest"], told["error"]) == (right["digest"], right["error"])
+    assert 0 < told.changed <= told.repeated
+    assert (told.digest, told.error) == (right.digest, right.error)
 
 
 def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its fp64 counterpart."""
     told = _multiplied(monkeypatch, lambda _, out: out.mul_(1.01))
-    assert told["changed"] == 0
-    assert told["error"] > 0.01
+    assert told.changed == 0
+    assert (told.error or 0) > 0.01
 
 
 def test_a_product_that_is_not_finite_has_no_error_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though NaN is not equal to itself, it is the same bits each time."""
     told = _multiplied(monkeypatch, lambda _, out: out[7, 7].fill_(torch.nan))
-    assert (told["error"], told["changed"]) == (None, 0)
+    assert (told.error, told.changed) == (None, 0)
 
 
 @pytest.mark.parametrize(("allowed", "word"), [(True, "high"), (False, "highest")])
@@ -123,7 +126,7 @@ def test_copies_are_made_alone_and_then_together(
             busy -= 1
         return 1.0 if to_device else 2.0
 
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, CopyRates] = {}
 
     def run(number: int) -> None:
         mine = replace(rank, rank=number, local_rank=number, world_size=2, ranks_per_node=2)
@@ -141,7 +144,7 @@ def test_copies_are_made_alone_and_then_together(
         thread.start()
     for thread in threads:
         thread.join()
-    there = {"host_to_device": 1.0, "host_to_device_all": 1.0, "device_to_host": 2.0, "device_to_host_all": 2.0}
+    there = CopyRates(host_to_device=1.0, host_to_device_all=1.0, device_to_host=2.0, device_to_host_all=2.0)
     assert found == {0: there, 1: there}
     assert most["alone"] == 1
 
@@ -149,12 +152,12 @@ def test_copies_are_made_alone_and_then_together(
 def test_a_load_has_a_rate_for_each_block(rank: RankContext) -> None:
     """With the time of each, and what was seen meanwhile."""
     told = compute.sustain(rank, ProbeLog(rank))
-    times = [at_s for at_s, _ in told["rates"]]
+    times = [at_s for at_s, _ in told.rates]
     assert times == sorted(times)
-    assert all(1e6 < rate < 1e15 for _, rate in told["rates"])
-    assert told["precision"] == "fp32"
-    assert told["telemetry"]
-    assert told["trouble"] is None
+    assert all(1e6 < rate < 1e15 for _, rate in told.rates)
+    assert told.precision == "fp32"
+    assert told.telemetry
+    assert told.trouble is None
 
 
 def test_a_cpu_fills_the_columns_of_a_gpu() -> None:

@@ -79,7 +79,7 @@ def test_limits_of_this_process() -> None:
     """None is unlimited, so a soft limit is never above the hard one."""
     told = limits(Path("/"))
     for name in ("nofile", "memlock", "nproc"):
-        soft, hard = told.soft[name], told.hard[name]
+        soft, hard = getattr(told.soft, name), getattr(told.hard, name)
         assert hard is None or (soft is not None and soft <= hard)
     assert (told.cpus or 0) >= 1
 

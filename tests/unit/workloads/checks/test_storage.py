@@ -50,7 +50,7 @@ def test_streams_are_timed_from_the_first_ones_begin_to_the_last_ones_end(
         {"folder": str(tmp_path), "name": "n", "streams": 2, "blocks": 1, "files": 1, "timeout_s": 5}
     )
     answer = storage.measure(context, ProbeLog(context))
-    assert (answer["write_s"], answer["read_s"]) == (2.0, 0.5)
+    assert (answer.write_s, answer.read_s) == (2.0, 0.5)
 
 
 def test_one_flipped_bit_is_found(stream: Stream) -> None:
@@ -135,15 +135,16 @@ def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
     (tmp_path / "data").unlink()
     (tmp_path / "data").symlink_to("two")
     assert listing(f"{tmp_path}/data", 10) == first
-    assert (first["files"], first["bytes"], first["whole"]) == (2, 4, True)
+    assert (first.files, first.bytes, first.whole) == (2, 4, True)
     (tmp_path / "two" / "deep" / "x").write_bytes(b"123")
-    assert listing(f"{tmp_path}/data", 10)["digest"] != first["digest"]
+    assert listing(f"{tmp_path}/data", 10).digest != first.digest
 
 
 def test_a_listing_says_where_it_was_cut(tmp_path: Path) -> None:
     """And a pattern lists what it finds; a broken link counts with no size."""
     (tmp_path / "b.bin").symlink_to("nowhere")
     (tmp_path / "a.bin").write_bytes(b"1")
-    assert listing(f"{tmp_path}/*.bin", 1) | {"digest": ""} == {"files": 1, "bytes": 1, "whole": False, "digest": ""}
-    assert listing(f"{tmp_path}/*.bin", 2)["whole"]
-    assert listing(f"{tmp_path}/none", 2)["files"] == 0
+    cut = listing(f"{tmp_path}/*.bin", 1)
+    assert (cut.files, cut.bytes, cut.whole) == (1, 1, False)
+    assert listing(f"{tmp_path}/*.bin", 2).whole
+    assert listing(f"{tmp_path}/none", 2).files == 0

@@ -1,0 +1,90 @@
+"""Answers of a device about its rates. Without PyTorch, which the login node may not have."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pytest_llmbench.core.wire.answers import ProbeAnswer
+
+GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
+
+
+class GemmRate(ProbeAnswer):
+    """A matrix product in one precision.
+
+    Attributes:
+        rate: FLOP/s, the median of blocks of about 50 ms.
+        digest: SHA-256 of the first product.
+        repeated: later products, one per block, that were compared with the first.
+        changed: those of them that differed from it in any bit.
+        error: the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
+            (the square root of the side); None where the product is not finite.
+    """
+
+    rate: PositiveFloat
+    digest: str
+    repeated: PositiveInt
+    changed: NonNegativeInt
+    error: NonNegativeFloat | None
+
+
+class GemmRates(ProbeAnswer):
+    """Matrix products in all precisions.
+
+    Attributes:
+        side: of the matrices.
+        factors: SHA-256 of them.
+        precisions: rates by precision.
+        lacking: reasons for precisions without one.
+    """
+
+    side: PositiveInt
+    factors: str
+    precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
+    lacking: Mapping[GemmPrecision, str]
+
+
+class CopyRates(ProbeAnswer):
+    """Copies between a GPU and pinned memory of the host, B/s: for this GPU alone, and for all of the node at once."""
+
+    host_to_device: PositiveFloat
+    host_to_device_all: PositiveFloat
+    device_to_host: PositiveFloat
+    device_to_host_all: PositiveFloat
+
+
+class DeviceRates(ProbeAnswer):
+    """The rates of a device. A part that was not asked for is None.
+
+    Attributes:
+        device: the GPU model as the driver names it, or `cpu`.
+        setting: properties that two devices must share for their products to be the same bit by bit.
+        gemm: matrix products.
+        memory: the triad of STREAM, B/s.
+        host_device: copies.
+    """
+
+    device: str
+    setting: Mapping[str, str]
+    gemm: GemmRates | None
+    memory: PositiveFloat | None
+    host_device: CopyRates | None
+
+
+class SustainedLoad(ProbeAnswer):
+    """A device under load.
+
+    Attributes:
+        device: as in `DeviceRates`.
+        precision: of the products.
+        rates: seconds since the start and FLOP/s, at the end of each block.
+        telemetry: seconds since the start, and a raw line of telemetry.
+        trouble: the reason for a lack of telemetry; None where there is no reason.
+    """
+
+    device: str
+    precision: GemmPrecision
+    rates: tuple[tuple[float, PositiveFloat], ...]
+    telemetry: tuple[tuple[float, str], ...]
+    trouble: str | None
