@@ -1,7 +1,4 @@
-"""Training data and its learning rate, the same in every engine that we train with ourselves.
-
-Token sequences depend on the recipe alone, never on how many ranks share them.
-"""
+"""Training data: token sequences that depend on the recipe alone, never on how many ranks share them."""
 
 import hashlib
 from typing import Protocol
@@ -10,7 +7,7 @@ import numpy as np
 import torch
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipe.recipes import Optimizer, Recipe, SyntheticTokens, TokenFile
+from pytest_llmbench.core.recipe.recipes import Recipe, SyntheticTokens, TokenFile
 
 
 class Tokens(Protocol):
@@ -100,11 +97,3 @@ class FileTokens:
                 f"vocabulary of {self._vocab_size}: another tokenizer, or another dtype?"
             )
         return ids
-
-
-def learning_rate(settings: Optimizer, step: int, steps: int) -> float:
-    """Rate of a 1-based step: linear up to the peak at `warmup_steps`, linear down to a tenth at `steps`."""
-    if step <= settings.warmup_steps:
-        return settings.learning_rate * step / settings.warmup_steps
-    done = (step - settings.warmup_steps) / (steps - settings.warmup_steps)
-    return settings.learning_rate * (1.0 - 0.9 * done)

@@ -21,7 +21,7 @@ from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
-from pytest_llmbench.workloads.training.tokens import learning_rate
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
 
 _LOOK_S = 0.002
 _SEED = 1

@@ -15,7 +15,7 @@ from transformers.models.opt.modeling_opt import OPTDecoderLayer
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.workloads.rank.fed import Fed
-from pytest_llmbench.workloads.training.tokens import learning_rate
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
 
 # Older ones take a norm that is not finite for 1 there, and spoil all weights.
 USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")

@@ -18,7 +18,8 @@ from pytest_llmbench.engines.megatron_core.ranks.training import MegatronTrainin
 from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
-from pytest_llmbench.workloads.training.tokens import batch, learning_rate
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import batch
 
 
 def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log: StepLog) -> None:

@@ -17,7 +17,8 @@ from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_gro
 from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
-from pytest_llmbench.workloads.training.tokens import Tokens, batch, learning_rate, open_tokens, stable_seed
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
 # Of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from pytest_llmbench.core.recipe.recipes import Optimizer
-from pytest_llmbench.workloads.training.tokens import learning_rate
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from tests.conftest import INSTALLED
 
 
 @pytest.mark.parametrize(
@@ -15,3 +20,9 @@ def test_the_learning_rate_rises_and_decays_to_a_tenth(step: int, steps: int, ra
     """Ten steps up to the peak, then linearly down to a tenth; a run may end while it still rises."""
     settings = Optimizer(learning_rate=1.0, warmup_steps=10)
     assert learning_rate(settings, step, steps) == pytest.approx(rate)
+
+
+def test_the_engine_of_these_tests_imports_no_pytorch() -> None:
+    """Its ranks start in a fifth of a second; with PyTorch, hundreds of sessions cost three times as much."""
+    code = "import sys, llmbench_unigram.training; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(INSTALLED)}, check=True)
