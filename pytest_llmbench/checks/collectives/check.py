@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.answers import damaged, read_answers, silent
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
 from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
+from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
+from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutput, NcclTestsOutputs
 from pytest_llmbench.checks.collectives.report import read_nccl_tests
 from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
 from pytest_llmbench.core.errors import ConfigError
@@ -104,38 +106,46 @@ class Collective:
         names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
         deadline_s = deadline_of(self, settings)
         if options.backend == "torch":
-            return self._ours(fleet.once(_ours(options, site, names, deadline_s)), fleet, settings)
+            return self._ours(
+                read_answers(fleet.once(_ours(options, site, names, deadline_s)), RankCollectives), fleet, settings
+            )
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
-        return self._theirs(fleet.once(_theirs(options, fleet, names, deadline_s)), fleet, settings)
+        answers = fleet.once(_theirs(options, fleet, names, deadline_s))
+        outputs = read_answers(answers, NcclTestsOutputs, asked={"runs": names})
+        return self._theirs(outputs, fleet, settings)
 
-    def _ours(self, answers: Sequence[Answer], fleet: Fleet, settings: CheckSettings) -> Report:
-        data = answers[0].data
-        unjudged = silent(answers)
-        if data is None or unjudged:
-            return Report(unjudged=unjudged)
-        if self.name in data["unsupported"]:
-            return Report(skip=f"torch.distributed here cannot do it: {data['unsupported'][self.name]}")
+    def _ours(self, answers: Sequence[Answer[RankCollectives]], fleet: Fleet, settings: CheckSettings) -> Report:
+        ranks = [(answer.host, answer.data) for answer in answers if answer.data is not None]
+        if len(ranks) < len(answers):
+            return Report(unjudged=silent(answers))
+        measured = ranks[0][1].measured
+        if measured is not None and self.name in measured.unsupported:
+            return Report(skip=f"torch.distributed here cannot do it: {measured.unsupported[self.name]}")
+        if measured is None or self.name not in measured.curves:
+            return Report(unjudged={ranks[0][0]: f"rank 0: {damaged(f'measured.curves.{self.name}')}"})
+        unchecked = {host: damaged(f"wrong.{self.name}") for host, data in ranks if self.name not in data.wrong}
+        if unchecked:
+            return Report(unjudged=unchecked)
         wrong: Counter[str] = Counter()
-        for answer in answers:
-            wrong[answer.host] += (answer.data or {}).get("wrong", {}).get(self.name, 0)
-        curve = Curve.model_validate(data["curves"][self.name])
-        report = judge(curve, settings.references, fleet, data["device"], wrong)
-        return report.model_copy(update={"notes": (*report.notes, *data["notes"])})
+        for host, data in ranks:
+            wrong[host] += data.wrong[self.name]
+        report = judge(measured.curves[self.name], settings.references, fleet, measured.device, wrong)
+        return report.model_copy(update={"notes": (*report.notes, *measured.notes)})
 
-    def _theirs(self, answers: Sequence[Answer], fleet: Fleet, settings: CheckSettings) -> Report:
+    def _theirs(self, answers: Sequence[Answer[NcclTestsOutputs]], fleet: Fleet, settings: CheckSettings) -> Report:
         data = answers[0].data
         if data is None:
             return Report(unjudged=silent(answers))
-        told = data["runs"][self.name]
+        told = data.runs[self.name]
         curves = _read(told, self.name, fleet.site.ranks_per_node * len(fleet.hosts))
         if len(curves) != 1:
             why = "printed no table" if not curves else f"printed {len(curves)} tables: was it built without MPI?"
-            return Report(problem=f"{told['command']} {why}; it {_ended(told)}", evidence={"nccl_tests": told})
-        doubt = None if told["code"] == 0 else f"{told['command']} {_ended(told)}"
+            return Report(problem=f"{told.command} {why}; it {_ended(told)}", evidence={"nccl_tests": told})
+        doubt = None if told.code == 0 else f"{told.command} {_ended(told)}"
         if curves[0].collective != self.name:
-            doubt = doubt or f"{told['command']} measured {curves[0].collective}, and not {self.name}"
-        report = judge(curves[0], settings.references, fleet, data["device"], {}, doubt)
+            doubt = doubt or f"{told.command} measured {curves[0].collective}, and not {self.name}"
+        report = judge(curves[0], settings.references, fleet, data.device, {}, doubt)
         return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": told}})
 
 
@@ -182,17 +192,17 @@ def _theirs(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], dea
     )
 
 
-def _read(told: Mapping[str, Any], name: str, ranks: int) -> list[Curve]:
+def _read(told: NcclTestsOutput, name: str, ranks: int) -> list[Curve]:
     """The curve by the file, which has all digits, or what was printed."""
     try:
-        return [read_nccl_tests_json(told["json"] or "", name, ranks)]
+        return [read_nccl_tests_json(told.written or "", name, ranks)]
     except Unreadable:
-        return read_nccl_tests(told["text"], name, ranks)
+        return read_nccl_tests(told.text, name, ranks)
 
 
-def _ended(told: Mapping[str, Any]) -> str:
-    ended = "took too long" if told["code"] is None else f"ended with status {told['code']}"
-    return f"{ended}: {' '.join(told['text'].split()[-40:])}"
+def _ended(told: NcclTestsOutput) -> str:
+    ended = "took too long" if told.code is None else f"ended with status {told.code}"
+    return f"{ended}: {' '.join(told.text.split()[-40:])}"
 
 
 def _named(options: CollectivesOptions) -> str:

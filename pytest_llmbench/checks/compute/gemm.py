@@ -56,8 +56,8 @@ class Gemm(NodeCheck):
         options, site = options_of(self, settings, GemmOptions), fleet.site
         answers = ask(fleet, self, settings)
         measured = list(_measured(answers))
-        found = [each for answer, products in measured for each in _rates(site, answer, products)]
-        wrong = [finding for answer, products in measured for finding in _wrong(site, answer, products)]
+        found = [each for answer, _, products in measured for each in _rates(site, answer, products)]
+        wrong = [finding for answer, _, products in measured for finding in _wrong(site, answer, products)]
         # A device that is known to be wrong has no vote on what is right.
         faulty = {(finding.host, finding.subject) for finding in wrong}
         voters = [each for each in measured if (each[0].host, subject(site, each[0])) not in faulty]
@@ -73,16 +73,16 @@ class Gemm(NodeCheck):
             unjudged={**undecided, **_implausible(found, site), **silent(answers)},
             unbounded=no_bound(found, site, settings) and not any(_against_peak(each, site) for each in found),
             notes=(*notes, *_lacking(measured), *unjudged_rates(found, site, settings, options.tolerance)),
-            evidence={f"{answer.host} {subject(site, answer)}": products for answer, products in measured},
+            evidence={f"{answer.host} {subject(site, answer)}": products for answer, _, products in measured},
         )
 
 
-RankProducts = tuple[Answer[DeviceRates], GemmRates]
+RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]
 
 
 def _measured(answers: Iterable[Answer[DeviceRates]]) -> Iterator[RankProducts]:
     """Ranks that measured products, with them."""
-    return ((answer, data.gemm) for answer, data in answered(answers) if data.gemm is not None)
+    return ((answer, data, data.gemm) for answer, data in answered(answers) if data.gemm is not None)
 
 
 def _rates(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Rated]:
@@ -106,12 +106,11 @@ def _wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iter
 
 def _compared(site: Site, measured: Sequence[RankProducts]) -> tuple[list[Finding], dict[str, str], list[str]]:
     """Findings on devices whose product is not that of their like, hosts that no majority clears, and notes."""
-    by_rank = {answer.rank: answer for answer, _ in measured}
+    by_rank = {answer.rank: answer for answer, _, _ in measured}
     groups: dict[tuple[GemmPrecision, str], dict[int, str]] = {}
     settings = set()
-    for answer, products in measured:
-        setting = dict(answer.data.setting) if answer.data is not None else {}
-        alike = json.dumps([setting, products.factors, products.side], sort_keys=True)
+    for answer, data, products in measured:
+        alike = json.dumps([dict(data.setting), products.factors, products.side], sort_keys=True)
         settings.add(alike)
         for precision, told in products.precisions.items():
             groups.setdefault((precision, alike), {})[answer.rank] = told.digest
@@ -177,9 +176,6 @@ def _implausible(found: Sequence[Rated], site: Site) -> dict[str, str]:
 def _lacking(measured: Sequence[RankProducts]) -> list[str]:
     """Precisions in which devices do not multiply, with the reasons."""
     told = {
-        (precision, answer.data.device, why)
-        for answer, products in measured
-        if answer.data is not None
-        for precision, why in products.lacking.items()
+        (precision, data.device, why) for _, data, products in measured for precision, why in products.lacking.items()
     }
     return [f"{precision} not measured on {device}: {why}" for precision, device, why in sorted(told)]

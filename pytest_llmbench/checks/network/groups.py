@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from pytest_llmbench.checks.answers import silent
+from pytest_llmbench.checks.answers import read_answers, silent
 from pytest_llmbench.checks.base import Answer, Fleet, Probe
+from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames
 from pytest_llmbench.core.schema import Strict
 
 _ENTRY = "pytest_llmbench.checks.network.nodes.pairs:play"
@@ -72,7 +73,7 @@ class Played:
 
 
 class Sizes(Strict):
-    """Measurement of each group, as `workloads.checks.pairs.Plan` has it."""
+    """Measurement of each group, as `nodes.pairs.PairsPlan` has it."""
 
     bytes: int
     small_bytes: int = 8
@@ -118,12 +119,12 @@ class MeasuredGroups:
             together=True,
             deadline_s=self._deadline_s,
         )
-        answers = self._fleet.run([probe])[0]
+        answers = read_answers(self._fleet.run([probe])[0], RankGames)
         return Played(
             results=tuple(_results(rounds, plan, answers)),
             silent=silent(answers),
-            device=next((answer.data["device"] for answer in answers if answer.data is not None), None),
-            nvlink=_any_known(answer.data.get("nvlink") for answer in answers if answer.data is not None),
+            device=next((answer.data.device for answer in answers if answer.data is not None), None),
+            nvlink=_any_known(answer.data.nvlink for answer in answers if answer.data is not None),
         )
 
 
@@ -138,7 +139,7 @@ def _ranks(group: RankGroup, hosts: Sequence[str], per_node: int) -> list[int]:
 
 
 def _results(
-    rounds: Sequence[Sequence[RankGroup]], plan: Sequence[Sequence[Sequence[int]]], answers: Sequence[Answer]
+    rounds: Sequence[Sequence[RankGroup]], plan: Sequence[Sequence[Sequence[int]]], answers: Sequence[Answer[RankGames]]
 ) -> Iterator[GroupResult]:
     games = [_games(answer) for answer in answers]
     for number, groups in enumerate(rounds):
@@ -147,32 +148,35 @@ def _results(
             yield _result(group, told, answers)
 
 
-def _games(answer: Answer) -> dict[tuple[int, int], Mapping[str, Any]]:
-    games = () if answer.data is None else answer.data["games"]
-    return {(game["round"], game["group"]): game for game in games}
+def _games(answer: Answer[RankGames]) -> dict[tuple[int, int], PlayedGame]:
+    games = () if answer.data is None else answer.data.games
+    return {(game.round, game.group): game for game in games}
 
 
-def _result(group: RankGroup, told: Mapping[int, Mapping[str, Any] | None], answers: Sequence[Answer]) -> GroupResult:
+def _result(
+    group: RankGroup, told: Mapping[int, PlayedGame | None], answers: Sequence[Answer[RankGames]]
+) -> GroupResult:
     """One result of what each rank of a group says. Only what all of them measured is a number."""
     known = [game for game in told.values() if game is not None]
-    missing = {rank for game in known for rank in game.get("missing", ())}
+    missing = {rank for game in known for rank in game.missing}
     missing |= {rank for rank, game in told.items() if game is None}
     if missing:
         why = "; ".join(_absent(answers[rank]) for rank in sorted(missing))
         return GroupResult(group=group, fault="no_answer", why=why)
-    errors = [f"{answers[rank].host}: {game['error']}" for rank, game in told.items() if game and "error" in game]
+    errors = [f"{answers[rank].host}: {game.error}" for rank, game in told.items() if game and game.error is not None]
     if errors:
         return GroupResult(group=group, fault="error", why=errors[0])
-    wrong = sum(game["wrong"] for game in known)
+    measured = [game.measured for game in known if game.measured is not None]
+    wrong = sum(each.wrong for each in measured)
     if wrong:
         return GroupResult(group=group, fault="wrong_values", why=f"{wrong} elements of the sums are wrong")
     return GroupResult(
         group=group,
-        busbw=min(game["busbw"] for game in known),
-        latency_us=1e6 * max(game["latency_s"] for game in known),
+        busbw=min(each.busbw for each in measured),
+        latency_us=1e6 * max(each.latency_s for each in measured),
     )
 
 
-def _absent(answer: Answer) -> str:
-    why = answer.why or (answer.data or {}).get("stopped") or "it did not come"
+def _absent(answer: Answer[RankGames]) -> str:
+    why = answer.why or (answer.data.stopped if answer.data is not None else None) or "it did not come"
     return f"no answer: rank {answer.rank} of {answer.host}: {why}"

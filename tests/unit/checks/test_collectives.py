@@ -257,7 +257,7 @@ def test_nccl_tests_give_the_same_result(theirs: Theirs, name: str, mode: str) -
         expected = standin.busbw(name, size, 4)
         assert measured[statistic].value == pytest.approx(expected, abs=0.006)
         assert (measured[statistic].nodes, measured[statistic].gpus) == (1, 4)
-    assert f"{name}_perf -g 4 -b 8 -e 4194304 -f 2 -n 20 -w 5 -c 4" in report.evidence["nccl_tests"]["command"]
+    assert f"{name}_perf -g 4 -b 8 -e 4194304 -f 2 -n 20 -w 5 -c 4" in report.evidence["nccl_tests"].command
 
 
 @pytest.mark.parametrize("mode", ["wrong", "wrong no_json", "wrong old"])

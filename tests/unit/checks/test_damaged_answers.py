@@ -66,6 +66,7 @@ class ToldFleet:
         ("memory_bandwidth", 8, {**RATES, "memory": "1e12"}, "memory: Input should be a valid number"),
         ("host_device_bandwidth", 8, {**RATES, "host_device": {}}, "host_device.host_to_device: Field required"),
         ("sustained", 8, {"device": "H200", "rates": [[1.0, 0.0]]}, "precision: Field required"),
+        ("all_reduce", 8, {"wrong": {"all_reduce": None}}, "wrong.all_reduce: Input should be a valid integer"),
         ("nccl_topology", 8, {"devices": [{"bus": "0"}]}, "devices.0.driver: Field required"),
     ],
 )
@@ -113,3 +114,35 @@ def test_what_was_asked_for_has_to_be_there(tmp_path: Path) -> None:
     looks = ToldFleet(site, ("a",), tmp_path, {"paths": {}})
     report = get_check("data_staging").run(looks, CheckSettings(options={"paths": [{"path": "/data"}]}))
     assert "its answer is damaged: paths./data: Field required" in report.unjudged["a"]
+
+
+def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> None:
+    """Nor is one without its curve."""
+    site = Site(system="test", nodes=2, gpus_per_node=1)
+    point = {"size": 8, "count": 2, "dtype": "float32", "in_place": {"time_us": 1.0, "algbw": 1.0, "busbw": 1.0}}
+    measured = {"curves": {}, "unsupported": {}, "notes": [], "device": "H200"}
+    whole = {**measured, "curves": {"all_reduce": {"collective": "all_reduce", "points": [point], "complete": True}}}
+    for told, hosts, field in (
+        ({"wrong": {}, "measured": measured}, {"a"}, "measured.curves.all_reduce"),
+        ({"wrong": {}, "measured": whole}, {"a", "b"}, "wrong.all_reduce"),
+    ):
+        report = get_check("all_reduce").run(ToldFleet(site, ("a", "b"), tmp_path, told), CheckSettings())
+        assert report.unjudged.keys() == hosts
+        assert f"its answer is damaged: {field}: Field required" in report.unjudged["a"]
+
+
+@pytest.mark.parametrize(
+    ("game", "field"),
+    [
+        ({}, "games.0: Value error, one of `missing`, `error` and `measured` has to be there"),
+        ({"measured": {"busbw": 1.0}}, "games.0.measured.seconds: Field required"),
+        ({"missing": [1], "error": "no route"}, "games.0: Value error, one of"),
+    ],
+)
+def test_a_damaged_game_is_no_measurement(tmp_path: Path, game: dict[str, Any], field: str) -> None:
+    """Its rank gave no answer."""
+    told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None, "nvlink": True}
+    fleet = ToldFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), tmp_path, told)
+    report = get_check("nvlink").run(fleet, CheckSettings())
+    assert report.unjudged.keys() == {"a", "b"}
+    assert f"rank 0: its answer is damaged: {field}" in report.unjudged["a"]

@@ -61,6 +61,7 @@ class StandIn:
                 members = [(hosts[rank // per_node], rank % per_node) for rank in ranks]
                 missing = [rank for rank in ranks if hosts[rank // per_node] in self.dead]
                 told = {"missing": missing} if missing else self.game(members)
+                told = {"measured": told} if "busbw" in told else told
                 for rank in ranks:
                     games[rank].append({"round": number, "group": index, **told})
         return [self._answer(rank, hosts[rank // per_node], rank % per_node, told) for rank, told in games.items()]
@@ -68,7 +69,7 @@ class StandIn:
     def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
         if host in self.dead:
             return Answer(host=host, rank=rank, local_rank=local_rank, data=None, why="died in phase `round 1`")
-        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None}
+        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None, "nvlink": None}
         return Answer(host=host, rank=rank, local_rank=local_rank, data=data)
 
 

@@ -4,12 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from pydantic import NonNegativeInt, PositiveInt
 
+from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
 from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, finish, why_unsupported
 from pytest_llmbench.checks.collectives.nodes.values import Values
 from pytest_llmbench.core.errors import RunError
@@ -78,13 +79,8 @@ class CollectivesPlan(Strict):
     timeout_s: float = 600.0
 
 
-def measure(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Measure a `CollectivesPlan` in one process group.
-
-    Every rank answers with the operations whose results were wrong at it, and how many elements were: `wrong`. Rank 0
-    answers with the rest too: `curves` by operation, as `core.curves.Curve`; `unsupported`, by operation the reason why
-    the backend cannot do it; `notes`; and `device`, the GPU's name.
-    """
+def measure(context: RankContext, log: ProbeLog) -> RankCollectives:
+    """Measure a `CollectivesPlan` in one process group."""
     plan = validate(CollectivesPlan, context.config, "collectives")
     log.phase("rendezvous")
     with process_group(context, plan.timeout_s) as device:
@@ -105,9 +101,9 @@ class _Bench:
         self._send, self._recv = (torch.zeros(elements, dtype=self._dtype, device=device) for _ in range(2))
         self._values = Values(context.world_size, self._dtype)
 
-    def run(self, log: ProbeLog) -> dict[str, Any]:
+    def run(self, log: ProbeLog) -> RankCollectives:
         """Measure all operations, one after the other, and make this rank's answer."""
-        curves: dict[str, Any] = {}
+        curves: dict[str, Curve] = {}
         unsupported: dict[str, str] = {}
         wrong: dict[str, int] = {}
         for name in self._plan.collectives:
@@ -117,14 +113,14 @@ class _Bench:
             if why is not None:
                 unsupported[name] = why
                 continue
+            wrong[name] = 0
             points = list(self._points(operation, log, wrong))
-            curves[name] = self._curve(name, points).model_dump(mode="json")
+            curves[name] = self._curve(name, points)
         if self._context.rank != 0:
-            return {"wrong": wrong}
-        device = device_name(self._context)
-        return {
-            "curves": curves, "unsupported": unsupported, "wrong": wrong, "notes": self._notes, "device": device
-        }  # fmt: skip
+            return RankCollectives(wrong=wrong, measured=None)
+        device, notes = device_name(self._context), tuple(self._notes)
+        measured = MeasuredCollectives(curves=curves, unsupported=unsupported, notes=notes, device=device)
+        return RankCollectives(wrong=wrong, measured=measured)
 
     def _curve(self, name: str, points: Sequence[Point]) -> Curve:
         ranks = self._context.world_size
@@ -158,7 +154,7 @@ class _Bench:
             for place in operation.places:
                 seconds = self._sum(self._seconds(operation, count, place)) / operation.ranks
                 found = self._wrong(operation, count, place)
-                wrong[operation.name] = wrong.get(operation.name, 0) + found
+                wrong[operation.name] += found
                 everyone = int(self._sum(found))
                 sides[place] = timing(operation.name, size, operation.ranks, 1e6 * seconds, everyone)
             yield Point(size=size, count=count, dtype=self._plan.dtype, redop=operation.redop, **sides)

@@ -1,4 +1,4 @@
-"""Runs NVIDIA's nccl-tests on a node and brings back what it said. Standard library alone."""
+"""Runs NVIDIA's nccl-tests on a node and brings back its output."""
 
 import json
 import os
@@ -6,11 +6,11 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -48,27 +48,46 @@ class NcclTestsCommand(Strict):
     timeout_s: PositiveFloat
 
 
-def run(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Run a `NcclTestsCommand`.
+class NcclTestsOutput(ProbeAnswer):
+    """The output of a program.
 
-    Answers with `device`, the GPU model or `unknown`, and for each collective under `runs`: `command`; `code`, None
-    when it took too long; `text`, all that it printed; and `json`, what it wrote with `-J`, None where it cannot.
+    Attributes:
+        command: the program and its arguments.
+        code: its exit status; None when it took too long.
+        text: the printed text.
+        written: the file that it wrote with `-J`; None if it cannot.
     """
+
+    command: str
+    code: int | None
+    text: str
+    written: str | None
+
+
+class NcclTestsOutputs(ProbeAnswer):
+    """The outputs by collective, and the GPU model, or `unknown`."""
+
+    device: str
+    runs: Mapping[str, NcclTestsOutput]
+
+
+def run(context: RankContext, log: ProbeLog) -> NcclTestsOutputs:
+    """Run a `NcclTestsCommand`."""
     command = validate(NcclTestsCommand, context.config, "nccl-tests")
     device, _ = gpus_of((host_name(),), command.gpus, os.environ)
     runs = {}
     for collective in command.collectives:
         log.phase(f"{collective}_perf")
         runs[collective] = _run(command, f"{collective}_perf", context.folder)
-    return {"device": device, "runs": runs}
+    return NcclTestsOutputs(device=device, runs=runs)
 
 
-def _run(command: NcclTestsCommand, name: str, folder: Path) -> dict[str, Any]:
+def _run(command: NcclTestsCommand, name: str, folder: Path) -> NcclTestsOutput:
     places = [Path(command.root) / name, Path(command.root) / "build" / name]
     program = next((place for place in places if os.access(place, os.X_OK)), None)
     if program is None:
         text = f"neither {places[0]} nor {places[1]} can be run"
-        return {"command": name, "code": _NOT_FOUND, "text": text, "json": None}
+        return NcclTestsOutput(command=name, code=_NOT_FOUND, text=text, written=None)
     env = environment_of(os.environ, command.hosts, command.gpus, folder)
     env |= {"LLMBENCH_HOSTS": ",".join(command.hosts), **command.env}
     help_text = ask(_with_setup(command, [str(program), "-h"]), env, _HELP_S).text
@@ -76,8 +95,8 @@ def _run(command: NcclTestsCommand, name: str, folder: Path) -> dict[str, Any]:
         file = Path(private) / "result.json"
         argv = [*_started(command, program), *command.args, *(["-J", str(file)] if "-J," in help_text else [])]
         answer = ask(_with_setup(command, argv), env, command.timeout_s)
-        told = _without_environment(file)
-    return {"command": shlex.join(argv), "code": answer.code, "text": answer.text[-_LONGEST:], "json": told}
+        written = _without_environment(file)
+    return NcclTestsOutput(command=shlex.join(argv), code=answer.code, text=answer.text[-_LONGEST:], written=written)
 
 
 def _started(command: NcclTestsCommand, program: Path) -> list[str]:

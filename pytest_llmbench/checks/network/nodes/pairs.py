@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Thread
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-defined]  # public, not marked so
 
+from pytest_llmbench.checks.network.nodes.answer import MeasuredGame, PlayedGame, RankGames
 from pytest_llmbench.checks.network.nodes.direct_group import DirectGroup
 from pytest_llmbench.workloads.node.machine import device_name, gpu_index
 from pytest_llmbench.workloads.node.processes import ask
@@ -54,11 +55,8 @@ class PairsPlan:
     limit_s: float
 
 
-def play(context: RankContext, log: ProbeLog) -> dict[str, Any]:
-    """Answer with this rank's games: `round` and `group` by number, and what became of it.
-
-    A measurement is `seconds`, `busbw` (GB/s), `latency_s` and `wrong` (elements), or `missing` (ranks that did not
-    come), or `error`. `stopped` gives the reason for the end; it is None when all were measured.
+def play(context: RankContext, log: ProbeLog) -> RankGames:
+    """Play this rank's part of all rounds.
 
     Raises:
         LLMBenchError: rank 0 does not show up, or there is no GPU for this rank.
@@ -74,9 +72,7 @@ def play(context: RankContext, log: ProbeLog) -> dict[str, Any]:
         raise player.failed_to_start
     if thread.is_alive() or player.broken:
         atexit.register(_exit_now)
-    return {
-        "device": device_name(context), "games": list(player.games), "stopped": stopped, "nvlink": _nvlink(context),
-    }  # fmt: skip
+    return RankGames(device=device_name(context), games=tuple(player.games), stopped=stopped, nvlink=_nvlink(context))
 
 
 class _Player:
@@ -91,7 +87,7 @@ class _Player:
     """
 
     def __init__(self, context: RankContext, log: ProbeLog, plan: PairsPlan) -> None:
-        self.games: list[Mapping[str, Any]] = []
+        self.games: list[PlayedGame] = []
         self.phase = "start"
         self.stopped: str | None = None
         self.failed_to_start: Exception | None = None
@@ -137,10 +133,17 @@ class _Player:
         self._say(f"round {number} with ranks {list(groups[mine])}")
         self._line_up(f"round-{number}", {rank for ranks in groups for rank in ranks}, self._wait_s)
         missing = [rank for rank in groups[mine] if rank in self._given_up]
-        told = {"missing": missing} if missing else self._game(f"{number}-{mine}", groups[mine])
-        self.games.append({"round": number, "group": mine, **told})
+        if missing:
+            self.games.append(PlayedGame(round=number, group=mine, missing=tuple(missing)))
+            return
+        outcome = self._game(f"{number}-{mine}", groups[mine])
+        if isinstance(outcome, MeasuredGame):
+            self.games.append(PlayedGame(round=number, group=mine, measured=outcome))
+        else:
+            self.games.append(PlayedGame(round=number, group=mine, error=outcome))
 
-    def _game(self, name: str, ranks: Sequence[int]) -> dict[str, Any]:
+    def _game(self, name: str, ranks: Sequence[int]) -> MeasuredGame | str:
+        """Measure in a group; return the measurement, or the error in words."""
         plan = self._plan
         group: DirectGroup | None = None
         try:
@@ -153,8 +156,9 @@ class _Player:
         except Exception as error:  # noqa: BLE001 - it is what became of this game
             if group is not None:
                 self.broken.append(group)  # its end may wait for ranks that hang: not before the process's own
-            return {"error": _first_line(error)}
-        return {"seconds": seconds, "busbw": group.busbw(plan.bytes, seconds), "latency_s": latency, "wrong": wrong}
+            return _first_line(error)
+        busbw = group.busbw(plan.bytes, seconds)
+        return MeasuredGame(seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
 
     def _leave(self) -> None:
         """Rank 0 serves the store: it goes last."""

@@ -7,12 +7,14 @@ import dataclasses
 import pytest
 import torch
 
+from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, Probe
+from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
 from pytest_llmbench.checks.collectives.nodes.collectives import fitting, measure
 from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, why_unsupported
 from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
 from pytest_llmbench.core.errors import ConfigError, RunError
-from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, Curve, busbw_factor
+from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, busbw_factor
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from tests.support.fleet import ProcessFleet, cpu_site
@@ -22,7 +24,7 @@ SIZES = [8, 128, 4096, 65536]
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankCollectives]]:
     """All collectives, measured by three ranks."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("collectives"))
     config = {"collectives": COLLECTIVES, "sizes": SIZES, "iterations": 3, "warm_up": 1, "checked": 2}
@@ -30,17 +32,22 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
         name="all", entry="pytest_llmbench.checks.collectives.nodes.collectives:measure", config=config,
         ranks_per_node=RANKS, together=True, deadline_s=240.0,
     )  # fmt: skip
-    return fleet.run([probe])[0]
+    return read_answers(fleet.run([probe])[0], RankCollectives)
 
 
-def test_every_collective_is_measured_and_right(answers: list[Answer]) -> None:
+def measured(answers: list[Answer[RankCollectives]]) -> MeasuredCollectives:
+    """The word of rank 0."""
+    assert answers[0].data is not None, answers[0].why
+    assert answers[0].data.measured is not None
+    return answers[0].data.measured
+
+
+def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollectives]]) -> None:
     """Every size, in the places that torch.distributed offers, with no wrong value at any rank."""
-    data = answers[0].data
-    assert data is not None, answers[0].why
-    assert (data["unsupported"], data["notes"], data["device"]) == ({}, [], "cpu")
-    assert tuple(data["curves"]) == COLLECTIVES
-    for name, told in data["curves"].items():
-        curve = Curve.model_validate(told)
+    data = measured(answers)
+    assert (data.unsupported, data.notes, data.device) == ({}, (), "cpu")
+    assert tuple(data.curves) == COLLECTIVES
+    for name, curve in data.curves.items():
         assert (curve.ranks, curve.nodes, curve.gpus, curve.complete) == (RANKS, 1, 0, True)
         assert {point.wrong for point in curve.points} == {0}
         places = (curve.points[0].out_of_place is not None, curve.points[0].in_place is not None)
@@ -51,18 +58,17 @@ def test_every_collective_is_measured_and_right(answers: list[Answer]) -> None:
                 assert timing.algbw == pytest.approx(point.size / timing.time_us / 1e3)
 
 
-def test_sizes_are_those_of_nccl_tests(answers: list[Answer]) -> None:
+def test_sizes_are_those_of_nccl_tests(answers: list[Answer[RankCollectives]]) -> None:
     """In equal parts of 16 bytes where ranks deal in parts, so that 8 bytes are too few for three ranks."""
-    data = answers[0].data
-    assert data is not None
-    for name, told in data["curves"].items():
-        sizes = [point["size"] for point in told["points"]]
+    for name, curve in measured(answers).curves.items():
+        sizes = [point.size for point in curve.points]
         assert sizes == ([96, 4080, 65520] if name in IN_PARTS else SIZES)
 
 
-def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer]) -> None:
+def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer[RankCollectives]]) -> None:
     """One word for each collective, however many sizes."""
-    assert [answer.data for answer in answers[1:]] == [{"wrong": dict.fromkeys(COLLECTIVES, 0)}] * (RANKS - 1)
+    other = RankCollectives(wrong=dict.fromkeys(COLLECTIVES, 0), measured=None)
+    assert [answer.data for answer in answers[1:]] == [other] * (RANKS - 1)
 
 
 def received(name: str, rank: int, count: int, round_: int) -> torch.Tensor:

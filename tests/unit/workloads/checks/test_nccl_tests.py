@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.collectives.nodes.nccl_tests import run
+from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs, run
 from pytest_llmbench.checks.collectives.report import read_nccl_tests
 from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -19,7 +19,7 @@ from tests.standins import nccl_tests as standin
 ARGS = ("-b", "8", "-e", "4194304", "-f", "2", "-n", "20", "-w", "5", "-c", "4", "-d", "float")
 
 
-def answer(context: RankContext, root: Path, *collectives: str, mode: str = "", **config: Any) -> dict[str, Any]:
+def answer(context: RankContext, root: Path, *collectives: str, mode: str = "", **config: Any) -> NcclTestsOutputs:
     """What a rank says that runs the stand-in."""
     told = {
         "root": str(root), "collectives": collectives, "args": ARGS, "hosts": ["a"], "gpus": 4, "timeout_s": 60.0,
@@ -33,47 +33,47 @@ def test_one_node_is_one_process_with_all_gpus(context: RankContext, tmp_path: P
     """Both what it printed and what it wrote come back, without its environment; what it wrote it wrote elsewhere."""
     root = standin.install(tmp_path / "nccl-tests" / "build", "all_reduce").parent
     told = answer(context, root, "all_reduce", setup=["export A_SETUP=1"])
-    result = told["runs"]["all_reduce"]
-    assert result["command"].startswith(f"{root}/build/all_reduce_perf -g 4 -b 8 -e 4194304 -f 2 ")
-    assert result["code"] == 0
-    (printed,) = read_nccl_tests(result["text"])
-    assert printed.points[-1].size == read_nccl_tests_json(result["json"]).points[-1].size == 4194304
+    result = told.runs["all_reduce"]
+    assert result.command.startswith(f"{root}/build/all_reduce_perf -g 4 -b 8 -e 4194304 -f 2 ")
+    assert result.code == 0
+    (printed,) = read_nccl_tests(result.text)
+    assert printed.points[-1].size == read_nccl_tests_json(result.written or "").points[-1].size == 4194304
     assert (printed.ranks, printed.complete) == (4, True)
-    assert "env" not in json.loads(result["json"])
-    assert "hidden" not in json.dumps(told)
+    assert "env" not in json.loads(result.written or "")
+    assert "hidden" not in told.model_dump_json()
 
 
 def test_several_nodes_are_started_by_a_launcher(context: RankContext, tmp_path: Path) -> None:
     """It is told how many ranks there are and where; every rank has one GPU."""
     root = standin.install(tmp_path / "nccl-tests", "all_reduce")
     launcher = ("env", "STANDIN_RANKS={ranks}", "NODES={nodes}", "HOSTS={hosts}", "GPUS={gpus}")
-    told = answer(context, root, "all_reduce", hosts=["a", "b"], launcher=launcher)["runs"]["all_reduce"]
-    assert told["command"].startswith("env STANDIN_RANKS=8 NODES=2 HOSTS=a,b GPUS=4 ")
-    assert f"{root}/all_reduce_perf -g 1 -b 8 " in told["command"]
-    assert read_nccl_tests_json(told["json"]).ranks == 8
+    told = answer(context, root, "all_reduce", hosts=["a", "b"], launcher=launcher).runs["all_reduce"]
+    assert told.command.startswith("env STANDIN_RANKS=8 NODES=2 HOSTS=a,b GPUS=4 ")
+    assert f"{root}/all_reduce_perf -g 1 -b 8 " in told.command
+    assert read_nccl_tests_json(told.written or "").ranks == 8
 
 
 def test_a_program_without_json_is_read_by_what_it_prints(context: RankContext, tmp_path: Path) -> None:
     """It is not given an option that it would end over, with status 0, without measuring anything."""
     root = standin.install(tmp_path / "nccl-tests", "reduce")
-    told = answer(context, root, "reduce", mode="old")["runs"]["reduce"]
-    assert (told["code"], told["json"]) == (0, None)
-    assert " -J " not in told["command"]
-    assert read_nccl_tests(told["text"])[0].complete
+    told = answer(context, root, "reduce", mode="old").runs["reduce"]
+    assert (told.code, told.written) == (0, None)
+    assert " -J " not in told.command
+    assert read_nccl_tests(told.text)[0].complete
 
 
 @pytest.mark.parametrize(("mode", "code"), [("crash", 3), ("wrong", 1), ("truncated", 0)])
 def test_how_it_ended_comes_back(context: RankContext, tmp_path: Path, mode: str, code: int) -> None:
     """With all it said until then."""
     root = standin.install(tmp_path / "nccl-tests", "broadcast")
-    told = answer(context, root, "broadcast", mode=mode)["runs"]["broadcast"]
-    assert told["code"] == code
-    assert told["text"]
+    told = answer(context, root, "broadcast", mode=mode).runs["broadcast"]
+    assert told.code == code
+    assert told.text
 
 
 def test_a_program_that_is_missing_is_named(context: RankContext, tmp_path: Path) -> None:
     """And the others run."""
     root = standin.install(tmp_path / "nccl-tests", "reduce")
-    told = answer(context, root, "alltoall", "reduce")["runs"]
-    assert (told["alltoall"]["code"], told["reduce"]["code"]) == (127, 0)
-    assert told["alltoall"]["text"] == f"neither {root}/alltoall_perf nor {root}/build/alltoall_perf can be run"
+    told = answer(context, root, "alltoall", "reduce").runs
+    assert (told["alltoall"].code, told["reduce"].code) == (127, 0)
+    assert told["alltoall"].text == f"neither {root}/alltoall_perf nor {root}/build/alltoall_perf can be run"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, Probe
+from pytest_llmbench.checks.network.nodes.answer import RankGames
 from tests.support.fleet import ProcessFleet, cpu_site
 
 # Rank 1 is killed in round 1, rank 5 is stopped in round 2 and goes on long after the others gave it up.
@@ -37,7 +38,7 @@ ROUNDS = [
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankGames]]:
     """Six ranks on six nodes; five rounds."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "faulty.py").write_text(_FAULTY)
@@ -47,46 +48,47 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     sizes = {"bytes": 2**16, "small_bytes": 8, "iterations": 2, "warm_up": 1}
     limits = {"timeout_s": 2.0, "patience_s": 60.0, "limit_s": 90.0}
     config = {"rounds": ROUNDS, **sizes, **limits}
-    return fleet.run([Probe(name="p", entry="faulty:play", deadline_s=100.0, config=config, together=True)])[0]
+    probe = Probe(name="p", entry="faulty:play", deadline_s=100.0, config=config, together=True)
+    return read_answers(fleet.run([probe])[0], RankGames)
 
 
-def _data(answer: Answer) -> Mapping[str, Any]:
+def _data(answer: Answer[RankGames]) -> RankGames:
     assert answer.data is not None, answer.why
     return answer.data
 
 
-def _games(answer: Answer) -> dict[int, Any]:
-    return {game["round"]: game for game in _data(answer)["games"]}
+def _games(answer: Answer[RankGames]) -> dict[int, Any]:
+    return {game.round: game for game in _data(answer).games}
 
 
-def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer]) -> None:
+def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer[RankGames]]) -> None:
     """Before, beside and after the faults: right sums, and a rate of both."""
     for rank, rounds in {0: (0, 1, 2, 4), 2: (0, 2, 3, 4), 3: (0, 4), 4: (0, 1, 3, 4)}.items():
         games = _games(answers[rank])
         for number in rounds:
-            assert games[number]["wrong"] == 0
-            assert games[number]["busbw"] > 0
-            assert games[number]["latency_s"] > 0
-        assert _data(answers[rank])["stopped"] is None
+            assert games[number].measured.wrong == 0
+            assert games[number].measured.busbw > 0
+            assert games[number].measured.latency_s > 0
+        assert _data(answers[rank]).stopped is None
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests(answers: list[Answer]) -> None:
+def test_bus_bandwidth_is_that_of_nccl_tests(answers: list[Answer[RankGames]]) -> None:
     """Twice (n - 1) / n of what was reduced, by the time it took."""
-    pair, four = _games(answers[0])[0], _games(answers[0])[4]
-    assert pair["busbw"] == pytest.approx(2**16 / pair["seconds"] / 1e9)
-    assert four["busbw"] == pytest.approx(1.5 * 2**16 / four["seconds"] / 1e9)
+    pair, four = _games(answers[0])[0].measured, _games(answers[0])[4].measured
+    assert pair.busbw == pytest.approx(2**16 / pair.seconds / 1e9)
+    assert four.busbw == pytest.approx(1.5 * 2**16 / four.seconds / 1e9)
 
 
-def test_a_killed_rank_costs_its_partner_that_game_alone(answers: list[Answer]) -> None:
+def test_a_killed_rank_costs_its_partner_that_game_alone(answers: list[Answer[RankGames]]) -> None:
     """It gives no answer; its partner has an error, and later ones are told who is missing."""
     assert answers[1].data is None
-    assert "error" in _games(answers[2])[1]
-    assert _games(answers[3])[3]["missing"] == [1]
+    assert _games(answers[2])[1].error
+    assert _games(answers[3])[3].missing == (1,)
 
 
-def test_a_rank_that_hangs_is_given_up(answers: list[Answer]) -> None:
+def test_a_rank_that_hangs_is_given_up(answers: list[Answer[RankGames]]) -> None:
     """Its partner times out; when it comes back it finds itself alone, and answers with what it has."""
-    assert "error" in _games(answers[3])[2]
-    assert _games(answers[0])[3]["missing"] == [5]
-    assert _data(answers[5])["stopped"] is not None
-    assert _games(answers[5])[0]["wrong"] == 0
+    assert _games(answers[3])[2].error
+    assert _games(answers[0])[3].missing == (5,)
+    assert _data(answers[5]).stopped is not None
+    assert _games(answers[5])[0].measured.wrong == 0

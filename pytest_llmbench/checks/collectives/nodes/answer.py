@@ -1,0 +1,36 @@
+"""Answers of ranks about collectives. Without PyTorch, which the login node may not have."""
+
+from collections.abc import Mapping
+
+from pydantic import NonNegativeInt
+
+from pytest_llmbench.core.record.curves import Curve
+from pytest_llmbench.core.wire.answers import ProbeAnswer
+
+
+class MeasuredCollectives(ProbeAnswer):
+    """The measurement of all ranks.
+
+    Attributes:
+        curves: by operation.
+        unsupported: reasons of the backend for operations without one.
+        notes: remarks for people.
+        device: the GPU model as the driver names it, or `cpu`.
+    """
+
+    curves: Mapping[str, Curve]
+    unsupported: Mapping[str, str]
+    notes: tuple[str, ...]
+    device: str
+
+
+class RankCollectives(ProbeAnswer):
+    """The answer of one rank.
+
+    Attributes:
+        wrong: wrong elements at this rank by operation, for all that were measured.
+        measured: the measurement, from rank 0; None from the others.
+    """
+
+    wrong: Mapping[str, NonNegativeInt]
+    measured: MeasuredCollectives | None
