@@ -11,10 +11,9 @@ from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale
 from pytest_llmbench.core.recipe.topology import Device, Topology
+from pytest_llmbench.core.record.records import AllocationMode, ClusterName
 
-ClusterName = Literal["slurm", "local", "debug", "replay"]
 CLUSTERS = ("auto", "slurm", "local", "debug")
-AllocationMode = Literal["session", "run"]
 
 # Options handed to sbatch as they are; a system file may give defaults for the first few.
 SLURM_DEFAULTS = ("partition", "account", "qos", "reservation", "constraint")

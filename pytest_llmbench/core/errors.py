@@ -6,6 +6,12 @@
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
+
+ErrorKind = Literal[
+    "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous", "no_slurm",
+    "no_space", "not_finite", "ran_before", "short_read", "unknown_statistic", "unreadable", "wrong_ranks",
+]  # fmt: skip
 
 
 class LLMBenchError(Exception):
@@ -38,11 +44,11 @@ class RunError(LLMBenchError):
     """A run that cannot be judged: a rank died or hung, steps are missing, a number is implausible.
 
     Attributes:
-        kind: a stable word for the cause, such as `rank_died`, `hang`, `not_finite`, `steps_missing`.
+        kind: a stable word for the cause.
         log: the log to read first, if one exists.
     """
 
-    def __init__(self, kind: str, message: str, *, log: Path | None = None) -> None:
+    def __init__(self, kind: ErrorKind, message: str, *, log: Path | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.log = log

@@ -20,7 +20,7 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
-from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.records import AllocationMode, RunRecord
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
@@ -267,7 +267,7 @@ class Bench:
         return health_record(get_check(name), self.settings, self.session, report=report)
 
     @staticmethod
-    def _default_allocation(cluster: str, nodes: int | None) -> cluster_settings.AllocationMode:
+    def _default_allocation(cluster: str, nodes: int | None) -> AllocationMode:
         held = cluster != "slurm" or nodes is not None or cluster_settings.existing_allocation() is not None
         return "session" if held else "run"
 

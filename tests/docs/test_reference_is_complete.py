@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 import pytest
 
 from pytest_llmbench import plugin
+from pytest_llmbench.core.errors import ErrorKind
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
@@ -119,6 +120,7 @@ def test_every_problem_kind_is_there() -> None:
     """Those of records, and those that ranks, tests and checks raise. What checks find is on a page of its own."""
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
     raised = set(re.findall(r'RunError\(\s*"([a-z_]+)"', source))
+    assert raised == set(get_args(ErrorKind))
     of_records, of_errors = tables("Problem kinds")
     assert set(of_records) == set(get_args(ProblemKind))
     said = re.findall(r'"([a-z_]+)"', source)

@@ -53,7 +53,7 @@ def recorded(folder: Path, layers: int, step_s: float) -> Path:
     steps = tuple(Step(step=number, seconds=step_s, tokens=16384, samples=8, loss=1.0) for number in range(1, 13))
     recipe = slice_recipe(folder, layers)
     record = RunRecord(
-        session="s", key=recipe.name, token="t", recipe=recipe, system="a", cluster="local", allocation="", nodes=1,
+        session="s", key=recipe.name, token="t", recipe=recipe, system="a", cluster="local", allocation="run", nodes=1,
         ranks=8, gpus=8, folder=str(folder / recipe.name), device="NVIDIA H200", steps=steps,
     )  # fmt: skip
     write_model(record.path, record)

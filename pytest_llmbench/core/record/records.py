@@ -25,6 +25,10 @@ ProblemKind = Literal[
     "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
 ]  # fmt: skip
 
+# How jobs reach nodes, and what an allocation of nodes is for.
+ClusterName = Literal["slurm", "local", "debug", "replay"]
+AllocationMode = Literal["session", "run"]
+
 
 class Verdict(StrEnum):
     """How a declared test ended. There is no other way for one to end.
@@ -104,7 +108,7 @@ class JobTraces(Strict):
     session: str
     key: str
     token: str
-    cluster: str
+    cluster: ClusterName
     allocation: str | None
     job_id: str | None
     hosts: tuple[str, ...]
@@ -133,7 +137,7 @@ class Record(Strict):
     session: str
     token: str
     system: str
-    cluster: str
+    cluster: ClusterName
     folder: str
     job_id: str | None = None
     hosts: tuple[str, ...] = ()
@@ -210,7 +214,7 @@ class RunRecord(Record):
     key: str
     run_token: str | None = None
     recipe: Recipe
-    allocation: str
+    allocation: AllocationMode
     nodes: int
     ranks: int
     gpus: int

@@ -26,8 +26,8 @@ def test_facts_are_attributes() -> None:
     """Code finds job, command, kind and log without reading the message."""
     lost = ClusterError("lost", job_id="17", command="squeue")
     assert (str(lost), lost.job_id, lost.command) == ("lost", "17", "squeue")
-    died = RunError("rank_died", "rank 3 died", log=Path("rank-3.log"))
-    assert (str(died), died.kind, died.log) == ("rank 3 died", "rank_died", Path("rank-3.log"))
+    died = RunError("left_alone", "rank 3 died", log=Path("rank-3.log"))
+    assert (str(died), died.kind, died.log) == ("rank 3 died", "left_alone", Path("rank-3.log"))
 
 
 @pytest.mark.parametrize("error", [ConfigError, UnitError, ClusterError, RunError])
