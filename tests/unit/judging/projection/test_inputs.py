@@ -41,7 +41,8 @@ def record(seconds: float | None = 2.0, **changes: Any) -> dict[str, Any]:
     )
     plain: dict[str, Any] = {
         "session": "s", "key": "small", "token": "t", "recipe": recipe, "system": "a", "cluster": "local",
-        "allocation": "", "nodes": 1, "ranks": 2, "gpus": 2, "folder": "f", "device": f"NVIDIA {GPU}", "steps": steps,
+        "allocation": "run", "nodes": 1, "ranks": 2, "gpus": 2, "folder": "f", "device": f"NVIDIA {GPU}",
+        "steps": steps,
     }  # fmt: skip
     told = RunRecord(**{**plain, **changes})
     return dict(json.loads(told.model_dump_json()))
