@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 
 # In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
@@ -204,13 +204,6 @@ def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions])
 def deadline_of(check: Check, settings: CheckSettings) -> float:
     """How long each step of a check may take, seconds."""
     return settings.deadline_s or check.deadline_s
-
-
-def finding(
-    host: str | None, subject: str, kind: FindingKind, severity: Severity, message: str, action: str
-) -> Finding:
-    """A finding without a number."""
-    return Finding(host=host, subject=subject, kind=kind, severity=severity, message=message, action=action)
 
 
 def _accept(name: str, thing: object) -> Check:

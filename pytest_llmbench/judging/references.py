@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
+
+ReferenceKind = Literal["above_reference", "below_reference"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,10 +84,11 @@ def missed(
             bound = reference.missed_by(reading.quantity)
             if bound is not None:
                 op, limit = bound
+                kind: ReferenceKind = "below_reference" if op == ">=" else "above_reference"
                 yield Finding(
                     host=reading.host,  #: finding above_reference: a number is above a bound of the system's file
                     subject=reading.subject,  #: finding below_reference: a number is below a bound of the system's file
-                    kind="below_reference" if op == ">=" else "above_reference",
+                    kind=kind,
                     severity=Severity.ISOLATE,
                     message=f"{reading.statistic} {reading.quantity} misses {op} {limit} "
                     f"({reference.name}: {reference.why} [{reference.source}, {reference.date}])",

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.checks.base import Fleet, finding
+from pytest_llmbench.checks.base import Fleet
+from pytest_llmbench.checks.collectives.kinds import finding
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, asked_size, size_name
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.answers import dissenters, silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, finding, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, options_of
+from pytest_llmbench.checks.compute.kinds import ComputeKind, finding
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates, GemmPrecision, GemmRates
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
@@ -18,7 +19,7 @@ from pytest_llmbench.checks.compute.rates import (
     subject,
     unjudged_rates,
 )
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _UNIT = "TFLOP/s/gpu"
@@ -131,7 +132,7 @@ def _compared(site: Site, measured: Sequence[RankProducts]) -> tuple[list[Findin
     return findings, undecided, notes if len(settings) > 1 else []
 
 
-def _finding(site: Site, answer: Answer[DeviceRates], kind: FindingKind, message: str) -> Finding:
+def _finding(site: Site, answer: Answer[DeviceRates], kind: ComputeKind, message: str) -> Finding:
     return finding(answer.host, subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
 
 

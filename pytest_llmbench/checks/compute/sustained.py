@@ -8,7 +8,8 @@ from statistics import mean, median
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_answers, silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, finding, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, options_of
+from pytest_llmbench.checks.compute.kinds import ComputeKind, finding
 from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad
 from pytest_llmbench.checks.compute.rates import (
     Fraction,
@@ -21,7 +22,7 @@ from pytest_llmbench.checks.compute.rates import (
     tolerance_of,
     unjudged_rates,
 )
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.references import missed
@@ -221,7 +222,7 @@ class _Judged:
             message = f"{hottest:g} degC under load, {self.options.temperature_degc:g} degC is usual"
             yield self._finding("hot", Severity.MONITOR, message)  #: finding hot: a device gets hotter than usual
 
-    def _finding(self, kind: FindingKind, severity: Severity, message: str) -> Finding:
+    def _finding(self, kind: ComputeKind, severity: Severity, message: str) -> Finding:
         return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)
 
     def notes(self) -> Iterator[str]:

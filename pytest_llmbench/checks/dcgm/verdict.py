@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pytest_llmbench.checks.base import finding
+from pytest_llmbench.checks.dcgm.kinds import DcgmKind, finding
 from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput
 from pytest_llmbench.checks.dcgm.report import error_in, read_dcgm
 from pytest_llmbench.checks.dcgm.report_items import DcgmResult, Diagnosis, DiagnosticOutcome, Recorded, Status, key_of
-from pytest_llmbench.core.record.health import Finding, FindingKind, Severity
+from pytest_llmbench.core.record.health import Finding, Severity
 
 # DCGM's own numbers (dcgm_errors.h): what to do about an error, and what it is about. 4 is "triage", for which its
 # advice is to reset the GPU, to start DCGM anew and to run the diagnostic again.
@@ -100,7 +100,7 @@ def _finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity
     #: finding dcgm_failed: a test of DCGM failed
     #: finding dcgm_configuration: a test of DCGM reports that the node is set up wrongly
     #: finding dcgm_recorded: a test of DCGM passed and recorded an error
-    others: dict[Severity, FindingKind] = {
+    others: dict[Severity, DcgmKind] = {
         Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"
     }  # fmt: skip
     kind = others.get(severity, "dcgm_failed")

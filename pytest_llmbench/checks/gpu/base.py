@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.gpu.kinds import GpuKind, finding
 from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
+from pytest_llmbench.checks.kinds import SharedKind
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
@@ -87,7 +89,7 @@ def subject(gpu: SmiGpu) -> str:
     return f"GPU {gpu.index} ({gpu.bus})"
 
 
-def fault(gpu: SmiGpu, kind: FindingKind, severity: Severity, message: str, action: str) -> Finding:
+def fault(gpu: SmiGpu, kind: GpuKind | SharedKind, severity: Severity, message: str, action: str) -> Finding:
     """A finding about a GPU, still without its host."""
     return Finding(subject=subject(gpu), kind=kind, severity=severity, message=message, action=action)
 

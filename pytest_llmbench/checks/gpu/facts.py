@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from pytest_llmbench.checks.gpu.base import Nodes, PerGpu, fault, subject, unlike
+from pytest_llmbench.checks.gpu.kinds import GpuKind
 from pytest_llmbench.checks.gpu.nvidia_smi import SmiGpu
-from pytest_llmbench.core.record.health import Finding, FindingKind, Severity
+from pytest_llmbench.core.record.health import Finding, Severity
 from pytest_llmbench.core.schema import NoOptions, Strict
 
 # A GPU with nothing to do may lower its link's generation with its clocks; it does so beyond these.
@@ -107,7 +108,7 @@ class Throttle(PerGpu):
 
 
 _COOLING = "check fans, air or liquid flow, heat sink and inlet temperature"
-_SLOWDOWNS: dict[FindingKind, tuple[Severity, str, str]] = {
+_SLOWDOWNS: dict[GpuKind, tuple[Severity, str, str]] = {
     #: finding hw_slowdown: the hardware's own protection holds clocks down
     "hw_slowdown": (Severity.ISOLATE, "the hardware's own protection", _COOLING + ", and the power supply"),
     #: finding hw_thermal_slowdown: heat holds clocks down, by hardware

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, fault, subject, unlike
+from pytest_llmbench.checks.gpu.kinds import GpuKind
 from pytest_llmbench.checks.gpu.nodes.facts import SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -70,7 +71,9 @@ def _all(nodes: Nodes, site: Site, options: InventoryOptions) -> Iterator[tuple[
 #: finding driver_not_loaded: NVIDIA's driver is not loaded
 #: finding fallen_off_the_bus: a GPU no longer answers on PCIe
 #: finding inforom_corrupted: nvidia-smi reports that the GPU's own configuration memory is corrupted
-_WHY_FAILED = ("nvidia_smi_missing", "driver_not_loaded", "fallen_off_the_bus", "inforom_corrupted")
+_WHY_FAILED: tuple[GpuKind, GpuKind, GpuKind, GpuKind] = (
+    "nvidia_smi_missing", "driver_not_loaded", "fallen_off_the_bus", "inforom_corrupted"
+)  # fmt: skip
 
 
 def _why_failed(told: SmiOutput, why: str) -> Iterator[Finding]:

@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import NonNegativeInt, PositiveFloat
 
-from pytest_llmbench.checks.base import Site, finding
+from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, unlike
+from pytest_llmbench.checks.gpu.kinds import GpuKind, finding
 from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _GPU = re.compile(r"GPU (\d+): .*", re.ASCII)
@@ -147,7 +148,7 @@ def _of_node(host: str, gpus: Mapping[int, NvlinkState], options: NvlinkOptions)
             yield _fault(host, gpu, "nvlink_slow", message, _RESET)
 
 
-def _fault(host: str, gpu: int, kind: FindingKind, message: str, action: str) -> Finding:
+def _fault(host: str, gpu: int, kind: GpuKind, message: str, action: str) -> Finding:
     return finding(host, f"GPU {gpu}", kind, Severity.RESET, message, action)
 
 

@@ -8,9 +8,10 @@ MONITOR: nothing is wrong with the node. The words are ours.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.checks.base import Site, finding
+from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, subject
 from pytest_llmbench.checks.gpu.kernel_log import DriverLog, KernelEvent, read_driver_log
+from pytest_llmbench.checks.gpu.kinds import finding
 from pytest_llmbench.checks.gpu.nodes.facts import KernelLog
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict

@@ -7,8 +7,9 @@ from statistics import median_high, median_low
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
 from pytest_llmbench.checks.host.base import HostCheck, below, has_one_clock, kind_of
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict

@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site, finding
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.facts import RuntimeReply
 from pytest_llmbench.core.record.health import Report, Severity
 

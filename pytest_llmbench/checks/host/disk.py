@@ -6,10 +6,11 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
 from pytest_llmbench.checks.host.base import HostCheck, below
+from pytest_llmbench.checks.host.kinds import HostKind, finding
 from pytest_llmbench.checks.host.nodes.folders import Room, Rooms
-from pytest_llmbench.core.record.health import FindingKind, Reading, Report, Severity
+from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _ACTION = "clean the folder up, or make the file system larger"
@@ -71,7 +72,7 @@ class Disk(HostCheck):
         )
 
 
-def wrong_with(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[FindingKind, str, str]]:
+def wrong_with(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[HostKind, str, str]]:
     """Findings about one folder of a node: kind, message, action."""
     if room.why is not None:  #: finding not_writable: a folder cannot be written
         yield "not_writable", f"the {name} folder cannot be written: {room.why}", "make it writable for this user"

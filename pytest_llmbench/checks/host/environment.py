@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, finding
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, named_paths, variables
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 

@@ -4,8 +4,9 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of
 from pytest_llmbench.checks.host.base import FEW, HostCheck, is_network, kind_of, variables
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.caches import CacheMarks, KernelCaches
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity

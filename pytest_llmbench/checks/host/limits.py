@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.host.base import HostCheck, alike_in_size, ask_hosts, below, differing
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, finding
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of
 from pytest_llmbench.checks.host.base import HostCheck, kind_of
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.folders import SharedView
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Report, Severity

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 

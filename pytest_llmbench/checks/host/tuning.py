@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, finding
+from pytest_llmbench.checks.base import CheckSettings, Fleet
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing
+from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.memory import meminfo
 from pytest_llmbench.checks.host.nodes.facts import KernelTuning
 from pytest_llmbench.core.record.health import Report, Severity

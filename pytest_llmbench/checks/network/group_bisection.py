@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmbench.checks.base import finding
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
+from pytest_llmbench.checks.network.kinds import finding
 from pytest_llmbench.checks.network.tournament_findings import KINDS
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, deadline_of, options_of
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
+from pytest_llmbench.checks.network.kinds import finding
 from pytest_llmbench.checks.network.options import Bounds, NetworkOptions
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict

@@ -5,15 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from pytest_llmbench.checks.base import finding
+from pytest_llmbench.checks.kinds import SharedKind
 from pytest_llmbench.checks.network.groups import Fault, GroupResult
+from pytest_llmbench.checks.network.kinds import NetworkKind, finding
 from pytest_llmbench.checks.network.tournament import Game, is_slow
 from pytest_llmbench.checks.network.tournament_run import Hunt
-from pytest_llmbench.core.record.health import Finding, FindingKind, Reading, Severity
+from pytest_llmbench.core.record.health import Finding, Reading, Severity
 
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
 # What is said of a node by what keeps it from a rate: kind, severity, and what to do.
-KINDS: Mapping[Fault | None, tuple[FindingKind, Severity, str]] = {
+KINDS: Mapping[Fault | None, tuple[NetworkKind | SharedKind, Severity, str]] = {
     None: ("slow_node", Severity.ISOLATE, _REPLACE),
     "error": ("failing_node", Severity.ISOLATE, _REPLACE),
     "wrong_values": ("wrong_values", Severity.ISOLATE, "take the node out: it computes or transmits wrong numbers"),

@@ -9,7 +9,8 @@ from uuid import uuid4
 from pydantic import Field, PositiveInt
 
 from pytest_llmbench.checks.answers import NOT_COMPARED, one_per_host, read_answers
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.storage.kinds import finding
 from pytest_llmbench.checks.storage.nodes.storage import StorageLoad
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity

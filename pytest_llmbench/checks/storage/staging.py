@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.storage.kinds import StorageKind, finding
 from pytest_llmbench.checks.storage.nodes.staging import StagedData, StagedFiles
-from pytest_llmbench.core.record.health import Finding, FindingKind, Report, Severity
+from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
 _MOUNT = "mount the file system on the node, or copy the data there"
@@ -110,7 +111,7 @@ def _differs(path: str, told: Mapping[str, StagedFiles], odd: Sequence[str]) -> 
         yield _finding(host, path, "data_differs", message)  #: finding data_differs: data are not those of most nodes
 
 
-def _finding(host: str, path: str, kind: FindingKind, message: str) -> Finding:
+def _finding(host: str, path: str, kind: StorageKind, message: str) -> Finding:
     return finding(host, path, kind, Severity.CONFIGURE, message, _MOUNT)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, finding, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.topology.kinds import finding
 from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciFacts
 from pytest_llmbench.checks.topology.report import read_topology, render
 from pytest_llmbench.core.errors import RunError

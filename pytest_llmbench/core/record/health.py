@@ -10,22 +10,6 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Record, Verdict
 from pytest_llmbench.core.schema import Name, Strict
 
-# Of our own checks; those of other packages have kinds of their own.
-FindingKind = Literal[
-    "above_reference", "application_clock", "applications_clocks_setting", "below_peak", "below_reference",
-    "clock_not_kept", "clock_skew", "cold_cache", "container_runtime", "cuda", "data_differs", "data_missing",
-    "dcgm_configuration", "dcgm_failed", "dcgm_isolate", "dcgm_recorded", "dead_node", "differs", "disk_full",
-    "driver_not_loaded", "ecc_correctable", "ecc_history", "ecc_off", "ecc_uncorrectable", "fabric", "failing_node",
-    "fallen_off_the_bus", "gpu_lost", "gpu_memory", "gpu_model", "gpus_missing", "hot", "hw_power_brake_slowdown",
-    "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted", "limit", "memory_in_use", "mig", "missing_device",
-    "missing_file", "no_inodes", "not_repeatable", "not_writable", "nvidia_smi_missing", "nvidia_smi_warns",
-    "nvlink_inactive", "nvlink_slow", "other_folder", "other_product", "outlier", "pcie_gen", "pcie_replays",
-    "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed", "remap_pending",
-    "retirement_pending", "shared_cache", "slow_at_times", "slow_link", "slow_node", "slow_together", "slows_down",
-    "sram_threshold", "stray_process", "sw_power_cap", "sw_thermal_slowdown", "sxid", "throttled", "topology_file",
-    "tuning", "uneven", "unlike_others", "wrong_bytes", "wrong_product", "wrong_values", "xid",
-]  # fmt: skip
-
 
 class Severity(StrEnum):
     """Required action on the node before it may train; the worst comes first.

@@ -1,0 +1,61 @@
+"""Kinds of findings: a family declares its own in its folder, and finds no other."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pytest_llmbench.checks import kinds as shared
+from pytest_llmbench.checks.base import FAMILIES
+from pytest_llmbench.judging.references import ReferenceKind
+
+CHECKS = Path(shared.__file__).parent
+SHARED = {*get_args(shared.SharedKind)}
+
+
+def declared(family: str) -> tuple[str, ...]:
+    """The kinds that a family declares."""
+    module = import_module(f"pytest_llmbench.checks.{family}.kinds")
+    return get_args(getattr(module, f"{family.capitalize()}Kind", None))
+
+
+def constants(family: str) -> tuple[set[str], set[str]]:
+    """The texts of a family's code, and those that it gives to a `Finding` as its kind; without its declaration."""
+    texts: set[str] = set()
+    kinds: set[str] = set()
+    for path in (CHECKS / family).rglob("*.py"):
+        if path.name == "kinds.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
+            elif isinstance(node, ast.keyword) and node.arg == "kind" and isinstance(node.value, ast.Constant):
+                kinds.add(str(node.value.value))
+    return texts, kinds
+
+
+def test_each_kind_has_one_owner() -> None:
+    """A family, the families together, or the references."""
+    owned = Counter([*chain(*map(declared, FAMILIES)), *SHARED, *get_args(ReferenceKind)])
+    assert [kind for kind, count in owned.items() if count > 1] == []
+    assert len(owned) > 70
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_finds_the_kinds_that_it_declares(family: str) -> None:
+    """All of them, and no other but those that several share. `finding` is typed; `Finding` takes any text."""
+    texts, kinds = constants(family)
+    assert {*declared(family)} - texts == set(), "declared, and never found"
+    assert kinds <= {*declared(family)} | SHARED, "found, and not declared"
+
+
+def test_a_kind_that_several_share_is_found_by_several() -> None:
+    """Else it belongs to one of them."""
+    found = Counter(kind for family in FAMILIES for kind in constants(family)[0] & SHARED)
+    assert {kind for kind, count in found.items() if count > 1} == SHARED
