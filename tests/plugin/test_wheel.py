@@ -29,6 +29,10 @@ def test_learns(run):
 
 
 LOCAL = ("--scale", "smoke", "--cluster", "local", "--gpus-per-node", "0")
+SUITES = (
+    "--pyargs", "pytest_llmbench.suites.validation", "pytest_llmbench.suites.training",
+    "-k", "shared_folder or software or opt125m",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,21 +71,21 @@ def test_the_wheel_announces_all_that_pyproject_does(wheel: Path) -> None:
     assert {group: dict(told[group]) for group in announced} == announced
 
 
+def test_an_installed_wheel_finds_its_suites(installed: Installed) -> None:
+    """By their names, in an empty folder."""
+    done = installed.pytest(*LOCAL, *SUITES, "--plan")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^check software: ", done.stdout, re.MULTILINE)
+    assert re.search(r"^opt125m: engine torch", done.stdout, re.MULTILINE)
+
+
 def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
-    """In an empty folder, with one test file and no ini file."""
+    """With one test file and no ini file; the training serves the suites as well, which check the nodes first."""
     (installed.folder / "test_mine.py").write_text(MINE)
-    done = installed.pytest(*LOCAL)
+    done = installed.pytest(*LOCAL, "test_mine.py", *SUITES, "-v")
     assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
-    assert "PASS" in done.stdout
-    answer = installed.python("-c", "import pytest_llmbench; print(pytest_llmbench.__file__)")
-    assert answer.stdout.startswith(str(installed.environment))
-
-
-def test_an_installed_wheel_runs_its_suites(installed: Installed) -> None:
-    """By their names, in an empty folder: validation, then training."""
-    suites = ("pytest_llmbench.suites.validation", "pytest_llmbench.suites.training")
-    done = installed.pytest(*LOCAL, "--pyargs", *suites, "-k", "shared_folder or software or opt125m")
-    assert done.returncode == 0, done.stdout
+    assert re.search(r"^test_mine\.py::test_learns\[opt125m\] +PASSED", done.stdout, re.MULTILINE)
     assert re.search(r"^software +PASS", done.stdout, re.MULTILINE)
     assert re.search(r"^opt125m .* PASS", done.stdout, re.MULTILINE)
+    answer = installed.python("-c", "import pytest_llmbench; print(pytest_llmbench.__file__)")
+    assert answer.stdout.startswith(str(installed.environment))
