@@ -32,11 +32,18 @@ class Job(ABC):
         note: oddities of its start, for people.
     """
 
+    word = "job"
+
     def __init__(self, job_id: str, hosts: tuple[str, ...], command: str, note: str = "") -> None:
         self.job_id = job_id
         self.hosts = hosts
         self.command = command
         self.note = note
+
+    @property
+    def title(self) -> str:
+        """The job for people: `job 17`, or `pid 17` of a process on this machine."""
+        return f"{self.word} {self.job_id}"
 
     @abstractmethod
     def status(self) -> JobStatus:
@@ -173,6 +180,8 @@ class SlurmJob(Job):
 class LocalJob(Job):
     """Processes on this machine, started through submitit."""
 
+    word = "pid"
+
     def __init__(self, submitted: Submitted, host: str, command: str, *, driven: bool = False) -> None:
         super().__init__(submitted.job_id, (host,), command)
         self._job = submitted.job
@@ -203,6 +212,8 @@ class LocalJob(Job):
 
 class FinishedJob(Job):
     """A run that happened in this process and is over."""
+
+    word = "pid"
 
     def __init__(self, host: str, command: str, error: BaseException | None) -> None:
         super().__init__(str(os.getpid()), (host,), command)

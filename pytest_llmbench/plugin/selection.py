@@ -1,17 +1,57 @@
-"""`-k opt175b` together with a validation suite: an expression that names no check leaves the checks alone."""
+"""`-k`: an expression that names no check leaves the checks alone; one that names no recipe gets a hint."""
 
+import difflib
 import re
+from collections.abc import Generator, Iterable
 
 import pytest
 
+from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.health import CheckKey, key_of
+from pytest_llmbench.plugin.parametrize import RunKey
 
 # A word of an expression, and whether it is denied.
 _WORD = re.compile(r"\b(not\s+)?(?!(?:and|or|not)\b)([^\s()]+)")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+_HINT = pytest.StashKey[str]()
+_CLOSE, _FEW = 3, 8
+
+
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Prepare the items for `-k`, and see whether it left any of the runs."""
+    _keep_checks(config, items)
+    runs = _runs(items)
+    yield
+    if config.option.keyword and runs and not _runs(items):
+        recipes = bench_of(config).recipes
+        words = [word for denied, word in _WORD.findall(config.option.keyword) if not denied]
+        config.stash[_HINT] = "; ".join(hint for word in words if (hint := _hint(word, runs, recipes)))
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Give the hint."""
+    hint = config.stash.get(_HINT, "")
+    return [f"llmbench: {hint}"] if hint else []
+
+
+def _runs(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if key_of(item, "run", RunKey) is not None]
+
+
+def _hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> str:
+    """The recipes that a word of an expression may mean; empty if it is about a run."""
+    if _names(word, runs):
+        return ""
+    names = sorted(recipes)
+    close = difflib.get_close_matches(word, names, n=_CLOSE)
+    told = f"did you mean {' or '.join(close)}?" if close else f"recipes: {listed(names, _FEW)}"
+    return f"-k {word} matches no recipe; {told}"
+
+
+def _keep_checks(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let every check match an expression that names runs only: who asks for both suites wants the nodes checked.
 
     One that names a check, or the test of the checks, means what it says.

@@ -47,6 +47,7 @@ class Supervisor:
         self._rows: list[Mapping[str, Any]] = []
         self._unreported: list[pytest.TestReport] = []
         self._made: list[Reported] = []
+        self._broken = outcome.BrokenRuns()
         self._in_earnest = False
         self._unjudged: Mapping[str, Sequence[str]] = {}
         self._reports = reports
@@ -121,8 +122,10 @@ class Supervisor:
                 raise
         return None
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Gather the verdict of every test that is over."""
+        """Gather the verdict of every test that is over, and tell a broken run once."""
+        self._broken.shorten(report)
         properties = outcome.verdict_of(report)
         if properties is not None:
             self._rows.append({**properties, "test": report.nodeid})

@@ -58,10 +58,10 @@ def view_of(active: Active) -> RunView:
     """How a run under way stands."""
     key, recipe = active.run.key, active.run.spec.recipe
     if active.watch is None:
-        return RunView(key=key, state="pending", detail=f"job {active.job.job_id} {active.pending_reason}".strip())
+        return RunView(key=key, state="pending", detail=f"{active.job.title} {active.pending_reason}".strip())
     seen = active.watch.progress
     if seen is None:
-        return RunView(key=key, state="starting", detail=f"job {active.job.job_id}", steps=recipe.steps)
+        return RunView(key=key, state="starting", detail=active.job.title, steps=recipe.steps)
     return RunView(
         key=key,
         state="running",

@@ -242,6 +242,13 @@ class RunRecord(Record):
         return self.key
 
     @property
+    def job(self) -> str:
+        """Its job for people: ` (job 17)`, or ` (pid 17)` of a process on this machine; empty if there is none."""
+        if self.job_id is None:
+            return ""
+        return f" ({'pid' if self.cluster in {'local', 'debug'} else 'job'} {self.job_id})"
+
+    @property
     def logs(self) -> Path:
         """The folder of what the ranks printed."""
         return Path(self.replayed) if self.replayed is not None else Path(self.folder) / layout.LOGS

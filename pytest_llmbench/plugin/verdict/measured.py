@@ -134,7 +134,6 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     record = measured.record
     log = log_to_read(record.logs)
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
-    job = f" (job {record.job_id})" if record.job_id else ""
     # An engine's own rule says itself which lines it is about.
     node = slowest_node(record.rank_info, record.telemetry)
     judged = f"; {window(record.recipe)}" if measured.statistic in SHARED.names() else ""
@@ -144,7 +143,7 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
         *([node] if node else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
-        f"run: {record.key}{where}{job}",
+        f"run: {record.key}{where}{record.job}",
         f"statistic: {measured.statistic} = {measured.metric.rule}{judged}",
     ]
 

@@ -103,11 +103,28 @@ def broken(record: RunRecord) -> str:
     if told := record.unjudged.get(record.recipe.statistic_of_record):
         lines.append(f"its log gives {record.recipe.statistic_of_record} {told.quantity}, which is not a verdict")
     if record.hosts:
-        lines.append(f"on: {', '.join(record.hosts)}" + (f" (job {record.job_id})" if record.job_id else ""))
+        lines.append(f"on: {', '.join(record.hosts)}{record.job}")
     lines.append(f"run record: {record.path}")
     if problem.log:
         lines.append(f"log: {problem.log}")
     return "\n".join(lines)
+
+
+class BrokenRuns:
+    """The errors of broken runs in reports: whole for the first test of a run, in one line for the others."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+
+    def shorten(self, report: pytest.TestReport) -> None:
+        """Refer to the first test whose error is the same."""
+        key = dict(report.user_properties).get("run")
+        if key is None or report.when != "setup" or not report.failed:
+            return
+        text = str(report.longrepr)  # `longreprtext` names the worker of pytest-xdist
+        first = self._first.setdefault(text, report.nodeid)
+        if first != report.nodeid and text.startswith(f"run {key} cannot be judged"):
+            report.longrepr = f"{text.partition(chr(10))[0]}\nrecord and log: see the error of {first}"
 
 
 def judge(

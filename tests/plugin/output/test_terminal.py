@@ -45,7 +45,7 @@ def test_the_live_line_comes_and_goes(user: UserFolder) -> None:
     user.test()
     code, written = on_a_terminal(user, "--cluster", "local", "-n0", "-k", "tiny")
     assert code == 0, written
-    assert re.search(r"\rtiny: starting \(job \d+\)", written)
+    assert re.search(r"\rtiny: starting \(pid \d+\)", written)
     assert re.search(r"\rtiny: step \d+/400, [\d,]+ words/s, \d+ s to go", written)
     shown = screen(written)
     assert not [line for line in shown if "s to go" in line or line.startswith("tiny: ")]
