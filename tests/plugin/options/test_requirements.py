@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from tests.conftest import UserFolder
 
@@ -22,28 +23,31 @@ def test_last():
 MET = '"1": test_it[small]\n"2": ["*::test_it[*]", test_user.py::test_last]\n'
 
 
+# Clauses of one session, and the reason why it judged none of them.
+NOT_JUDGED = {
+    "4.10": ("test_it[*]", "test_user.py::test_it[large] was deselected"),
+    "4.11": ("test_last", "test_user.py::test_last was deselected"),
+    "4.12": ("test_it[huge]", "no test of this session is test_it[huge]"),
+    "4.13": ("test_skipped", "test_user.py::test_skipped was skipped: "),
+}
+DESELECTED = ("-k", "not large", "--deselect", "test_user.py::test_last")
+
+
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize(
-    ("clause", "args", "why"),
-    [
-        ("test_it[*]", ["-k", "not large"], "test_user.py::test_it[large] was deselected"),
-        ("test_last", ["--deselect", "test_user.py::test_last"], "test_user.py::test_last was deselected"),
-        ("test_it[huge]", [], "no test of this session is test_it[huge]"),
-        ("test_skipped", [], "test_user.py::test_skipped was skipped: "),
-    ],
-)
-def test_a_clause_that_was_not_judged(
-    user: UserFolder, distribution: str, clause: str, args: list[str], why: str
-) -> None:
-    """It is INCOMPLETE in the summary and an error in the XML, and everything else passed."""
+def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> None:
+    """Each is INCOMPLETE in the summary and an error in the XML, and everything else passed."""
     user.test(TESTS)
-    (user.path / "contract.yaml").write_text(f'"4.10": "{clause}"\n')
-    result = user.run("--require", "contract.yaml", distribution, *args)
+    contract = {number: clause for number, (clause, _) in NOT_JUDGED.items()}
+    (user.path / "contract.yaml").write_text(yaml.safe_dump({**contract, "4.14": "test_it[small]"}))
+    result = user.run("--require", "contract.yaml", distribution, *DESELECTED)
     assert result.returncode == 1, result.text
-    assert f"4.10  INCOMPLETE  {clause}" in result.text
-    case = result.cases["4.10"]
-    assert (case.outcome, case.properties["verdict"]) == ("error", "INCOMPLETE")
-    assert case.properties["reason"].startswith(why)
+    for number, (clause, why) in NOT_JUDGED.items():
+        assert f"{number}  INCOMPLETE  {clause}" in result.text
+        case = result.cases[number]
+        assert (case.outcome, case.properties["verdict"]) == ("error", "INCOMPLETE")
+        assert case.properties["reason"].startswith(why)
+    assert "4.14  PASS  test_it[small]" in result.text
+    assert "1 passed, 1 skipped" in result.text
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
