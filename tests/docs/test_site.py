@@ -16,6 +16,18 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(f"docs/{page}" for page in listed) == PAGES
 
 
+def test_guides_are_grouped_in_the_navigation_as_on_their_page() -> None:
+    """In the same groups and the same order."""
+    guides = (CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8").partition("- how-to/index.md\n")[2]
+    shown = re.findall(r"^ {6}- (.+):\n((?: {10}.+\n)+)", guides.partition("  - Troubleshooting")[0], re.MULTILINE)
+    page = (CHECKOUT / "docs" / "how-to" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^## (.+)\n\n((?:- .+\n)+)", page, re.MULTILINE)
+    assert len(listed) > 3
+    assert [(group, re.findall(r"how-to/(.+\.md)", entries)) for group, entries in shown] == [
+        (group, re.findall(r"\]\((.+\.md)\)", entries)) for group, entries in listed
+    ]
+
+
 def test_a_link_out_of_the_documents_becomes_a_path() -> None:
     """One to another page, or to nothing that is there, stays as it is: MkDocs checks those."""
     hook = load("site_links").on_page_markdown
