@@ -10,8 +10,8 @@ from filelock import FileLock, Timeout
 from pytest_llmbench.cluster.allocation import Allocation, Waiting
 from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.core.wire.task import Owner
 from pytest_llmbench.workloads.node.machine_lock import holders, is_held
-from pytest_llmbench.workloads.rank.context import Owner
 
 
 class ThisHost(Allocation):

@@ -20,12 +20,12 @@ from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.script.preparing import opened, setup_of
 from pytest_llmbench.session.script.requests import Startable, probe_request
 from pytest_llmbench.session.script.scripts import labels_of
-from pytest_llmbench.workloads.rank.context import Task
 from pytest_llmbench.workloads.rank.probe import run_probe
 
 

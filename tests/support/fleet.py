@@ -16,7 +16,7 @@ from pytest_llmbench.checks.base import Answer, Probe, Site
 from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, ProcessLimits, ResourceLimits
 from pytest_llmbench.checks.host.nodes.files import Mount
 from pytest_llmbench.core.record.records import write_model
-from pytest_llmbench.workloads.rank.context import Task
+from pytest_llmbench.core.wire.task import Task
 
 
 @dataclass

@@ -36,7 +36,7 @@ from benchmarks.gpu.training.summary import table
 from benchmarks.gpu.training.table import markdown
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
-from pytest_llmbench.workloads.rank.context import Owner
+from pytest_llmbench.core.wire.task import Owner
 
 
 class Benchmark:

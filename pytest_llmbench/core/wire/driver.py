@@ -6,25 +6,21 @@ from pathlib import Path, PurePosixPath
 from pydantic import PositiveInt, ValidationError
 
 from pytest_llmbench.core.recipe.recipes import Preparation
-from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import Mark
+from pytest_llmbench.core.wire.task import LaunchedTask
 
 # What the driver sets for the script: hosts and hostfile of the run, its first node's name, and a port to meet at.
 VARIABLES = ("LLMBENCH_HOSTS", "LLMBENCH_HOSTFILE", "LLMBENCH_FIRST_HOST", "LLMBENCH_PORT")
 
 
-class CommandTask(Strict):
-    """`command.json` of a run's folder.
+class CommandTask(LaunchedTask):
+    """`command.json` of a run's folder: a driver runs a script, whose ranks are not ours.
 
     Attributes:
-        token: names the run among all runs, for the labels of its log.
-        labels: how many nodes print one.
-        nodes: how many nodes the run must find.
-        ranks_per_node: slots of each in the hostfile.
-        device: device of the ranks.
+        labels: how many nodes print a label.
         hosts: the nodes, where they are known before the run starts; else those of its Slurm job, or this machine.
         prepare: preparations to look for, every name filled in.
         setup: shell lines that make the framework's environment usable, for checks and versions.
@@ -41,10 +37,6 @@ class CommandTask(Strict):
         machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm.
     """
 
-    nodes: PositiveInt
-    ranks_per_node: PositiveInt
-    device: Device
-    token: str | None = None
     labels: PositiveInt = 1
     hosts: tuple[str, ...] = ()
     prepare: tuple[Preparation, ...] = ()

@@ -16,8 +16,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
+from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.workloads.rank.context import Task, read_task
 
 
 def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
@@ -132,14 +132,11 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
     )
 
 
-def _task(run: Path) -> Task | CommandTask | None:
+def _task(run: Path) -> LaunchedTask | None:
     """Read what a run was launched with; None where it never was."""
     if (run / layout.COMMAND).exists():
-        try:
-            return CommandTask.model_validate_json((run / layout.COMMAND).read_bytes())
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"{run / layout.COMMAND}: cannot be read: {error}") from error
-    return read_task(run) if (run / layout.TASK).exists() else None
+        return CommandTask.read(run / layout.COMMAND)
+    return Task.read(run / layout.TASK) if (run / layout.TASK).exists() else None
 
 
 def _traces(run: Path) -> JobTraces | None:

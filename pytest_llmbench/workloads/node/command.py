@@ -52,7 +52,7 @@ class _Driver:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._task = CommandTask.model_validate_json((folder / layout.COMMAND).read_bytes())
+        self._task = CommandTask.read(folder / layout.COMMAND)
         self._owner_gone = False
         self._locks = machine_lock.hold(self._task.machine_lock)
 

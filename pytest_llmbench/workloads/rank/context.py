@@ -10,51 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import PositiveFloat, PositiveInt
-
-from pytest_llmbench.core.errors import ConfigError, RunError
+from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire import layout
-
-
-class Owner(Strict):
-    """The process that waits for this run.
-
-    Attributes:
-        path: the file it keeps rewriting (see `deadman`).
-        ttl_s: longest silence of a live owner, seconds.
-        machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm
-            (see `machine_lock`).
-    """
-
-    path: Path
-    ttl_s: PositiveFloat
-    machine_lock: Path | None = None
-
-
-class Task(Strict):
-    """`task.json` of a run folder.
-
-    Attributes:
-        entry: `package.module:function`, called with a `RankContext` and a `StepLog`.
-        config: handed to it as `RankContext.config`.
-        nodes: nodes the run must find itself on.
-        ranks_per_node: ranks it must find on each.
-        device: device of the ranks.
-        env: environment variables of the system file, set before anything else is imported.
-        owner: owner of the run; without one it runs to its end.
-        token: names the run among all runs: each rank writes it into its step log.
-    """
-
-    entry: str
-    config: Mapping[str, Any]
-    nodes: PositiveInt
-    ranks_per_node: PositiveInt
-    device: Device
-    env: Mapping[str, str] = {}
-    owner: Owner | None = None
-    token: str | None = None
+from pytest_llmbench.core.wire.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,23 +43,9 @@ class RankContext:
     token: str | None = None
 
 
-def read_task(folder: Path) -> Task:
-    """Read what this run is.
-
-    Raises:
-        ConfigError: `task.json` cannot be read or is not a task.
-    """
-    path = folder / layout.TASK
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    return validate(Task, data, str(path))
-
-
 def arrive(folder: Path) -> tuple[Task, RankContext]:
     """Read the task of a folder, take its environment over, and find this process's place among its ranks."""
-    task = read_task(folder)
+    task = Task.read(folder / layout.TASK)
     os.environ.update(task.env)
     return task, place(task, folder, os.environ)
 

@@ -1,9 +1,9 @@
 """Entry point of every rank of a check's step: `python -m pytest_llmbench.workloads.rank.probe FOLDER`.
 
-`FOLDER/task.json` is a `context.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns plain
-data or a model: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and ends
-well: what it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one that
-hangs can be named with its phase.
+`FOLDER/task.json` is a `core.wire.task.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns
+plain data or a model: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and
+ends well: what it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one
+that hangs can be named with its phase.
 
 Nothing here imports torch: most probes look at files, and hundreds of nodes would each pay seconds for it.
 """

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError, RunError
-from pytest_llmbench.workloads.rank.context import Task, entry_of, place, read_task
+from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.task import LaunchedTask, Task
+from pytest_llmbench.workloads.rank.context import entry_of, place
 
 LOCAL = {
     "SUBMITIT_EXECUTOR": "local",
@@ -77,13 +79,14 @@ def test_a_variable_that_is_no_number_is_refused(value: str | None) -> None:
         place(task(2, 2), RUN, environ if value is None else {**environ, "SLURM_LOCALID": value})
 
 
+@pytest.mark.parametrize("kind", [Task, CommandTask])
 @pytest.mark.parametrize("text", [None, "{", '{"entry": 1}', "[]"])
-def test_a_task_that_cannot_be_read_is_an_error(tmp_path: Path, text: str | None) -> None:
-    """A missing, broken or incomplete task.json is an error that names the file."""
+def test_a_task_that_cannot_be_read_is_an_error(tmp_path: Path, kind: type[LaunchedTask], text: str | None) -> None:
+    """A missing, broken or incomplete task is an error that names the file."""
     if text is not None:
         (tmp_path / "task.json").write_text(text)
     with pytest.raises(ConfigError, match=r"task\.json"):
-        read_task(tmp_path)
+        kind.read(tmp_path / "task.json")
 
 
 @pytest.mark.parametrize("collects", [True, False])

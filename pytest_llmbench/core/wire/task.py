@@ -1,0 +1,72 @@
+"""Tasks: what the login node writes into a folder for the processes that it starts there."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import PositiveFloat, PositiveInt
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.topology import Device
+from pytest_llmbench.core.schema import Strict, validate
+
+
+class LaunchedTask(Strict):
+    """The part that all tasks share.
+
+    Attributes:
+        nodes: nodes the run must find itself on.
+        ranks_per_node: ranks on each.
+        device: device of the ranks.
+        token: names the run among all runs, in its step logs or in its log.
+    """
+
+    nodes: PositiveInt
+    ranks_per_node: PositiveInt
+    device: Device
+    token: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a task.
+
+        Raises:
+            ConfigError: the file cannot be read or is not a task.
+        """
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
+        return validate(cls, data, str(path))
+
+
+class Owner(Strict):
+    """The process that waits for this run.
+
+    Attributes:
+        path: the file it keeps rewriting (see `deadman`).
+        ttl_s: longest silence of a live owner, seconds.
+        machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm
+            (see `machine_lock`).
+    """
+
+    path: Path
+    ttl_s: PositiveFloat
+    machine_lock: Path | None = None
+
+
+class Task(LaunchedTask):
+    """`task.json` of a folder: every rank calls a function of ours.
+
+    Attributes:
+        entry: `package.module:function`, called with a `RankContext` and a `StepLog`.
+        config: handed to it as `RankContext.config`.
+        env: environment variables of the system file, set before anything else is imported.
+        owner: owner of the run; without one it runs to its end.
+    """
+
+    entry: str
+    config: Mapping[str, Any]
+    env: Mapping[str, str] = {}
+    owner: Owner | None = None
