@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_llmbench.checks.answers import one_per_host, silent
+    from pytest_llmbench.checks.answers import one_per_host, read_per_host, silent
     from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
     from pytest_llmbench.checks.base import options_of as check_options
     from pytest_llmbench.checks.host.base import HostCheck
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.record.records import Judgement, Metric, Problem, RunRecord, Verdict
     from pytest_llmbench.core.record.series import Progress, Step, StepSeries
     from pytest_llmbench.core.schema import Strict
+    from pytest_llmbench.core.wire.answers import ProbeAnswer
     from pytest_llmbench.engines.base import BatchLog, Command, Engine, Place, RankTask, Script
     from pytest_llmbench.engines.base import options_of as recipe_options
     from pytest_llmbench.engines.external import External, fill, flags
@@ -77,12 +78,13 @@ __all__ = [
     "Answer", "Asks", "BadEnd", "BatchLog", "Begun", "Check", "CheckSettings", "ClusterError", "Command",
     "Completed", "ConfigError", "Count", "Engine", "Environment", "Expected", "External", "Failed", "Finding",
     "FinishedSession", "Fleet", "Health", "HealthRecord", "HostCheck", "InProcess", "Item", "Judgement",
-    "LLMBenchError", "LogInterval", "LogReader", "Measured", "Measurement", "Metric", "Needles", "Node", "Parse",
-    "Pause", "Place", "Probe", "ProbeLog", "Problem", "Progress", "Quantity", "RankContext", "RankTask", "Reading",
-    "Recipe", "Reference", "Report", "ReportWriter", "Run", "RunError", "RunRecord", "Said", "Script", "Severity",
-    "Site", "Skipped", "Statistic", "Step", "StepLine", "StepLog", "StepSeries", "Strict", "Topology", "Total",
-    "UnitError", "Unreadable", "Verdict", "WorldSize", "batch_problem", "check_options", "deadline_of", "fill",
-    "flags", "missed", "one_per_host", "outliers", "precision_problem", "recipe_options", "silent",
+    "LLMBenchError", "LogInterval", "LogReader", "Measured", "Measurement", "Metric", "Needles", "Node",
+    "Parse", "Pause", "Place", "Probe", "ProbeAnswer", "ProbeLog", "Problem", "Progress", "Quantity",
+    "RankContext", "RankTask", "Reading", "Recipe", "Reference", "Report", "ReportWriter", "Run", "RunError",
+    "RunRecord", "Said", "Script", "Severity", "Site", "Skipped", "Statistic", "Step", "StepLine", "StepLog",
+    "StepSeries", "Strict", "Topology", "Total", "UnitError", "Unreadable", "Verdict", "WorldSize",
+    "batch_problem", "check_options", "deadline_of", "fill", "flags", "missed", "one_per_host", "outliers",
+    "precision_problem", "read_per_host", "recipe_options", "silent",
 ]  # fmt: skip
 
 
