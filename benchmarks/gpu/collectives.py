@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
 from pytest_llmbench.checks.collectives.report import read_nccl_tests
 from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, size_name
@@ -47,10 +48,11 @@ def ours(collectives: Sequence[str], sizes: Sequence[int], options: argparse.Nam
     failed = [f"rank {answer['rank']}: {answer['why']}" for answer in answers if "why" in answer]
     if failed or len(answers) != options.gpus:
         sys.exit(f"{len(answers)} of {options.gpus} ranks answered: {'; '.join(failed)}")
-    data = answers[0]["data"]
-    for note in (*data["notes"], *data["unsupported"].items()):
+    measured = RankCollectives.model_validate(answers[0]["data"]).measured
+    assert measured is not None, "rank 0 has the measurement of all"
+    for note in (*measured.notes, *measured.unsupported.items()):
         print("note:", note)
-    return {name: Curve.model_validate(told) for name, told in data["curves"].items()}
+    return dict(measured.curves)
 
 
 def _rank(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
