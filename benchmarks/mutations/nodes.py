@@ -16,6 +16,8 @@ from unittest import mock
 from benchmarks.mutations.judging import Checks, Files, new_folder
 from benchmarks.mutations.subjects import Subject, sample
 from pytest_llmbench.checks.base import Site, get_check
+from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutput, NcclTestsOutputs
+from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput, DiagnosticRun
 from tests.standins import nccl_tests as nccl
 from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, TABLE_VERSIONS, Said, printed
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, links_text, smi_xml
@@ -40,7 +42,7 @@ def nccl_json() -> Iterator[Subject]:
     for collective in ("all_reduce", "reduce_scatter"):
         told = {**json.loads(_nccl(collective)[1]), "args": [f"{collective}_perf"], "env": []}
         text = json.dumps(told, indent=1).encode()
-        judge = _collective(collective, 4, lambda files: {"text": "", "json": _text(files)})
+        judge = _collective(collective, 4, lambda files: {"text": "", "written": _text(files)})
         bare = text.replace(b'"end_time"', b'"time"')
         for what, each in (("", text), (", without its end", bare)):
             yield Subject(
@@ -82,7 +84,10 @@ def kernel_log() -> Iterator[Subject]:
 
 
 def _table(collective: str, text: bytes, gpus: int) -> Iterator[Subject]:
-    judge, rows = _collective(collective, gpus, lambda files: {"text": _text(files), "json": None}), rb"^\s*\d|^# [OA]"
+    judge, rows = (
+        _collective(collective, gpus, lambda files: {"text": _text(files), "written": None}),
+        rb"^\s*\d|^# [OA]",
+    )
     footer = re.compile(rb"^# (?:Out of bounds|Avg bus).*\n", re.MULTILINE)
     for what, each in (("", text), (", without its end", footer.sub(b"", text))):
         yield Subject(
@@ -93,10 +98,10 @@ def _table(collective: str, text: bytes, gpus: int) -> Iterator[Subject]:
 
 def _collective(collective: str, gpus: int, told: Any) -> Checks:
     def answer(files: Files) -> Mapping[str, Any]:
-        run = {"command": f"{collective}_perf", "code": 0, **told(files)}
-        return {"device": "NVIDIA H200", "runs": {collective: run}}
+        run = NcclTestsOutput(command=f"{collective}_perf", code=0, **told(files))
+        return NcclTestsOutputs(device="NVIDIA H200", runs={collective: run}).model_dump()
 
-    site = Site(system="mutations", nodes=1, gpus_per_node=gpus)
+    site = Site(system="mutations", nodes=1, gpus_per_node=gpus, selected=(collective,))
     return Checks(
         checks=(get_check(collective),), site=site, answer=answer, options={"backend": "nccl_tests", "path": "/nccl"}
     )  # fmt: skip
@@ -120,7 +125,8 @@ def _diagnoses(versions: Any) -> Iterator[Subject]:
 
 def _diagnosis(name: str, text: str, code: int) -> Subject:
     def answer(files: Files) -> Mapping[str, Any]:
-        return {"command": "dcgmi", "code": code, "seconds": 9.0, "stdout": _text(files), "stderr": ""}
+        output = DiagnosticOutput(command="dcgmi", code=code, seconds=9.0, stdout=_text(files), stderr="")
+        return DiagnosticRun(missing=None, output=output).model_dump()
 
     site = Site(system="mutations", nodes=1, gpus_per_node=2)
     judge = Checks(checks=(get_check("dcgm"),), site=site, answer=answer, options={"level": 3})
