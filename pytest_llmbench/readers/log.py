@@ -58,16 +58,10 @@ def no_claims(text: str) -> Iterable[Said | Skipped]:  # noqa: ARG001 - see `ite
 def read_log(
     paths: Iterable[Path], parse: Parse, claims: Claims = no_claims, needles: Needles = EVERY_LINE
 ) -> StepSeries:
-    """Read log files, in the order given, as one log.
+    """Read log files, in the order given, as one log. Lines without any of the `needles` may be left out.
 
-    The reason of a failure matters only in a log without proof of completion. So the words of failures are searched
-    for in a second pass, and only in such a log.
-
-    Args:
-        paths: the files.
-        parse: the dialect.
-        claims: reader of the log's claims about the training.
-        needles: words of both, without those of failures: other lines may be left out.
+    The reason of a failure matters only in a log without proof of completion. So the words of failures are searched for
+    in a second pass, and only in such a log.
     """
     collected, files = _Collected(), tuple(paths)
     wanted = tuple((*each, NEEDLE) if each else () for each in (needles.all, needles.always))

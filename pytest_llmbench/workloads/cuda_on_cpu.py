@@ -53,10 +53,8 @@ _MARK = "_is_the_cpu"
 def install(*, pretend_available: bool = False) -> None:
     """Let "cuda" mean the CPU for the rest of this process, unless CUDA is available.
 
-    It must come before the framework's import, which copies names out of `torch.cuda`.
-
-    Args:
-        pretend_available: let `torch.cuda.is_available()` be true too; see the module.
+    It must come before the framework's import, which copies names out of `torch.cuda`. For `pretend_available`, see the
+    module.
     """
     # The mark is on PyTorch, which is what was changed: run by -m, this module is there twice.
     if not hasattr(torch.cuda, _MARK):

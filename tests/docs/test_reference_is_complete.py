@@ -30,7 +30,7 @@ from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.measured import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.workloads.node import installed
-from pytest_llmbench.workloads.node.provenance import provenance
+from pytest_llmbench.workloads.node.provenance import gather
 from tests.conftest import TORCH, UserFolder
 from tests.docs.documents import CHECKOUT
 
@@ -215,7 +215,7 @@ def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:
     task = CommandTask(**shape, python=sys.executable, root=str(tmp_path))
     image = CommandTask(**shape, python="no-python", image=str(tmp_path / "image.sqsh"))
     digest = CommandTask(**shape, python="no-python", image=f"a/b@sha256:{64 * '0'}")
-    found = {name for each in (task, image, digest) for name in provenance(each, env)}
+    found = {name for each in (task, image, digest) for name in gather(each, env).facts}
     assert {"git_commit", "git_state", "image_file", "image_digest", "versions", "env.NCCL_DEBUG"} <= found
     written = {name for cell in only_table("Provenance") for name in re.split(r"`?, `?", cell)}
     stands_for = {"env.NAME" if name.startswith("env.") else name for name in found - set(installed.PACKAGES)}

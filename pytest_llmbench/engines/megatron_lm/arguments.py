@@ -75,13 +75,7 @@ _GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 
 def rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
-    """Say what each argument may be.
-
-    Args:
-        recipe: the model.
-        arguments: those that the recipe's own fields give.
-        own: those that its options give.
-    """
+    """Say what each of `own` arguments may be, where `arguments` are those that the recipe's own fields give."""
     how = recipe.parallelism.activation_checkpointing
     other_names = {
         "encoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
@@ -120,12 +114,9 @@ def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
 
 
 def asks(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
-    """Say what a log of a run with these arguments must print, where the recipe's fields do not say it.
+    """Say what a log of a run with `own` further arguments must print, where the recipe's fields do not say it.
 
-    Args:
-        recipe: the model.
-        own: its arguments beyond those that its fields give.
-        known: whether the model is the one that the recipe's fields describe.
+    `known` is whether the model is the one that these fields describe.
     """
     gated, grouped = own.get("swiglu"), own.get("group-query-attention")
     context = own.get("context-parallel-size") or 1

@@ -80,14 +80,7 @@ def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scala
 def collect(
     source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
 ) -> Collected:
-    """Gather the scalars with these tags by step.
-
-    Args:
-        source: a folder, or event files.
-        tags: the others mean nothing.
-        first: the number that the first step of a run has in the files.
-        alike: two tags for the same number.
-    """
+    """Gather the scalars with these tags by step; for `first` and `alike`, see `Collected`."""
     found = Collected(first=first, alike=alike)
     for item in read_scalars(event_files(source), tags):
         found.take(item)

@@ -42,13 +42,9 @@ class Energy:
 
 
 def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: float) -> Edge | None:
-    """Read the counter at a Unix time; None where no samples close enough are around it, or one has no counter.
+    """Read the counter at a Unix time between two samples, of which either may have that very time.
 
-    Args:
-        at: the time.
-        before: the last sample at that time or before.
-        after: the first sample at that time or after.
-        longest_s: seconds that may lie between the two.
+    None where no samples are around it, where more than `longest_s` lies between them, or one has no counter.
     """
     for sample in (before, after):
         if sample is not None and sample.time == at:

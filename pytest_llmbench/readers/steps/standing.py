@@ -34,11 +34,7 @@ class EventLine:
 
 
 def rank_logs(folder: Path) -> list[tuple[int, Path]]:
-    """Rank and log of every rank that has one, in order.
-
-    Args:
-        folder: the run's folder, with `steps/rank-00000.jsonl` and so on.
-    """
+    """Rank and log, such as `steps/rank-00000.jsonl`, of every rank of a run that has one, in order."""
     try:
         paths = list((folder / layout.STEPS).iterdir())
     except OSError:

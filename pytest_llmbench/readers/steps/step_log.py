@@ -33,13 +33,10 @@ _MOST_REPORTED = 20
 
 
 def read_steps(folder: Path) -> StepSeries:
-    """Read what the ranks of a run have logged so far.
+    """Read what the ranks of a run have logged so far, each in `steps/rank-00000.jsonl` and so on.
 
-    While the run goes on, a last line may be there in part and is reported as unreadable; the next reading
-    finds it whole.
-
-    Args:
-        folder: the run's folder, with `steps/rank-00000.jsonl` and so on; without any, the series is empty.
+    While the run goes on, a last line may be there in part and is reported as unreadable; the next reading finds it
+    whole. Without any log, the series is empty.
     """
     logs = [_RankLog(rank=rank, path=path) for rank, path in rank_logs(folder)]
     sums: dict[int, _Sum] = {}

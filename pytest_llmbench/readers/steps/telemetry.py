@@ -17,12 +17,7 @@ from pytest_llmbench.readers.steps.standing import event_lines, rank_logs
 def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
     """Read what each rank's GPU did from the start of the first judged step to the end of the last, by its own clock.
 
-    Args:
-        folder: the run's folder.
-        judged: the steps that are judged; none, when nothing is.
-
-    Returns:
-        By rank; empty where nothing is judged, or no rank watches a GPU.
+    Empty where nothing is judged, or no rank watches a GPU.
     """
     if not judged:
         return ()

@@ -21,12 +21,7 @@ _MARK = "LLMBENCH_FILES "
 def first_missing(task: CommandTask, env: Mapping[str, str]) -> Problem | None:
     """Look for all that a run needs, and name everything that is missing, why it matters and what makes it.
 
-    Args:
-        task: the run; each check of it gets 60 s, in a container 300 s more to open that.
-        env: the environment variables that its script starts with.
-
-    Returns:
-        None when all is there, else a problem of kind `not_prepared`.
+    Each check gets 60 s, in a container 300 s more to open that. The problem, if any, is of kind `not_prepared`.
     """
     missing = [*_secrets(task), *(words for item in task.prepare if (words := _missing(item, task, env)))]
     if not missing:

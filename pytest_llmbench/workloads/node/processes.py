@@ -38,13 +38,9 @@ class ProgramResult:
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
-    """Run a program to its end, or to the end of its time. The whole process group is ended with it.
+    """Run a program to its end, or to the end of its time, with `env` as all of its environment variables.
 
-    Args:
-        argv: the program and its arguments.
-        env: all of its environment variables.
-        timeout_s: its time, seconds.
-        errors: whether to keep what it prints as errors, too.
+    The whole process group is ended with it. Without `errors`, what it prints as errors is not kept.
 
     Raises:
         OSError: there is no such program.
@@ -63,11 +59,7 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
     """Start a program, without input and in a group of its own, which is ended when a `with` block is left.
 
     Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before its owner
-        knows it, waits until then.
-
-    Args:
-        argv: the program and its arguments.
-        how: further arguments of `subprocess.Popen`.
+    knows it, waits until then. Further arguments are those of `subprocess.Popen`.
     """
     here = threading.current_thread() is threading.main_thread()  # where handlers run
     if here:

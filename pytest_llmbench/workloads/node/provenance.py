@@ -35,17 +35,8 @@ class Gathered(NamedTuple):
     secrets: frozenset[str]
 
 
-def provenance(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
-    """The facts of `gather`."""
-    return gather(task, env).facts
-
-
 def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
-    """Gather what is known of a command's run before it starts.
-
-    Args:
-        task: the run.
-        env: the environment variables that its script starts with.
+    """Gather what is known of a command's run before its script starts with these environment variables.
 
     Returns:
         Facts, each of one line, and the secrets of its environment. A missing source, or one that does not answer, is

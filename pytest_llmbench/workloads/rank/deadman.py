@@ -51,14 +51,7 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
 def watch(
     path: Path, ttl_s: float, on_silent: Callable[[str], None], on_pause: Callable[[float], None] | None = None
 ) -> Thread:
-    """Watch the owner from a daemon thread.
-
-    Args:
-        path: as in `hold`.
-        ttl_s: as in `hold`.
-        on_silent: called once with the reason, in that thread, when the owner is silent or asks for the end.
-        on_pause: as in `hold`.
-    """
+    """Watch the owner from a daemon thread, which calls `on_silent` once with the reason for which `hold` ends."""
     # Thousands of ranks look at the same file: ten looks per ttl are enough, and one a second at most.
     poll_s = min(max(ttl_s / 10, 0.05), 5.0)
     thread = Thread(

@@ -16,22 +16,14 @@ _LEFT = "left"
 
 
 class Meeting:
-    """A place where some ranks wait for each other, as often as they like.
+    """A place where some ranks wait for each other, as often as they like, each time for `timeout_s` at the most.
 
-    A rank that raises inside the `with` block leaves the meeting, and the others, told of it, do not wait for it. On a
-    shared file system they go on within a fraction of a second of each other, which is short compared with seconds of
-    measurement.
+    The folder is theirs alone, on a file system that all of them share. A rank that raises inside the `with` block
+    leaves the meeting, and the others, told of it, do not wait for it. On a shared file system they go on within a
+    fraction of a second of each other, which is short compared with seconds of measurement.
     """
 
     def __init__(self, folder: Path, rank: int, ranks: Collection[int], timeout_s: float) -> None:
-        """Come to a meeting.
-
-        Args:
-            folder: theirs alone, on a file system that all of them share.
-            rank: this one.
-            ranks: all of them.
-            timeout_s: how long to wait for the last to come, each time.
-        """
         self._folder = folder
         self._rank = rank
         self._names = {layout.rank_name(each) for each in ranks}
@@ -45,10 +37,7 @@ class Meeting:
             self._sign(self._folder / _LEFT)
 
     def wait(self, what: str) -> None:
-        """Wait until every rank has come to this point.
-
-        Args:
-            what: names it; each point has a name of its own.
+        """Wait until every rank has come to this point, which has a name of its own.
 
         Raises:
             RunError: `left_alone`, when a rank raised or did not come in time.

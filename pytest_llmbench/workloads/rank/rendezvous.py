@@ -26,10 +26,6 @@ _LOOPBACK = "127.0.0.1"
 def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     """Connect this rank: rank 0 serves the store, and says in the run's folder where.
 
-    Args:
-        context: this rank.
-        timeout_s: how long to wait for rank 0, and for a key.
-
     Raises:
         RunError: `no_rendezvous`, when rank 0 does not show up.
     """
@@ -61,17 +57,11 @@ def _wait_for(path: Path, timeout_s: float) -> None:
 
 @contextmanager
 def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[torch.device]:
-    """Join this rank with the others of its run for the time of a `with` block.
+    """Join this rank with the others of its run for the time of a `with` block, and yield its device.
 
-    CPU ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
-        would be one more network to configure between nodes.
-
-    Args:
-        context: this rank.
-        timeout_s: how long to wait for the other ranks, at the start and in every collective.
-
-    Yields:
-        The device of this rank, already the current one.
+    The device is the current one by then. The timeout is for the other ranks, at the start and in every collective. CPU
+    ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
+    would be one more network to configure between nodes.
 
     Raises:
         RunError: `no_rendezvous`, when rank 0 does not show up; `no_gpu`, when there is no GPU for this rank.

@@ -68,12 +68,7 @@ class StepClock:
         self._ended_at = time.time()
 
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
-        """Take note of a step, all of which has been asked for.
-
-        Args:
-            loss: a scalar on the device, as `StepLog.step` has it.
-            grad_norm: the same.
-        """
+        """Take note of a step, all of which has been asked for. The loss is a scalar on the device."""
         before, self._asked = self._asked, _asked(loss, grad_norm, *self._count())
         self._write(before)
         if self._device.type == "cpu":

@@ -29,10 +29,8 @@ _TRIAL_S = 0.1
 def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[None]:
     """Let attention in a `with` block be computed by one kernel, the same on all ranks, or not at all; say which.
 
-    Args:
-        recipe: its model, micro batch and precision, and how many ranks share a layer, are what kernels are tried on.
-        asked: a kernel, or `fastest`.
-        device: a CPU has but one kernel, whatever is asked for.
+    Kernels are tried on the recipe's model, micro batch and precision, and on how many ranks share a layer. A CPU has
+    but one, whatever is asked for.
 
     Raises:
         ConfigError: this GPU cannot compute the recipe's attention with it.

@@ -39,12 +39,7 @@ ShareMemory = Callable[[int, torch.dtype, dist.ProcessGroup], Places]
 
 
 class Symmetric:
-    """`Places` in the memory of GPUs that reach one another's.
-
-    Args:
-        size: elements, which divide by the ranks of the group.
-        dtype: of the elements.
-        group: group that shares; all of its ranks call this together.
+    """`Places` in the memory of GPUs that reach one another's; all ranks of the group, which divide the size, make it.
 
     Raises:
         ConfigError: they do not reach one another's.
@@ -80,13 +75,9 @@ class Symmetric:
 
 
 class InTurns:
-    """Memory that no rank reads any more: of two of each size in turns, the one before the last.
+    """Memory that `share` makes and no rank reads any more: of two of each size in turns, the one before the last.
 
     To have met in the last collective, a rank has done with what stood in the memory of the one before.
-
-    Args:
-        group: the ranks that share it.
-        share: makes it.
     """
 
     def __init__(self, group: dist.ProcessGroup, share: ShareMemory) -> None:

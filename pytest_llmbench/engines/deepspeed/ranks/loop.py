@@ -36,12 +36,8 @@ class DeepSpeedTraining(Protocol):
     def accumulate(self, first: int, enter: Callable[[Phase], None]) -> torch.Tensor:
         """Add the gradients of one micro batch, whose data is sequence `first` of the run and those after it.
 
-        Args:
-            first: number of the sequence.
-            enter: called with each phase as it begins.
-
-        Returns:
-            The mean loss of the micro batch, a scalar on the device: the loss to log, which must fall.
+        It enters each phase as it begins, and returns the mean loss of the micro batch, a scalar on the device: the
+        loss to log, which must fall.
         """
 
     def remark(self) -> str:

@@ -16,13 +16,9 @@ from pytest_llmbench.workloads.training.tokens import stable_seed
 
 
 class LoraLinear(nn.Module):
-    """A linear layer with weight W + B A, where only A and B are trained, both at the scale of W.
+    """A linear layer with weight W + B A, where only A, of `rank` rows, and B are trained, both at the scale of W.
 
     It takes over the parameters of the layer that it replaces, under their names.
-
-    Args:
-        linear: the layer, of any size.
-        rank: r, the number of rows of A.
     """
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:

@@ -28,10 +28,6 @@ class FlatAdamW(FusedAdam):  # type: ignore[misc]
     must compile. Any other is handed hundreds of tensors, each of which is converted, scaled and copied by kernels of
     its own. PyTorch has the same optimizer compiled, so it is lent that class here. The gradients in fp32 are there
     twice for a moment, 4 bytes a trained parameter more than tensor by tensor.
-
-    Args:
-        parameters: those that are trained.
-        settings: of `torch.optim.AdamW`.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
@@ -121,12 +117,9 @@ class Setup:
 
 
 class ZeroModel:
-    """A model that is trained.
+    """A model that is trained; it is built within `setup.construction()`.
 
-    Args:
-        setup: the run.
-        model: built within `setup.construction()`; parameters that want no gradient stay as they are.
-        peak_learning_rate: of the recipe's schedule.
+    Parameters that want no gradient stay as they are.
     """
 
     def __init__(self, setup: Setup, model: nn.Module, peak_learning_rate: float) -> None:

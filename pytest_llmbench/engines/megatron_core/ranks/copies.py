@@ -35,14 +35,10 @@ class Product:
 
 
 class Copies:
-    """Messages between a rank and the other ranks of its tensor-parallel group.
+    """Messages between a rank and the other ranks of its tensor-parallel group, through the memory that `share` makes.
 
     Transfers that one method began are waited for before the next meets the other ranks. All ranks call the same, in
     one order.
-
-    Args:
-        group: the ranks.
-        share: makes the memory through which they copy.
     """
 
     def __init__(self, group: dist.ProcessGroup, share: ShareMemory = Symmetric) -> None:

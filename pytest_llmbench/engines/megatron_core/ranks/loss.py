@@ -18,13 +18,9 @@ _ROWS = 4096
 
 
 class Model(GPTModel):  # type: ignore[misc]
-    """GPTModel with a vocabulary that may be padded, and with our cross entropy or its own.
+    """GPTModel with a vocabulary that may be padded, and with our cross entropy, where it is `fused`, or its own.
 
-    Args:
-        counted: tokens of the vocabulary without the padding.
-        fused: whether the cross entropy is ours.
-        shares: group that shares the vocabulary.
-        built: all that GPTModel takes.
+    The vocabulary has `counted` tokens without the padding; the ranks of `shares` have a part of it each.
     """
 
     def __init__(self, *, counted: int, fused: bool, shares: Split, **built: Any) -> None:

@@ -33,11 +33,7 @@ _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device, seed: int) -> None:
     """Fill this rank's part of every matrix in place with the values that engine torch starts from.
 
-    Args:
-        chunks: bare `GPTModel`s of this rank.
-        recipe: their configuration.
-        device: device on which matrices are drawn, whole and one at a time.
-        seed: of the values.
+    The chunks are bare `GPTModel`s of this rank. Matrices are drawn on the device, whole and one at a time.
     """
     homes: dict[str, list[nn.Parameter]] = {}
     for chunk in chunks:

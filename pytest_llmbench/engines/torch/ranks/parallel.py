@@ -97,12 +97,9 @@ _UNIT = 12_000_000
 
 
 def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, world_size: int, seed: int) -> nn.Module:
-    """Build the model of a recipe on its ranks, with equal values however it is spread.
+    """Build the model of a recipe on its ranks, with equal values however it is spread; it maps as `Decoder` does.
 
     It comes to life on the meta device, so that a sharded one is never whole in any memory. A rank alone has it bare.
-
-    Returns:
-        A module that maps inputs and targets to the loss, as `Decoder` does.
     """
     with torch.device("meta"):
         model = Decoder(
@@ -125,10 +122,7 @@ def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, wor
 def gradient_sync(model: nn.Module, *, enabled: bool, keep: bool) -> Iterator[None]:
     """Let ranks average gradients in the backward pass of a `with` block, or keep them for a later one.
 
-    Args:
-        model: of `build_model`.
-        enabled: whether they average them.
-        keep: whether sharded parameters, once whole, stay so until they do.
+    With `keep`, sharded parameters, once whole, stay so until ranks average.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(enabled)

@@ -26,7 +26,7 @@ Git = Callable[..., str]
 def facts(environ: Mapping[str, str] | None = None, /, **changes: Any) -> dict[str, str]:
     """The provenance of a run of this interpreter, with more in its environment."""
     task = CommandTask(**{"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, **changes})
-    return provenance.provenance(task, {**os.environ, **(environ or {})})
+    return provenance.gather(task, {**os.environ, **(environ or {})}).facts
 
 
 @pytest.fixture

@@ -17,12 +17,9 @@ from pytest_llmbench.engines.megatron_core.ranks.sending import Split
 
 
 class WordEmbedding:
-    """Replacement of the method `forward` of Megatron-Core's `VocabParallelEmbedding`.
+    """Replacement of `forward` of Megatron-Core's `VocabParallelEmbedding`, of whose rows this rank has some.
 
-    Args:
-        table: the module, of which this rank has some rows.
-        shares: group of the ranks that have the others.
-        tied: whether this rank's output layer has the same weight, and tells autograd that there is a gradient.
+    If it is `tied`, this rank's output layer has the same weight, and tells autograd that there is a gradient.
     """
 
     def __init__(self, table: Any, shares: Split, *, tied: bool) -> None:
