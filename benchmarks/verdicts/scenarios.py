@@ -1,0 +1,166 @@
+"""Step times of simulated runs whose steady rate is known: noise, and what real runs add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """Noise of a step: its coefficient of variation, and the correlation of neighbouring steps."""
+
+    cv: float
+    phi: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """Simulated runs of one recipe.
+
+    Attributes:
+        seconds: step times, one row a run.
+        truth: steady step time of each run; of the system where the claim is that.
+    """
+
+    seconds: Array
+    truth: Array
+
+
+Make = Callable[[np.random.Generator, Array, Noise], Runs]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """A way in which runs behave.
+
+    Attributes:
+        make: from a matrix of noise (mean 1) to the runs.
+        draw: distribution of the noise.
+        system: the claim is of the system, not of the run.
+        shortest: number of steps from which on the rule claims to hold.
+        noisiest: coefficient of variation up to which it does.
+    """
+
+    name: str
+    make: Make
+    draw: Callable[[np.random.Generator, tuple[int, int]], Array]
+    system: bool = False
+    shortest: int = 25
+    noisiest: float = 1.0
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return rng.standard_normal(shape)
+
+
+def _heavy(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return np.asarray(rng.standard_t(3, shape) / np.sqrt(3.0))
+
+
+def _skewed(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return np.asarray(rng.exponential(1.0, shape) - 1.0)
+
+
+def noise(
+    rng: np.random.Generator, scenario: Scenario, kind: Noise, runs: int, steps: int
+) -> Array:
+    """Draw step times of mean 1: an autoregressive process of first order."""
+    steps_before = 100 if kind.phi else 0
+    shocks = scenario.draw(rng, (runs, steps + steps_before)) * np.sqrt(1 - kind.phi**2)
+    if kind.phi:
+        for i in range(1, shocks.shape[1]):
+            shocks[:, i] += kind.phi * shocks[:, i - 1]
+    return np.asarray(np.maximum(1.0 + kind.cv * shocks[:, steps_before:], 0.05))
+
+
+def _plain(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+    return Runs(seconds=x, truth=np.ones(len(x)))
+
+
+def _shaped(shape: Callable[[Array], Array], truth: Callable[[Array], float] | None = None) -> Make:
+    """Multiply by a curve over the steps; the truth is its mean, or what `truth` makes of it."""
+
+    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+        curve = shape(np.arange(x.shape[1], dtype=np.float64))
+        return Runs(seconds=x * curve, truth=np.full(len(x), np.mean(curve[5:]) if truth is None else truth(curve)))
+
+    return make
+
+
+def _settling(amplitude: float, steps: float) -> Make:
+    return _shaped(lambda t: 1 + amplitude * np.exp(-t / steps), lambda curve: 1.0)
+
+
+def _drifting(share: float) -> Make:
+    return _shaped(lambda t: 1 + share * (t / len(t) - 0.5))
+
+
+def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
+    """Pauses at random steps: the steady rate is that without them."""
+
+    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+        begins = rng.random(x.shape) < rate / length
+        held = begins.copy()
+        for i in range(1, length):
+            held[:, i:] |= begins[:, :-i]
+        return Runs(seconds=np.where(held, x * factor, x), truth=np.ones(len(x)))
+
+    return make
+
+
+def _every(period: int, factor: float) -> Make:
+    return _shaped(lambda t: np.where(t % period == period - 1, factor, 1.0), lambda curve: 1 + (factor - 1) / period)
+
+
+def _stretch(share: float, factor: float) -> Make:
+    """Some steps in a row, anywhere behind the warm-up, are slower: part of the run's rate."""
+
+    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+        runs, steps = x.shape
+        length = max(1, round(share * steps))
+        first = rng.integers(5, steps - length + 1, size=runs)
+        t = np.arange(steps)
+        slow = (t >= first[:, None]) & (t < first[:, None] + length)
+        return Runs(seconds=np.where(slow, x * factor, x), truth=np.full(runs, 1 + (factor - 1) * length / (steps - 5)))
+
+    return make
+
+
+def _differing(spread: float) -> Make:
+    """Runs of one system differ; the claim is of the system."""
+
+    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+        return Runs(seconds=x * (1 + spread * rng.standard_normal((len(x), 1))), truth=np.ones(len(x)))
+
+    return make
+
+
+SCENARIOS = (
+    Scenario(name="clean", make=_plain, draw=_normal),
+    Scenario(name="heavy tails", make=_plain, draw=_heavy),
+    Scenario(name="skewed", make=_plain, draw=_skewed),
+    Scenario(name="warm-up, 5 steps", make=_settling(0.5, 5), draw=_normal),
+    Scenario(name="warm-up, 20 steps", make=_settling(0.2, 20), draw=_normal, shortest=100),
+    Scenario(name="warm-up, 60 steps", make=_settling(0.1, 60), draw=_normal, shortest=200),
+    Scenario(name="warm-up, straight", make=_shaped(lambda t: 1 + 0.3 * np.maximum(0, 1 - t / 30), lambda c: 1.0), draw=_normal, shortest=100),
+    Scenario(name="compilation, 15 steps", make=_shaped(lambda t: np.where(t < 15, 3.0, 1.0), lambda c: 1.0), draw=_normal, shortest=50),
+    Scenario(name="drift +5 %", make=_drifting(0.05), draw=_normal),
+    Scenario(name="drift -5 %", make=_drifting(-0.05), draw=_normal),
+    Scenario(name="drift +16 %", make=_drifting(0.16), draw=_normal),
+    Scenario(name="drift -16 %", make=_drifting(-0.16), draw=_normal),
+    Scenario(name="GPUs warm up, 3 %", make=_shaped(lambda t: 1 + 0.03 * (1 - np.exp(-t / 40))), draw=_normal),
+    Scenario(name="rare pauses", make=_interrupted(0.005, 5.0), draw=_normal),
+    Scenario(name="pauses of 3 steps", make=_interrupted(0.02, 2.0, 3), draw=_normal),
+    Scenario(name="evaluation each 12", make=_every(12, 2.0), draw=_normal),
+    Scenario(name="spikes", make=_interrupted(0.02, 1.5), draw=_normal),
+    Scenario(name="slow stretch", make=_stretch(0.1, 1.05), draw=_normal),
+    Scenario(name="second half slower", make=_shaped(lambda t: np.where(t < len(t) / 2, 1.0, 1.03)), draw=_normal),
+    Scenario(name="between runs 0.3 %", make=_differing(0.003), draw=_normal, system=True),
+    Scenario(name="between runs 0.7 %", make=_differing(0.007), draw=_normal, system=True),
+)
