@@ -39,7 +39,9 @@ class Steady:
         mean_with_pauses: over the judged steps, pauses included.
         left_out: steps before the judged ones.
         judged: their number.
-        drift: from the first to the last judged step, as a share of the mean; None without one.
+        half_width: of the interval, without what a drift adds.
+        slope: change from the first to the last judged step by a line through them, as a share of the mean.
+        drift: the same, where it is more than chance; else None.
         settled: the steps no longer become faster.
         enough: there are as many steps as the rule needs.
         least: how many steps, with those left out, the rule needs at the least.
@@ -52,6 +54,8 @@ class Steady:
     mean_with_pauses: float
     left_out: int
     judged: int
+    half_width: float
+    slope: float
     drift: float | None
     settled: bool
     enough: bool
@@ -103,7 +107,7 @@ def steady_state(
     least = _LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else _LEAST
     judged = smooth[start:]
     m, mean = len(judged), sum(judged) / len(judged)
-    drift, falls, width = _drift(judged, mean, alpha, started=start > 0) if m > 2 else (None, 0.0, math.inf)
+    slope, drift, falls, width = _drift(judged, mean, alpha, started=start > 0) if m > 2 else (0.0, None, 0.0, math.inf)
     settled = drift is None or drift > (0.0 if start else -_SETTLED)
     if between_runs is not None:
         width = math.hypot(width, quantile(1 - alpha, freedom) * between_runs * mean)
@@ -116,6 +120,8 @@ def steady_state(
         mean_with_pauses=sum(after[start:]) / m,
         left_out=skip + start,
         judged=m,
+        half_width=width,
+        slope=slope,
         drift=drift,
         settled=settled,
         enough=len(after) >= least,
@@ -124,8 +130,8 @@ def steady_state(
     )
 
 
-def _drift(judged: Sequence[float], mean: float, alpha: float, *, started: bool) -> tuple[float | None, float, float]:
-    """Drift as a share of the mean, None where it may be chance; by how much steps may still fall; the half width."""
+def _drift(judged: Sequence[float], mean: float, alpha: float, *, started: bool) -> tuple[float, float | None, float, float]:
+    """Slope and drift as a share of the mean, None where it may be chance; by how much steps may still fall; the half width."""
     m = len(judged)
     centred = [each - mean for each in judged]
     times = [i - (m - 1) / 2 for i in range(m)]
@@ -134,5 +140,5 @@ def _drift(judged: Sequence[float], mean: float, alpha: float, *, started: bool)
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
     falls = max(0.0, (chance if started else 0.0) - change) if started or change < -chance / 2 else 0.0
     if abs(change) > chance:
-        return change / mean, falls, line.half_width
-    return None, falls, spread(centred, alpha).half_width
+        return change / mean, change / mean, falls, line.half_width
+    return change / mean, None, falls, spread(centred, alpha).half_width
