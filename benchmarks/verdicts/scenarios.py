@@ -1,14 +1,16 @@
 """Step times of simulated runs whose steady rate is known: noise, and what real runs add to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import signal
 
 Array = NDArray[np.float64]
+
+# Steps that the recipe leaves out.
+SKIP = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,10 +28,12 @@ class Runs:
     Attributes:
         seconds: step times, one row a run.
         truth: steady step time of each run; of the system where the claim is that.
+        with_pauses: the same with the run's own pauses, which lines that are means over several steps contain.
     """
 
     seconds: Array
     truth: Array
+    with_pauses: Array | None = None
 
 
 Make = Callable[[np.random.Generator, Array, Noise], Runs]
@@ -54,6 +58,10 @@ class Scenario:
     shortest: int = 25
     noisiest: float = 1.0
 
+    def holds(self, steps: int, kind: Noise) -> bool:
+        """The rule claims to hold for such runs."""
+        return steps >= self.shortest and kind.cv <= self.noisiest
+
 
 def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     return rng.standard_normal(shape)
@@ -73,9 +81,7 @@ def noise(
     """Draw step times of mean 1: an autoregressive process of first order."""
     steps_before = 100 if kind.phi else 0
     shocks = scenario.draw(rng, (runs, steps + steps_before)) * np.sqrt(1 - kind.phi**2)
-    if kind.phi:
-        for i in range(1, shocks.shape[1]):
-            shocks[:, i] += kind.phi * shocks[:, i - 1]
+    shocks = signal.lfilter([1.0], [1.0, -kind.phi], shocks, axis=1)
     return np.asarray(np.maximum(1.0 + kind.cv * shocks[:, steps_before:], 0.05))
 
 
@@ -88,7 +94,7 @@ def _shaped(shape: Callable[[Array], Array], truth: Callable[[Array], float] | N
 
     def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
         curve = shape(np.arange(x.shape[1], dtype=np.float64))
-        return Runs(seconds=x * curve, truth=np.full(len(x), np.mean(curve[5:]) if truth is None else truth(curve)))
+        return Runs(seconds=x * curve, truth=np.full(len(x), np.mean(curve[SKIP:]) if truth is None else truth(curve)))
 
     return make
 
@@ -109,7 +115,8 @@ def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
         held = begins.copy()
         for i in range(1, length):
             held[:, i:] |= begins[:, :-i]
-        return Runs(seconds=np.where(held, x * factor, x), truth=np.ones(len(x)))
+        paused = np.where(held, factor, 1.0)
+        return Runs(seconds=x * paused, truth=np.ones(len(x)), with_pauses=paused[:, SKIP:].mean(axis=1))
 
     return make
 
@@ -119,15 +126,15 @@ def _every(period: int, factor: float) -> Make:
 
 
 def _stretch(share: float, factor: float) -> Make:
-    """Some steps in a row, anywhere behind the warm-up, are slower: part of the run's rate."""
+    """Some steps in a row are slower, which is part of the run's rate; at the very beginning it would be a slow start."""
 
     def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
         runs, steps = x.shape
         length = max(1, round(share * steps))
-        first = rng.integers(5, steps - length + 1, size=runs)
+        first = rng.integers(SKIP + length, steps - length + 1, size=runs)
         t = np.arange(steps)
         slow = (t >= first[:, None]) & (t < first[:, None] + length)
-        return Runs(seconds=np.where(slow, x * factor, x), truth=np.full(runs, 1 + (factor - 1) * length / (steps - 5)))
+        return Runs(seconds=np.where(slow, x * factor, x), truth=np.full(runs, 1 + (factor - 1) * length / (steps - SKIP)))
 
     return make
 

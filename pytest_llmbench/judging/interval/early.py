@@ -1,7 +1,5 @@
 """An early verdict: looks at a run that goes on, each with its share of α."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

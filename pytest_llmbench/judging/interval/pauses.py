@@ -1,17 +1,15 @@
 """Pauses: the few steps during which the run did something else, such as an evaluation or a checkpoint."""
 
-from __future__ import annotations
-
 import statistics as stats
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-# A pause differs from the median by more than this many standard deviations (of the median absolute deviation), and by
-# more than this share of the median.
+# A step stands out that differs from the median by more than this many standard deviations (of the median absolute
+# deviation), and by more than this share of the median.
 _DEVIATIONS = 6.0
 _SHARE = 0.2
-# More pauses than these are another way of running, which is part of the speed.
+# More of them than these are another way of running, which may be part of the speed.
 _IN_A_ROW = 3
 _OF_ALL = 0.05
 _NORMAL_MAD = 1.4826
@@ -19,23 +17,27 @@ _NORMAL_MAD = 1.4826
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pauses:
-    """Pauses of a run.
+    """Steps of a run that stand out.
 
     Attributes:
         at: positions of the steps, from 0.
         usual: median of all steps, in seconds: what a step would have taken without the pause.
-        share: what the pauses take beyond that, as a share of the wall clock of all steps.
-        period: steps from one pause to the next, where that is always the same and there are at least three.
+        share: what these steps take beyond that, as a share of the wall clock of all steps.
+        period: steps from one to the next, where that is always the same and there are at least three.
+        first: how many of them are the very first steps, where these are slower.
+        few: they are pauses; else they are too many, or last too long, and may be part of the speed.
     """
 
     at: tuple[int, ...] = ()
     usual: float
     share: float = 0.0
     period: int | None = None
+    first: int = 0
+    few: bool = True
 
 
 def find_pauses(seconds: Sequence[float]) -> Pauses:
-    """Find the pauses among the steps of a run.
+    """Find the steps that stand out.
 
     Args:
         seconds: of each step, at least one.
@@ -43,11 +45,14 @@ def find_pauses(seconds: Sequence[float]) -> Pauses:
     usual = stats.median(seconds)
     away = [abs(each - usual) for each in seconds]
     limit = max(_DEVIATIONS * _NORMAL_MAD * stats.median(away), _SHARE * usual)
-    at = tuple(position for position, distance in enumerate(away) if distance > limit)
-    if not at or len(at) > _OF_ALL * len(seconds) or _longest(at) > _IN_A_ROW:
+    if max(away) <= limit:
         return Pauses(usual=usual)
-    lost = sum(seconds[position] - usual for position in at)
-    return Pauses(at=at, usual=usual, share=lost / sum(seconds), period=_period(at))
+    at = tuple(position for position, distance in enumerate(away) if distance > limit)
+    first = next((i for i, position in enumerate((*at, -1)) if position != i or seconds[i] < usual), 0)
+    later = at[first:]
+    few = len(later) <= _OF_ALL * len(seconds) and _longest(later) <= _IN_A_ROW
+    share = sum(seconds[position] - usual for position in at) / sum(seconds)
+    return Pauses(at=at, usual=usual, share=share, period=_period(later, len(seconds)), first=first, few=few)
 
 
 def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
@@ -61,9 +66,12 @@ def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
 def _longest(at: Sequence[int]) -> int:
     """Length of the longest row of neighbours."""
     rows = groupby(enumerate(at), key=lambda pair: pair[1] - pair[0])
-    return max(len(list(row)) for _, row in rows)
+    return max((len(list(row)) for _, row in rows), default=0)
 
 
-def _period(at: Sequence[int]) -> int | None:
+def _period(at: Sequence[int], steps: int) -> int | None:
     gaps = {later - earlier for earlier, later in zip(at, at[1:], strict=False)}
-    return gaps.pop() if len(at) > 2 and len(gaps) == 1 else None
+    if len(at) < 3 or len(gaps) > 1:
+        return None
+    gap = gaps.pop()
+    return gap if gap > 1 and at[0] < gap and steps - at[-1] <= gap else None

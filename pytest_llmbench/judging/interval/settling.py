@@ -1,7 +1,5 @@
 """The slow start of a run: how many steps to leave out, by a test of the steps themselves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import accumulate

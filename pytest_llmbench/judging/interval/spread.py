@@ -1,7 +1,5 @@
 """The error of a mean over steps that depend on those before them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from pytest_llmbench.judging.interval.student import quantile
 # Correlation of neighbours is underestimated where there are few steps, and never above this believed.
 _MOST_CORRELATION = 0.97
 _FEW = 40
-# With so many steps, means of batches show a dependence over more than one step.
-_MANY, _BATCHES = 400, 10
+# Means of batches show a dependence over more than one step.
+_BATCHES = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,13 +31,14 @@ class Spread:
     independent: float
 
 
-def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1) -> Spread:
+def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: bool = False) -> Spread:
     """Estimate the error of a mean from what the steps differ from it.
 
     Args:
         residuals: of each step from the mean, or from a line through the steps, in order; at least 3.
         alpha: probability of being beyond the half width on one side.
         fitted: numbers that were fitted: 1 for a mean, 2 for a line.
+        many: a long run; means of batches are looked at, too.
     """
     m = len(residuals)
     squares = sum(map(mul, residuals, residuals))
@@ -51,7 +50,7 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1) -> Spre
     independent = max(m * (1 - r) / (1 + r), 3.0 if m < _FEW else 4.0)
     error = math.sqrt(squares / (m * (1 - 1 / independent)) / independent)
     half_width = quantile(1 - alpha, _grid(independent - 1)) * error
-    if m >= _MANY:
+    if many:
         half_width = max(half_width, _of_batches(residuals, alpha))
     return Spread(half_width=half_width, error=error, correlation=r, independent=independent)
 

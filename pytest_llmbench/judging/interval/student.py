@@ -1,7 +1,5 @@
 """Quantiles of Student's t distribution, for degrees of freedom that need not be whole."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 
