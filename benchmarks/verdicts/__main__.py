@@ -59,19 +59,26 @@ def by_scenario(judged: Sequence[Judged]) -> Iterator[str]:
     by = defaultdict(list)
     for each in judged:
         by[each.cell.of.name, each.cell.early, each.cell.line, each.cell.steps].append(each)
-    for (name, early, line, steps), mine in sorted(by.items(), key=lambda p: ([s.name for s in SCENARIOS].index(p[0][0]),p[0][1:])):
+    for (name, early, line, steps), mine in sorted(
+        by.items(), key=lambda p: ([s.name for s in SCENARIOS].index(p[0][0]), p[0][1:])
+    ):
         rule = EARLY if early else OURS
         worst = max(mine, key=lambda e: e.wrong[rule].max())
         n = worst.cell.runs
         rate = worst.wrong[rule].max() / n
         bad = [e for e in mine if (e.wrong[rule].max() / n) > 0.01]
         mean = np.mean([e.wrong[rule].mean() / n for e in mine])
-        low = [e for e in mine if e.cell.noise.cv <= 0.005]; high=[e for e in mine if e.cell.noise.cv>0.005]
-        op = " ".join(f"{100*np.mean([(e.open[3-i]+e.open[4+i])/2/n for e in low]):3.0f}" for i in range(4))
-        oph = " ".join(f"{100*np.mean([(e.open[3-i]+e.open[4+i])/2/n for e in high]):3.0f}" for i in range(4))
+        low = [e for e in mine if e.cell.noise.cv <= 0.005]
+        high = [e for e in mine if e.cell.noise.cv > 0.005]
+        op = " ".join(f"{100 * np.mean([(e.open[3 - i] + e.open[4 + i]) / 2 / n for e in low]):3.0f}" for i in range(4))
+        oph = " ".join(
+            f"{100 * np.mean([(e.open[3 - i] + e.open[4 + i]) / 2 / n for e in high]):3.0f}" for i in range(4)
+        )
         flag = "" if rate <= 0.01 else ("**" if worst.cell.within_domain else "(outside)")
-        took = "" if not early else f" median {np.median([e.steps[[1,6]].max() for e in low]):.0f}"
-        print(f"{name:24s}{'E' if early else ' '} n={steps:4d}/{line:2d} worst {100*rate:5.2f}% cv {worst.cell.noise.cv:6} phi {worst.cell.noise.phi} d {DISTANCES[worst.wrong[rule].argmax()]:6} bad {len(bad):2d} mean {100*mean:.3f}  open {op} | {oph}{took} {flag}")
+        took = "" if not early else f" median {np.median([e.steps[[1, 6]].max() for e in low]):.0f}"
+        print(
+            f"{name:24s}{'E' if early else ' '} n={steps:4d}/{line:2d} worst {100 * rate:5.2f}% cv {worst.cell.noise.cv:6} phi {worst.cell.noise.phi} d {DISTANCES[worst.wrong[rule].argmax()]:6} bad {len(bad):2d} mean {100 * mean:.3f}  open {op} | {oph}{took} {flag}"
+        )
     return iter(())
 
 

@@ -82,7 +82,9 @@ def _whole(cell: Cell, runs: Runs) -> Judged:
     lines = cell.steps // cell.line
     read = runs.seconds[:, : lines * cell.line].reshape(cell.runs, lines, cell.line).mean(axis=2)
     skip = -(-SKIP // cell.line)
-    truths = runs.truth if cell.line == 1 or runs.with_pauses is None else runs.with_pauses
+    truths = runs.truth
+    if cell.line > 1 and runs.pauses is not None:
+        truths = runs.pauses[:, skip * cell.line : lines * cell.line].mean(axis=1)
     between = BETWEEN_RUNS if cell.of.system else None
     for seconds, truth in zip(read.tolist(), truths.tolist(), strict=True):
         state = steady_state(seconds, skip=skip, steps_of_a_line=cell.line, between_runs=between)

@@ -28,12 +28,12 @@ class Runs:
     Attributes:
         seconds: step times, one row a run.
         truth: steady step time of each run; of the system where the claim is that.
-        with_pauses: the same with the run's own pauses, which lines that are means over several steps contain.
+        pauses: how many times longer each step is because of one; lines that are means over several steps contain them.
     """
 
     seconds: Array
     truth: Array
-    with_pauses: Array | None = None
+    pauses: Array | None = None
 
 
 Make = Callable[[np.random.Generator, Array, Noise], Runs]
@@ -75,9 +75,7 @@ def _skewed(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     return np.asarray(rng.exponential(1.0, shape) - 1.0)
 
 
-def noise(
-    rng: np.random.Generator, scenario: Scenario, kind: Noise, runs: int, steps: int
-) -> Array:
+def noise(rng: np.random.Generator, scenario: Scenario, kind: Noise, runs: int, steps: int) -> Array:
     """Draw step times of mean 1: an autoregressive process of first order."""
     steps_before = 100 if kind.phi else 0
     shocks = scenario.draw(rng, (runs, steps + steps_before)) * np.sqrt(1 - kind.phi**2)
@@ -116,7 +114,7 @@ def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
         for i in range(1, length):
             held[:, i:] |= begins[:, :-i]
         paused = np.where(held, factor, 1.0)
-        return Runs(seconds=x * paused, truth=np.ones(len(x)), with_pauses=paused[:, SKIP:].mean(axis=1))
+        return Runs(seconds=x * paused, truth=np.ones(len(x)), pauses=paused)
 
     return make
 
@@ -134,7 +132,9 @@ def _stretch(share: float, factor: float) -> Make:
         first = rng.integers(SKIP + length, steps - length + 1, size=runs)
         t = np.arange(steps)
         slow = (t >= first[:, None]) & (t < first[:, None] + length)
-        return Runs(seconds=np.where(slow, x * factor, x), truth=np.full(runs, 1 + (factor - 1) * length / (steps - SKIP)))
+        return Runs(
+            seconds=np.where(slow, x * factor, x), truth=np.full(runs, 1 + (factor - 1) * length / (steps - SKIP))
+        )
 
     return make
 
@@ -155,8 +155,18 @@ SCENARIOS = (
     Scenario(name="warm-up, 5 steps", make=_settling(0.5, 5), draw=_normal),
     Scenario(name="warm-up, 20 steps", make=_settling(0.2, 20), draw=_normal, shortest=100),
     Scenario(name="warm-up, 60 steps", make=_settling(0.1, 60), draw=_normal, shortest=200),
-    Scenario(name="warm-up, straight", make=_shaped(lambda t: 1 + 0.3 * np.maximum(0, 1 - t / 30), lambda c: 1.0), draw=_normal, shortest=100),
-    Scenario(name="compilation, 15 steps", make=_shaped(lambda t: np.where(t < 15, 3.0, 1.0), lambda c: 1.0), draw=_normal, shortest=50),
+    Scenario(
+        name="warm-up, straight",
+        make=_shaped(lambda t: 1 + 0.3 * np.maximum(0, 1 - t / 30), lambda c: 1.0),
+        draw=_normal,
+        shortest=100,
+    ),
+    Scenario(
+        name="compilation, 15 steps",
+        make=_shaped(lambda t: np.where(t < 15, 3.0, 1.0), lambda c: 1.0),
+        draw=_normal,
+        shortest=50,
+    ),
     Scenario(name="drift +5 %", make=_drifting(0.05), draw=_normal),
     Scenario(name="drift -5 %", make=_drifting(-0.05), draw=_normal),
     Scenario(name="drift +16 %", make=_drifting(0.16), draw=_normal),

@@ -4,18 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench.judging.interval.steady import ALPHA, Steady, steady_state
+from pytest_llmbench.judging.interval.steady import ALPHA, FREEDOM, LEAST, Steady, steady_state
+from pytest_llmbench.judging.interval.student import quantile
 
 # Parts of the plan at which is looked. Earlier looks judge runs that drift by where they begin.
 LOOKS = (0.25, 0.35, 0.50, 0.70, 1.0)
 # Shares of α: the last look has the largest.
 _AT_THE_END, _BEFORE = 0.40, 0.15
-_LEAST_JUDGED = 20
 
 
 def looks(plan: int, skip: int) -> tuple[int, ...]:
     """Numbers of steps after which is looked, the whole plan last."""
-    return tuple(sorted({max(math.ceil(part * plan), min(skip + _LEAST_JUDGED, plan)) for part in LOOKS}))
+    return tuple(sorted({max(math.ceil(part * plan), min(skip + LEAST, plan)) for part in LOOKS}))
 
 
 def at_a_look(
@@ -26,23 +26,38 @@ def at_a_look(
     steps_of_a_line: int = 1,
     alpha: float = ALPHA,
     between_runs: float | None = None,
+    freedom: float = FREEDOM,
 ) -> Steady:
-    """The steady state of the whole plan, seen from the steps so far: a drift may go on to its end.
+    """Find the steady state of the whole plan from the steps so far: a drift may go on to its end.
+
+    It cannot know what happens afterwards, such as a node that throttles later.
 
     Args:
         seconds: of the steps so far.
         plan: steps of the whole run.
-        skip, steps_of_a_line, alpha, between_runs: as of `steady_state`; α is for all looks together.
+        skip, steps_of_a_line, alpha, between_runs, freedom: as of `steady_state`; α is for all looks together.
     """
     last = len(seconds) >= plan
-    share = _AT_THE_END if last else _BEFORE
-    now = steady_state(
-        seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=alpha * share, between_runs=between_runs
-    )
-    if last:
-        return now
-    # Middle of the plan's judged steps, from the middle of those so far, in lengths of what was judged so far.
-    ahead = ((plan - len(seconds)) / 2) / now.judged
-    further = now.mean * (1 + now.slope * ahead)
-    wide = now.half_width * math.sqrt(1 + 12 * ahead * ahead)
-    return replace(now, low=min(now.low, further - wide), high=max(now.high, further + wide))
+    share = alpha * (_AT_THE_END if last else _BEFORE)
+    now = steady_state(seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=share)
+    if not last:
+        # Middle of the plan's judged steps, from the middle of those so far, in lengths of what was judged so far.
+        ahead = ((plan - len(seconds)) / 2) / now.judged
+        further = now.mean * (1 + now.slope * ahead)
+        wide = now.half_width * math.sqrt(1 + 12 * ahead * ahead)
+        now = replace(now, low=min(now.low, further - wide), high=max(now.high, further + wide))
+    return now if between_runs is None else now.widened(quantile(1 - share, freedom) * between_runs * now.mean)
+
+
+def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> bool:
+    """Whether the run misses a bound even if the rest of its plan runs at the peak of the hardware.
+
+    Args:
+        so_far: of the steps so far, each of them an entry.
+        bound: seconds per step; a faster run is fast enough.
+        plan: steps of the whole run.
+        peak: seconds per step at that peak.
+    """
+    rest = max(plan - so_far.left_out - so_far.judged, 0)
+    fastest = min(so_far.mean, so_far.mean_with_pauses)
+    return so_far.enough and (so_far.judged * fastest + rest * peak) / (so_far.judged + rest) > bound

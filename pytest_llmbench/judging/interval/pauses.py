@@ -12,6 +12,8 @@ _SHARE = 0.2
 # More of them than these are another way of running, which may be part of the speed.
 _IN_A_ROW = 3
 _OF_ALL = 0.05
+# A slow start is at most this share of all.
+_FIRST_OF_ALL = 0.25
 _NORMAL_MAD = 1.4826
 
 
@@ -36,11 +38,12 @@ class Pauses:
     few: bool = True
 
 
-def find_pauses(seconds: Sequence[float]) -> Pauses:
+def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
     """Find the steps that stand out.
 
     Args:
         seconds: of each step, at least one.
+        least_first: fewer slow steps than these are no slow start.
     """
     usual = stats.median(seconds)
     away = [abs(each - usual) for each in seconds]
@@ -49,6 +52,7 @@ def find_pauses(seconds: Sequence[float]) -> Pauses:
         return Pauses(usual=usual)
     at = tuple(position for position, distance in enumerate(away) if distance > limit)
     first = next((i for i, position in enumerate((*at, -1)) if position != i or seconds[i] < usual), 0)
+    first = first if least_first <= first <= _FIRST_OF_ALL * len(seconds) else 0
     later = at[first:]
     few = len(later) <= _OF_ALL * len(seconds) and _longest(later) <= _IN_A_ROW
     share = sum(seconds[position] - usual for position in at) / sum(seconds)

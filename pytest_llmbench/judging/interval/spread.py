@@ -9,9 +9,13 @@ from pytest_llmbench.judging.interval.student import quantile
 
 # Correlation of neighbours is underestimated where there are few steps, and never above this believed.
 _MOST_CORRELATION = 0.97
-_FEW = 40
+_FEW, _VERY_FEW = 40, 20
+# So many independent steps there are at least, where there are few steps and very few.
+_INDEPENDENT, _INDEPENDENT_OF_VERY_FEW = 4.0, 2.8
 # Means of batches show a dependence over more than one step.
 _BATCHES = 10
+# Above this quantile the correction for skew, which is one for small deviations, exceeds what it corrects.
+_MOST_LEAN = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,36 +27,49 @@ class Spread:
         error: standard error of the mean, seconds.
         correlation: of neighbouring steps, raised by its own uncertainty.
         independent: number of independent steps that tell as much.
+        lean: by how much the interval reaches further to the side where single steps lie far away, seconds; below 0 to
+            that of fast steps.
     """
 
     half_width: float
     error: float
     correlation: float
     independent: float
+    lean: float
 
 
 def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: bool = False) -> Spread:
     """Estimate the error of a mean from what the steps differ from it.
 
     Args:
-        residuals: of each step from the mean, or from a line through the steps, in order; at least 3.
+        residuals: of each step from the mean, or from a line through the steps, in order; at least 2.
         alpha: probability of being beyond the half width on one side.
         fitted: numbers that were fitted: 1 for a mean, 2 for a line.
         many: a long run; means of batches are looked at, too.
     """
     m = len(residuals)
-    squares = sum(map(mul, residuals, residuals))
+    squared = list(map(mul, residuals, residuals))
+    squares = sum(squared)
     if squares == 0.0:
-        return Spread(half_width=0.0, error=0.0, correlation=0.0, independent=float(m))
+        return Spread(half_width=0.0, error=0.0, correlation=0.0, independent=float(m), lean=0.0)
     r = sum(map(mul, residuals, residuals[1:])) / squares
     r += (fitted + (3 + fitted) * max(r, 0.0)) / m + (1.5 if m < _FEW else 1.0) * math.sqrt(max(1 - r * r, 0.0) / m)
     r = min(max(r, 0.0), _MOST_CORRELATION)
-    independent = max(m * (1 - r) / (1 + r), 3.0 if m < _FEW else 4.0)
+    independent = max(m * (1 - r) / (1 + r), _least_independent(m))
     error = math.sqrt(squares / (m * (1 - 1 / independent)) / independent)
-    half_width = quantile(1 - alpha, _grid(independent - 1)) * error
+    t = quantile(1 - alpha, _grid(independent - 1))
+    half_width = t * error
     if many:
         half_width = max(half_width, _of_batches(residuals, alpha))
-    return Spread(half_width=half_width, error=error, correlation=r, independent=independent)
+    # The first term of the expansion of Cornish and Fisher, as Johnson (1978) has it for t.
+    skew = sum(map(mul, squared, residuals)) / m / (squares / m) ** 1.5
+    lean = skew * (1 + 2 * min(t, _MOST_LEAN) ** 2) / (6 * math.sqrt(independent)) * error
+    return Spread(half_width=half_width, error=error, correlation=r, independent=independent, lean=lean)
+
+
+def _least_independent(steps: int) -> float:
+    share = min(max((steps - _VERY_FEW) / (_FEW - _VERY_FEW), 0.0), 1.0)
+    return _INDEPENDENT_OF_VERY_FEW + share * (_INDEPENDENT - _INDEPENDENT_OF_VERY_FEW)
 
 
 def _grid(freedom: float) -> float:

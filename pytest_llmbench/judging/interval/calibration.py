@@ -1,0 +1,102 @@
+"""A bound from good runs: as tight as they allow, so that a healthy run seldom misses it."""
+
+import math
+import statistics as stats
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM
+from pytest_llmbench.judging.interval.student import quantile
+
+# A run is left out that differs from the median by more than so many median absolute deviations, and by more than so much.
+_DEVIATIONS, _SHARE = 5.0, 0.003
+# Of so many runs one may be left out. If more stand out, they are not runs of one system.
+_ONE_OF = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibrated:
+    """A bound, and what it is made of.
+
+    It contains the difference between runs already, so a run is judged by it with the interval of the run alone.
+
+    Attributes:
+        bound: that a run has to reach, in the unit of the runs.
+        method: how it was made, for the reader of the reference.
+        n: number of runs it was made of.
+        mean: of these.
+        spread: standard deviation between runs, as a share of the mean: of these, and as known before.
+        freedom: degrees of freedom with which that is known.
+        margin: from the mean to the bound, as a share of the mean.
+        least_margin: a healthy run misses a bound with a smaller margin more often than α.
+        left_out: positions of the runs that were left out.
+    """
+
+    bound: float
+    method: str
+    n: int
+    mean: float
+    spread: float
+    freedom: float
+    margin: float
+    least_margin: float
+    left_out: tuple[int, ...]
+
+
+def calibrate(
+    values: Sequence[float],
+    *,
+    lower_is_better: bool = False,
+    less: float | None = None,
+    alpha: float = ALPHA,
+    between_runs: float = BETWEEN_RUNS,
+    freedom: float = FREEDOM,
+) -> Calibrated:
+    """Make a bound of good runs: a limit that the next run like them misses with probability α.
+
+    Args:
+        values: one of each run, such as its throughput.
+        lower_is_better: they are times, and the bound is above them.
+        less: a plain margin in place of that limit, as a share of the mean.
+        alpha: probability that a healthy run misses the bound.
+        between_runs: standard deviation of runs of one system, as a share, known before.
+        freedom: degrees of freedom with which that is known.
+
+    Raises:
+        ValueError: there are no runs, one is not a number above 0, too many differ, or the margin is not one.
+    """
+    if not values or min(values) <= 0 or not math.isfinite(sum(values)):
+        raise ValueError("a bound is made of numbers above 0, at least one")
+    if less is not None and not 0 < less < 1:
+        raise ValueError(f"a margin is above 0 and below 1, as a share, not {less}")
+    left_out = _outliers(values)
+    good = [value for i, value in enumerate(values) if i not in left_out]
+    n, mean = len(good), sum(good) / len(good)
+    differing = stats.variance([value / mean for value in good]) if n > 1 else 0.0
+    known = freedom + n - 1
+    spread = math.sqrt((freedom * between_runs**2 + (n - 1) * differing) / known)
+    least = quantile(1 - alpha, known) * spread * math.sqrt(1 + 1 / n)
+    margin = least if less is None else less
+    return Calibrated(
+        bound=mean * (1 + margin if lower_is_better else 1 - margin),
+        method=f"{1 - alpha:.0%} prediction limit of {n} runs" if less is None else f"mean of {n} runs less {less:.2%}",
+        n=n,
+        mean=mean,
+        spread=spread,
+        freedom=known,
+        margin=margin,
+        least_margin=least,
+        left_out=left_out,
+    )
+
+
+def _outliers(values: Sequence[float]) -> tuple[int, ...]:
+    middle = stats.median(values)
+    limit = max(_DEVIATIONS * stats.median([abs(value - middle) for value in values]), _SHARE * middle)
+    found = tuple(i for i, value in enumerate(values) if abs(value - middle) > limit)
+    if len(found) > max(1, len(values) // _ONE_OF) or len(values) - len(found) < 2 <= len(values):
+        raise ValueError(
+            f"{len(found)} of {len(values)} runs differ from the median by more than {limit / middle:.2%}: "
+            "calibrate runs of one system in one state"
+        )
+    return found
