@@ -1,18 +1,43 @@
 """Simulated runs, judged: how many verdicts are wrong, and how many are left open."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.verdicts.rules import wrong_by_former
 from benchmarks.verdicts.scenarios import SCENARIOS, SKIP, Array, Noise, Runs, Scenario, noise
 from pytest_llmbench.judging.interval.early import at_a_look, looks
-from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, steady_state
+from pytest_llmbench.judging.interval.repeats import pool
+from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, Steady, steady_state
 
 # Of the bound from the truth, as a share of it: a bound below it is one that the run misses.
 DISTANCES = np.array([-0.05, -0.02, -0.01, -0.005, 0.005, 0.01, 0.02, 0.05])
-OURS, EARLY = "interval", "early looks"
+WRONG = ("fast_enough",) * 4 + ("too_slow",) * 4
+DECIDED = {"fast_enough", "too_slow"}
+OURS = "**interval**"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """How runs are measured and judged.
+
+    Attributes:
+        steps: of a run, warm-up included.
+        line: steps of which a line of the log is the mean.
+        early: judged at looks while the run goes on.
+        repeats: runs that are judged together.
+    """
+
+    steps: int
+    line: int = 1
+    early: bool = False
+    repeats: int = 1
+
+    def __str__(self) -> str:
+        """A head for a column."""
+        words = (f"{self.steps}", f" in {self.line}s" * (self.line > 1), " early" * self.early)
+        return "".join(words) + f", {self.repeats} runs" * (self.repeats > 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,16 +46,12 @@ class Cell:
 
     Attributes:
         scenario: its position in `SCENARIOS`.
-        steps: of a run, warm-up included.
-        line: steps of which a line of the log is the mean.
-        early: judged at looks while the run goes on.
+        runs: how many verdicts are given at each bound.
     """
 
     scenario: int
-    steps: int
     noise: Noise
-    line: int = 1
-    early: bool = False
+    way: Way
     runs: int
     seed: int
 
@@ -42,7 +63,9 @@ class Cell:
     @property
     def within_domain(self) -> bool:
         """The rule claims to hold here."""
-        return self.of.holds(self.steps, self.noise)
+        foreseen = self.of.foreseen or not self.way.early
+        known = self.of.alone or self.way.repeats > 1
+        return foreseen and known and self.of.holds(self.way.steps, self.noise)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,69 +75,84 @@ class Judged:
     Attributes:
         wrong: number of wrong verdicts at each of `DISTANCES`, by rule.
         open: number of runs left without a verdict by our rule, at each.
-        reasons: how often each reason for that was given.
         steps: median number of steps after which our rule decided, at each; of early looks.
     """
 
     cell: Cell
     wrong: dict[str, Array]
     open: Array
-    reasons: Counter[str] = field(default_factory=Counter)
     steps: Array | None = None
 
 
 def simulate(cell: Cell) -> Judged:
     """Make the runs of a cell and judge them."""
     runs = runs_of(cell)
-    return _early(cell, runs) if cell.early else _whole(cell, runs)
+    if cell.way.early:
+        return _early(cell, runs)
+    if cell.way.repeats > 1:
+        return _repeated(cell, runs)
+    return _whole(cell, runs)
 
 
 def runs_of(cell: Cell) -> Runs:
     """Make the runs of a cell: always the same ones."""
-    key = [cell.seed, cell.scenario, cell.steps, round(cell.noise.cv * 1e5), round(cell.noise.phi * 100)]
+    key = [cell.seed, cell.scenario, cell.way.steps, round(cell.noise.cv * 1e5), round(cell.noise.phi * 100)]
     rng = np.random.default_rng(key)
-    return cell.of.make(rng, noise(rng, cell.of, cell.noise, cell.runs, cell.steps), cell.noise)
+    steps = noise(rng, cell.of, cell.noise, cell.runs * cell.way.repeats, cell.way.steps)
+    return cell.of.make(rng, steps, cell.noise)
 
 
 def _whole(cell: Cell, runs: Runs) -> Judged:
-    wrong, open_ = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
-    reasons: Counter[str] = Counter()
-    lines = cell.steps // cell.line
-    read = runs.seconds[:, : lines * cell.line].reshape(cell.runs, lines, cell.line).mean(axis=2)
-    skip = -(-SKIP // cell.line)
-    truths = runs.truth
-    if cell.line > 1 and runs.pauses is not None:
-        truths = runs.pauses[:, skip * cell.line : lines * cell.line].mean(axis=1)
+    line = cell.way.line
+    lines, skip = cell.way.steps // line, -(-SKIP // line)
+    read = runs.seconds[:, : lines * line].reshape(cell.runs, lines, line).mean(axis=2)
+    truth = runs.truth
+    if line > 1 and runs.pauses is not None:
+        truth = runs.pauses[:, skip * line : lines * line].mean(axis=1)
     between = BETWEEN_RUNS if cell.of.system else None
-    for seconds, truth in zip(read.tolist(), truths.tolist(), strict=True):
-        state = steady_state(seconds, skip=skip, steps_of_a_line=cell.line, between_runs=between)
-        for i, distance in enumerate(DISTANCES):
-            verdict = state.decide(truth * (1 + distance))
-            if verdict == ("fast_enough" if distance < 0 else "too_slow"):
+    states = (steady_state(each, skip=skip, steps_of_a_line=line, between_runs=between) for each in read.tolist())
+    wrong, left_open = _count(states, truth)
+    former = wrong_by_former(runs.seconds, runs.truth, DISTANCES) if line == 1 else {}
+    return Judged(cell=cell, wrong={**former, OURS: wrong}, open=left_open)
+
+
+def _repeated(cell: Cell, runs: Runs) -> Judged:
+    each = [steady_state(seconds, skip=SKIP) for seconds in runs.seconds.tolist()]
+    pools = (pool(each[i : i + cell.way.repeats]) for i in range(0, len(each), cell.way.repeats))
+    wrong, left_open = _count(pools, runs.truth[: cell.runs])
+    return Judged(cell=cell, wrong={OURS: wrong}, open=left_open)
+
+
+def _count(states: Iterable[Steady], truth: Array) -> tuple[Array, Array]:
+    """Count wrong verdicts, and runs without one, at each distance."""
+    wrong, left_open = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
+    for state, bounds in zip(states, (truth[:, None] * (1 + DISTANCES)).tolist(), strict=True):
+        for i, bound in enumerate(bounds):
+            verdict = state.decide(bound)
+            if verdict == WRONG[i]:
                 wrong[i] += 1
-            elif verdict not in {"fast_enough", "too_slow"}:
-                open_[i] += 1
-                reasons[verdict] += 1
-    former = wrong_by_former(runs.seconds, runs.truth, DISTANCES) if cell.line == 1 else {}
-    return Judged(cell=cell, wrong={**former, OURS: wrong}, open=open_, reasons=reasons)
+            elif verdict not in DECIDED:
+                left_open[i] += 1
+    return wrong, left_open
 
 
 def _early(cell: Cell, runs: Runs) -> Judged:
-    wrong, open_ = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
+    plan = cell.way.steps
+    wrong, left_open = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
     took: list[list[int]] = [[] for _ in DISTANCES]
     for seconds, truth in zip(runs.seconds.tolist(), runs.truth.tolist(), strict=True):
         left = set(range(len(DISTANCES)))
-        for steps in looks(cell.steps, SKIP):
-            state = at_a_look(seconds[:steps], plan=cell.steps, skip=SKIP)
+        for steps in looks(plan, SKIP):
+            state = at_a_look(seconds[:steps], plan=plan, skip=SKIP)
             for i in sorted(left):
                 verdict = state.decide(truth * (1 + DISTANCES[i]))
-                if verdict in {"fast_enough", "too_slow"}:
-                    wrong[i] += verdict == ("fast_enough" if DISTANCES[i] < 0 else "too_slow")
+                if verdict in DECIDED:
+                    wrong[i] += verdict == WRONG[i]
                     took[i].append(steps)
                     left.discard(i)
             if not left:
                 break
         for i in left:
-            open_[i] += 1
-            took[i].append(cell.steps)
-    return Judged(cell=cell, wrong={EARLY: wrong}, open=open_, steps=np.array([np.median(each) for each in took]))
+            left_open[i] += 1
+            took[i].append(plan)
+    return Judged(cell=cell, wrong={OURS: wrong}, open=left_open, steps=np.array([np.median(each) for each in took]))

@@ -46,8 +46,11 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
         least_first: fewer slow steps than these are no slow start.
     """
     usual = stats.median(seconds)
+    nearer = _SHARE * usual
+    if max(seconds) - usual <= nearer and usual - min(seconds) <= nearer:
+        return Pauses(usual=usual)
     away = [abs(each - usual) for each in seconds]
-    limit = max(_DEVIATIONS * _NORMAL_MAD * stats.median(away), _SHARE * usual)
+    limit = max(_DEVIATIONS * _NORMAL_MAD * stats.median(away), nearer)
     if max(away) <= limit:
         return Pauses(usual=usual)
     at = tuple(position for position, distance in enumerate(away) if distance > limit)

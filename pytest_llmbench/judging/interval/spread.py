@@ -62,7 +62,7 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: b
     if many:
         half_width = max(half_width, _of_batches(residuals, alpha))
     # The first term of the expansion of Cornish and Fisher, as Johnson (1978) has it for t.
-    skew = sum(map(mul, squared, residuals)) / m / (squares / m) ** 1.5
+    skew = sum(map(mul, squared, residuals)) / (squares * math.sqrt(squares / m))
     lean = skew * (1 + 2 * min(t, _MOST_LEAN) ** 2) / (6 * math.sqrt(independent)) * error
     return Spread(half_width=half_width, error=error, correlation=r, independent=independent, lean=lean)
 

@@ -138,15 +138,16 @@ def steady_state(
     _refuse(seconds)
     after = seconds[skip:] or seconds
     lines = steps_of_a_line >= STEPS_OF_A_LINE
-    # A single slow line at the beginning may as well contain a pause.
-    pauses = find_pauses(after, least_first=2 if lines else 1)
+    pauses = find_pauses(after, least_first=_STARTED if lines else 1)
     smooth = without_pauses(after, pauses)[pauses.first :]
     size = -(-len(smooth) // _MOST)
     read = _means(smooth, size)
     cut = slow_start(read, batch=1 if lines else _BATCH)
     start = pauses.first + cut * size
     judged = after[start:]
-    level, *others = _levels(read, cut, judged, pauses, alpha)
+    # One or two slow lines at the beginning may as well contain a pause.
+    surely = not lines or cut > _BATCH
+    level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
     state = Steady(
         low=min(each.low for each in (level, *others)),
@@ -213,7 +214,7 @@ class _Level(NamedTuple):
 
 
 def _levels(
-    read: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float
+    read: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, *, surely: bool
 ) -> tuple[_Level, ...]:
     """The level of the judged steps, and those of other ways to read the same steps, where these may be right.
 
@@ -223,13 +224,14 @@ def _levels(
         judged: the steps as they are, behind that.
         pauses: of the run.
         alpha: probability of an error on either side.
+        surely: the slow start is one if it levels off.
     """
     many = len(judged) > _MOST
     level = _level(read[cut:], alpha, many=many, started=cut > 0)
     others = []
     if cut:
         uncut = _level(read, alpha, many=many)
-        others = [] if _levels_off(level, uncut) else [uncut]
+        others = [] if surely and _levels_off(level, uncut) else [uncut]
     if pauses.few:
         return (level, *others)
     # Too many for pauses. Where they come at equal distances, whole periods are what repeats.
