@@ -1,9 +1,9 @@
 """How true verdicts are: `python -m benchmarks.verdicts --runs 2000 --seed 1`.
 
 Simulates runs whose steady speed is known and judges them by bounds on either side of it, 0.5 to 5 % away, by our rule
-and by rules that compare one number. Prints tables in Markdown: of each kind of runs, the share of wrong verdicts in the
-worst cell (a noise, a correlation, a bound) and the mean of its cells, in %. Exits with 1 if a cell within the domain is
-wrong more often than in 1 %, by more than chance. With 2,000 runs it takes some 12 minutes on two cores.
+and by rules that compare one number. Prints tables in Markdown: for each kind of runs the share of wrong verdicts in
+the worst cell (a noise, a correlation, a bound) and the mean of its cells, in %. Exits with 1 if a cell within the
+domain is wrong more often than in 1 %, by more than chance. With 2,000 runs it takes some 10 minutes on two cores.
 """
 
 import argparse

@@ -8,8 +8,9 @@ from pytest_llmbench.judging.interval.calibration import calibrate
 
 RUNS = (3, 5, 10, 20)
 BETWEEN = (0.0005, 0.0015, 0.003)
-# Of a run's mean over some 200 steps, as a share.
+# Standard error of a run's mean over some 200 steps, as a share, and the half width of its interval.
 _WITHIN = 0.0004
+_HALF_WIDTH = 2.35 * _WITHIN
 _SLOWER = 0.02
 _NEXT = 20
 
@@ -19,7 +20,7 @@ class Tally:
     """Runs judged by calibrated bounds.
 
     Attributes:
-        missed: share of healthy runs that miss the bound.
+        missed: share of healthy runs that fail: their interval misses the bound.
         found: share of runs 2 % slower that do.
         refused: share of calibrations that were refused, as the runs differ too much.
     """
@@ -53,8 +54,8 @@ def tally_of(runs: int, between: float, calibrations: int, seed: int, *, one_slo
         except ValueError:
             refused += 1
             continue
-        missed += int(np.sum(healthy < bound))
-        found += int(np.sum(healthy - _SLOWER < bound))
+        missed += int(np.sum(healthy + _HALF_WIDTH < bound))
+        found += int(np.sum(healthy - _SLOWER + _HALF_WIDTH < bound))
     judged = max(1, (calibrations - refused) * _NEXT)
     return Tally(
         runs=runs, between=between, missed=missed / judged, found=found / judged, refused=refused / calibrations

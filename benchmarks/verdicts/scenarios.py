@@ -87,14 +87,14 @@ def noise(rng: np.random.Generator, scenario: Scenario, kind: Noise, runs: int, 
     return np.asarray(np.maximum(1.0 + kind.cv * shocks[:, steps_before:], 0.05))
 
 
-def _plain(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+def _plain(_rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
     return Runs(seconds=x, truth=np.ones(len(x)))
 
 
 def _shaped(shape: Callable[[Array], Array], truth: Callable[[Array], float] | None = None) -> Make:
     """Multiply by a curve over the steps; the truth is its mean, or what `truth` makes of it."""
 
-    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+    def make(_rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
         curve = shape(np.arange(x.shape[1], dtype=np.float64))
         return Runs(seconds=x * curve, truth=np.full(len(x), np.mean(curve[SKIP:]) if truth is None else truth(curve)))
 
@@ -102,7 +102,7 @@ def _shaped(shape: Callable[[Array], Array], truth: Callable[[Array], float] | N
 
 
 def _settling(amplitude: float, steps: float) -> Make:
-    return _shaped(lambda t: 1 + amplitude * np.exp(-t / steps), lambda curve: 1.0)
+    return _shaped(lambda t: 1 + amplitude * np.exp(-t / steps), _settled)
 
 
 def _drifting(share: float) -> Make:
@@ -112,7 +112,7 @@ def _drifting(share: float) -> Make:
 def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
     """Pauses at random steps: the steady rate is that without them."""
 
-    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+    def make(rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
         begins = rng.random(x.shape) < rate / length
         held = begins.copy()
         for i in range(1, length):
@@ -124,13 +124,13 @@ def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
 
 
 def _every(period: int, factor: float) -> Make:
-    return _shaped(lambda t: np.where(t % period == period - 1, factor, 1.0), lambda curve: 1 + (factor - 1) / period)
+    return _shaped(lambda t: np.where(t % period == period - 1, factor, 1.0), lambda _curve: 1 + (factor - 1) / period)
 
 
 def _stretch(share: float, factor: float) -> Make:
-    """Some steps in a row are slower, which is part of the run's rate; at the very beginning it would be a slow start."""
+    """Some steps in a row are slower, part of the run's rate; at the very beginning it would be a slow start."""
 
-    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+    def make(rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
         runs, steps = x.shape
         length = max(1, round(share * steps))
         first = rng.integers(SKIP + length, steps - length + 1, size=runs)
@@ -155,14 +155,14 @@ def _slower_later(t: Array) -> Array:
     return np.where(t < len(t) / 2, 1.0, 1.03)
 
 
-def _settled(curve: Array) -> float:
+def _settled(_curve: Array) -> float:
     return 1.0
 
 
 def _differing(spread: float) -> Make:
     """Runs of one system differ; the claim is of the system."""
 
-    def make(rng: np.random.Generator, x: Array, kind: Noise) -> Runs:
+    def make(rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
         return Runs(seconds=x * (1 + spread * rng.standard_normal((len(x), 1))), truth=np.ones(len(x)))
 
     return make

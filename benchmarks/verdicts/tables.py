@@ -92,7 +92,7 @@ def early_steps(judged: Sequence[Judged]) -> Iterator[str]:
 
 def calibration(tallies: Sequence[tuple[str, Tally]]) -> Iterator[str]:
     """A row for each kind of calibration."""
-    yield from _head("Good runs", ["between runs", "healthy runs that miss it", "2 % slower ones found", "refused"])
+    yield from _head("Good runs", ["between runs", "healthy runs that fail", "2 % slower ones found", "refused"])
     for name, each in tallies:
         cells = [f"{each.between:.2%}", f"{each.missed:.2%}", f"{each.found:.2%}", f"{each.refused:.1%}"]
         yield _row(f"{each.runs}{name}", cells)
@@ -100,7 +100,11 @@ def calibration(tallies: Sequence[tuple[str, Tally]]) -> Iterator[str]:
 
 def _worst_and_mean(judged: Sequence[Judged], rule: str) -> str:
     shares = [each.wrong[rule] / each.cell.runs for each in judged if rule in each.wrong]
-    return f"{100 * np.max(shares):.2g} / {100 * np.mean(shares):.2g}" if shares else ""
+    return f"{_percent(np.max(shares))} / {_percent(np.mean(shares))}" if shares else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}" if share >= 0.01 else f"{100 * share:.2f}"
 
 
 def _head(first: str, rest: Sequence[str]) -> Iterator[str]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM
 from pytest_llmbench.judging.interval.student import quantile
 
-# A run is left out that differs from the median by more than so many median absolute deviations, and by more than so much.
-_DEVIATIONS, _SHARE = 5.0, 0.003
+# A run is left out that differs from the median by more than so many median absolute deviations, and by more than
+# so many times what runs of one system differ anyway.
+_DEVIATIONS, _TIMES = 5.0, 3.0
 # Of so many runs one may be left out. If more stand out, they are not runs of one system.
 _ONE_OF = 4
 
@@ -28,7 +29,7 @@ class Calibrated:
         spread: standard deviation between runs, as a share of the mean: of these, and as known before.
         freedom: degrees of freedom with which that is known.
         margin: from the mean to the bound, as a share of the mean.
-        least_margin: a healthy run misses a bound with a smaller margin more often than α.
+        least_margin: a healthy run misses a bound with a smaller margin more often than alpha.
         left_out: positions of the runs that were left out.
     """
 
@@ -52,7 +53,7 @@ def calibrate(
     between_runs: float = BETWEEN_RUNS,
     freedom: float = FREEDOM,
 ) -> Calibrated:
-    """Make a bound of good runs: a limit that the next run like them misses with probability α.
+    """Make a bound of good runs: a limit that the next run like them misses with probability alpha.
 
     Args:
         values: one of each run, such as its throughput.
@@ -69,7 +70,7 @@ def calibrate(
         raise ValueError("a bound is made of numbers above 0, at least one")
     if less is not None and not 0 < less < 1:
         raise ValueError(f"a margin is above 0 and below 1, as a share, not {less}")
-    left_out = _outliers(values)
+    left_out = _outliers(values, _TIMES * between_runs)
     good = [value for i, value in enumerate(values) if i not in left_out]
     n, mean = len(good), sum(good) / len(good)
     differing = stats.variance([value / mean for value in good]) if n > 1 else 0.0
@@ -90,9 +91,9 @@ def calibrate(
     )
 
 
-def _outliers(values: Sequence[float]) -> tuple[int, ...]:
+def _outliers(values: Sequence[float], share: float) -> tuple[int, ...]:
     middle = stats.median(values)
-    limit = max(_DEVIATIONS * stats.median([abs(value - middle) for value in values]), _SHARE * middle)
+    limit = max(_DEVIATIONS * stats.median([abs(value - middle) for value in values]), share * middle)
     found = tuple(i for i, value in enumerate(values) if abs(value - middle) > limit)
     if len(found) > max(1, len(values) // _ONE_OF) or len(values) - len(found) < 2 <= len(values):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""An early verdict: looks at a run that goes on, each with its share of α."""
+"""An early verdict: looks at a run that goes on, each with its share of alpha."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pytest_llmbench.judging.interval.student import quantile
 
 # Parts of the plan at which is looked. Earlier looks judge runs that drift by where they begin.
 LOOKS = (0.25, 0.35, 0.50, 0.70, 1.0)
-# Shares of α: the last look has the largest.
+# Shares of alpha: the last look has the largest.
 _AT_THE_END, _BEFORE = 0.40, 0.15
 
 
@@ -35,7 +35,11 @@ def at_a_look(
     Args:
         seconds: of the steps so far.
         plan: steps of the whole run.
-        skip, steps_of_a_line, alpha, between_runs, freedom: as of `steady_state`; α is for all looks together.
+        skip: of these, left out as warm-up.
+        steps_of_a_line: steps in each.
+        alpha: probability of an error on either side, at all looks together.
+        between_runs: as of `steady_state`.
+        freedom: as of `steady_state`.
     """
     last = len(seconds) >= plan
     share = alpha * (_AT_THE_END if last else _BEFORE)

@@ -3,7 +3,7 @@
 import statistics as stats
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 # A step stands out that differs from the median by more than this many standard deviations (of the median absolute
 # deviation), and by more than this share of the median.
@@ -26,6 +26,7 @@ class Pauses:
         usual: median of all steps, in seconds: what a step would have taken without the pause.
         share: what these steps take beyond that, as a share of the wall clock of all steps.
         period: steps from one to the next, where that is always the same and there are at least three.
+        regular: they come at that distance from the first step to the last, each slower: part of how the run goes on.
         first: how many of them are the very first steps, where these are slower.
         few: they are pauses; else they are too many, or last too long, and may be part of the speed.
     """
@@ -34,6 +35,7 @@ class Pauses:
     usual: float
     share: float = 0.0
     period: int | None = None
+    regular: bool = False
     first: int = 0
     few: bool = True
 
@@ -58,8 +60,15 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
     first = first if least_first <= first <= _FIRST_OF_ALL * len(seconds) else 0
     later = at[first:]
     few = len(later) <= _OF_ALL * len(seconds) and _longest(later) <= _IN_A_ROW
+    period = _period(later)
+    regular = (
+        period is not None
+        and later[0] < period + first
+        and len(seconds) - later[-1] <= period
+        and all(seconds[position] > usual for position in later)
+    )
     share = sum(seconds[position] - usual for position in at) / sum(seconds)
-    return Pauses(at=at, usual=usual, share=share, period=_period(later, len(seconds)), first=first, few=few)
+    return Pauses(at=at, usual=usual, share=share, period=period, regular=regular, first=first, few=few)
 
 
 def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
@@ -76,9 +85,6 @@ def _longest(at: Sequence[int]) -> int:
     return max((len(list(row)) for _, row in rows), default=0)
 
 
-def _period(at: Sequence[int], steps: int) -> int | None:
-    gaps = {later - earlier for earlier, later in zip(at, at[1:], strict=False)}
-    if len(at) < 3 or len(gaps) > 1:
-        return None
-    gap = gaps.pop()
-    return gap if gap > 1 and at[0] < gap and steps - at[-1] <= gap else None
+def _period(at: Sequence[int]) -> int | None:
+    gaps = {later - earlier for earlier, later in pairwise(at)}
+    return gaps.pop() if len(at) > 2 and len(gaps) == 1 else None

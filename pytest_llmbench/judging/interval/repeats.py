@@ -86,7 +86,9 @@ def runs_to_decide(
     Args:
         run: its interval contains the bound.
         bound: seconds per step.
-        between_runs, freedom, alpha: as of `pool`.
+        between_runs: as of `pool`.
+        freedom: as of `pool`.
+        alpha: as of `pool`.
 
     Returns:
         None where no number up to 100 would: it is too short, drifts or pauses, or is on the bound.

@@ -19,8 +19,8 @@ def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
     """Return how many steps at the beginning are a slow start: 0 where they are like the rest.
 
     The cut is where the rest has the smallest standard error (MSER-5 of White, 1997). That rule alone cuts where the
-    data please, and makes the rest look better than it is. So a cut counts only if what it leaves out is slower than the
-    rest, by more than chance, and levels off: it is not a drift that goes on.
+    data please, and makes the rest look better than it is. So a cut counts only if what it leaves out is slower than
+    the rest, by more than chance, and levels off: it is not a drift that goes on.
 
     Args:
         seconds: of each step.

@@ -23,7 +23,7 @@ class Spread:
     """How far the mean of some steps may be from that of many more like them.
 
     Attributes:
-        half_width: the true mean is closer than this with confidence 1 − α on either side, seconds.
+        half_width: the true mean is closer than this with confidence 1 - alpha on either side, seconds.
         error: standard error of the mean, seconds.
         correlation: of neighbouring steps, raised by its own uncertainty.
         independent: number of independent steps that tell as much.
@@ -58,7 +58,7 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: b
     independent = max(m * (1 - r) / (1 + r), _least_independent(m))
     error = math.sqrt(squares / (m * (1 - 1 / independent)) / independent)
     t = quantile(1 - alpha, _grid(independent - 1))
-    half_width = t * error
+    half_width: float = t * error
     if many:
         half_width = max(half_width, _of_batches(residuals, alpha))
     # The first term of the expansion of Cornish and Fisher, as Johnson (1978) has it for t.
@@ -74,7 +74,7 @@ def _least_independent(steps: int) -> float:
 
 def _grid(freedom: float) -> float:
     """Degrees of freedom, rounded down a little: neighbouring runs share a quantile."""
-    unit = 10 ** (math.floor(math.log10(freedom)) - 1)
+    unit = 10.0 ** (math.floor(math.log10(freedom)) - 1)
     return math.floor(freedom / unit) * unit
 
 

@@ -43,7 +43,7 @@ class Steady:
     """The steady state of a run, in seconds per step.
 
     Attributes:
-        low, high: the interval; each end is beyond the true mean with probability α at most.
+        low, high: the interval; each end is beyond the true mean with probability alpha at most.
         mean: over the judged steps, without pauses.
         mean_with_pauses: over the judged steps, pauses included.
         left_out: steps before the judged ones.
@@ -100,6 +100,8 @@ class Steady:
         Args:
             between: seconds.
         """
+        if math.isinf(self.half_width):
+            return self
         width = math.hypot(self.within, between)
         more = width - self.half_width
         return replace(self, low=self.low - more, high=self.high + more, half_width=width, between=between)
@@ -116,13 +118,13 @@ def steady_state(
 ) -> Steady:
     """Find the steady state of a run and the interval of its mean.
 
-    At α = 1 %, at most 1 % of verdicts were wrong in every simulated cell of the domain: 25 to 5,000 steps (fewer than
-    20 after the warm-up, or 5 lines, decide nothing), noise with a coefficient of variation of 0.05 to 6 % and a
-    correlation of neighbours up to 0.9, bounds 0.5 to 5 % away, drift, pauses, evaluations, and slow starts that fall
-    by half at least each 0.2 of the steps. Limits: a slow start that goes on for longer may count as the speed, where
-    noise hides it; one that has ended with a stretch of the same speed is taken for a drift; runs of one system that
-    differ by more than 0.6 % need a calibrated `between_runs`, or several runs; pauses rarer than one in n / 4.6 steps
-    may not be seen; pauses shorter than a line are part of the speed.
+    With an alpha of 1 %, at most 1 % of verdicts were wrong in every simulated cell of the domain: 25 to 5,000 steps
+    (fewer than 20 after the warm-up, or 5 lines, decide nothing), noise with a coefficient of variation of 0.05 to 6 %
+    and a correlation of neighbours up to 0.9, bounds 0.5 to 5 % away; drift, pauses, evaluations, and slow starts whose
+    excess fades with a time constant of up to 0.3 of the steps. Limits: a slow start that takes longer may count as the
+    speed where noise hides its end; runs of one system that differ by more than 0.6 % need a calibrated `between_runs`,
+    or several runs; pauses rarer than one in n / 4.6 steps may not be seen; pauses shorter than a line are part of the
+    speed.
 
     Args:
         seconds: per step, of each step or of each line that is a mean over several.
@@ -235,7 +237,7 @@ def _levels(
     if pauses.few:
         return (level, *others)
     # Too many for pauses. Where they come at equal distances, whole periods are what repeats.
-    if pauses.period is not None and len(judged) >= LEAST_LINES * pauses.period:
+    if pauses.period is not None and pauses.regular and len(judged) >= LEAST_LINES * pauses.period:
         periods = _means(judged, pauses.period)
         return (_level(_means(periods, -(-len(periods) // _MOST)), alpha, many=many), *others)
     return (level, *others, _level(_means(judged, -(-len(judged) // _MOST)), alpha, many=many))

@@ -1,0 +1,75 @@
+"""The benchmark of verdicts, with few runs."""
+
+import numpy as np
+import pytest
+
+from benchmarks.verdicts.__main__ import main
+from benchmarks.verdicts.calibrating import tally_of
+from benchmarks.verdicts.campaign import OURS, Cell, Way, simulate
+from benchmarks.verdicts.scenarios import SCENARIOS, Noise
+from benchmarks.verdicts.tables import too_often
+
+NAMES = [scenario.name for scenario in SCENARIOS]
+QUIET = Noise(cv=0.005, phi=0.5)
+WHOLE = Way(steps=200)
+
+
+def cell(name: str, way: Way = WHOLE, noise: Noise = QUIET, runs: int = 150) -> Cell:
+    """Runs of one scenario."""
+    return Cell(scenario=NAMES.index(name), way=way, noise=noise, runs=runs, seed=3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("way", [WHOLE, Way(steps=200, line=20)], ids=str)
+def test_the_interval_is_seldom_wrong(name: str, way: Way) -> None:
+    """No scenario has more wrong verdicts than chance gives where 1 % are."""
+    assert not too_often(simulate(cell(name, way, runs=60)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [("skip 5, mean", "warm-up, 60 steps"), ("skip 5, median", "second half slower"), ("last value", "drift +5 %")],
+)
+def test_rules_of_one_number_are_often_wrong(rule: str, name: str) -> None:
+    """The simulation tells good rules from bad ones."""
+    judged = simulate(cell(name, noise=Noise(cv=0.0005, phi=0.0)))
+    assert judged.wrong[rule].max() > 0.9 * 150
+    assert judged.wrong[OURS].max() == 0
+
+
+def test_early_looks_end_quiet_runs_at_a_quarter() -> None:
+    """2 % from the bound."""
+    judged = simulate(cell("clean", Way(steps=200, early=True), noise=Noise(cv=0.005, phi=0.0)))
+    assert judged.steps is not None
+    assert max(judged.steps[[1, 6]]) <= 50
+    assert not too_often(judged)
+
+
+def test_three_runs_of_a_system_are_judged_together() -> None:
+    """Runs that differ by 0.7 %, more than any single run shows."""
+    assert not too_often(simulate(cell("between runs 0.7 %", Way(steps=25, repeats=3), runs=300)))
+
+
+def test_the_same_seed_gives_the_same_counts() -> None:
+    """A record can be made again."""
+    one, other = (simulate(cell("spikes", runs=40)) for _ in range(2))
+    assert all(np.array_equal(one.wrong[rule], other.wrong[rule]) for rule in one.wrong)
+
+
+def test_calibrated_bounds_find_slower_runs() -> None:
+    """From five good runs."""
+    tally = tally_of(5, 0.0015, 100, 1)
+    assert tally.missed < 0.01
+    assert tally.found > 0.99
+    assert tally.refused < 0.05
+
+
+def test_it_prints_its_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every scenario in them."""
+    monkeypatch.setattr("benchmarks.verdicts.__main__.WAYS", (Way(steps=25),))
+    monkeypatch.setattr("benchmarks.verdicts.__main__.PLAN", 25)
+    monkeypatch.setattr("benchmarks.verdicts.__main__.NOISES", (QUIET, Noise(cv=0.06, phi=0.0)))
+    main(["--runs", "4", "--jobs", "1"])
+    printed = capsys.readouterr().out
+    assert all(f"| {name} |" in printed for name in NAMES)
+    assert "cells within the domain" in printed

@@ -1,0 +1,90 @@
+"""Bounds from good runs."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.judging.interval.calibration import calibrate
+
+
+def test_one_run_has_what_is_known_of_others() -> None:
+    """0.3 % with four degrees of freedom, for the run itself and for the next one."""
+    found = calibrate([1000.0])
+    assert found.spread == pytest.approx(0.003)
+    assert found.bound == pytest.approx(1000 * (1 - 3.7469 * 0.003 * 2**0.5), rel=1e-5)
+    assert found.method == "99% prediction limit of 1 runs"
+
+
+def test_more_runs_that_agree_are_a_tighter_bound() -> None:
+    """Their own spread outweighs what was known before."""
+    margins = [calibrate([1000.0, 1001.0, 999.0, 1000.5] * n).margin for n in (1, 2, 5)]
+    assert margins == sorted(margins, reverse=True)
+    assert margins[-1] < 0.006
+
+
+def test_an_outlier_is_left_out_and_named() -> None:
+    """So that one sick node does not loosen the bound."""
+    found = calibrate([1000.0, 1001.0, 999.0, 950.0, 1000.5])
+    assert found.left_out == (3,)
+    assert found.n == 4
+    assert found.bound > 985
+
+
+def test_runs_of_two_kinds_are_refused() -> None:
+    """No bound says anything of either."""
+    with pytest.raises(ValueError, match="one system in one state"):
+        calibrate([1000, 1001, 1000, 999, 1002, 900, 901])
+
+
+def test_runs_that_differ_widely_have_a_wide_bound() -> None:
+    """Half of them are not outliers of the other half, and the spread says how far they are apart."""
+    found = calibrate([1000, 1001, 900, 901])
+    assert found.left_out == ()
+    assert found.spread > 0.03
+    assert found.bound < 850
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [1.0, float("nan")], [float("inf")], [-1.0]])
+def test_what_was_not_measured_is_refused(values: list[float]) -> None:
+    """A bound is made of numbers above 0."""
+    with pytest.raises(ValueError, match="above 0"):
+        calibrate(values)
+
+
+@pytest.mark.parametrize("less", [0.0, 1.0, -0.05, float("nan")])
+def test_a_margin_that_is_none_is_refused(less: float) -> None:
+    """5 % is 0.05."""
+    with pytest.raises(ValueError, match="margin"):
+        calibrate([1000.0], less=less)
+
+
+def test_a_plain_margin_says_what_would_be_enough() -> None:
+    """The reader sees that 0.5 % is tighter than runs differ."""
+    found = calibrate([1000.0, 1001.0, 999.0], less=0.005)
+    assert found.bound == pytest.approx(995.0)
+    assert found.least_margin > found.margin
+    assert found.method == "mean of 3 runs less 0.50%"
+
+
+@given(st.lists(st.floats(0.999, 1.001), min_size=1, max_size=9), st.sampled_from([1e-3, 1.0, 1e6]))
+def test_the_unit_changes_nothing(values: list[float], unit: float) -> None:
+    """Times have their bound above, rates below; both by the same share."""
+    rate, slow = calibrate([unit * each for each in values]), calibrate(values, lower_is_better=True)
+    assert rate.margin == pytest.approx(slow.margin)
+    assert rate.bound == pytest.approx(unit * rate.mean / unit * (1 - rate.margin))
+    assert slow.bound == pytest.approx(slow.mean * (1 + slow.margin))
+
+
+def test_a_healthy_run_seldom_misses_and_a_slower_one_nearly_always() -> None:
+    """Runs that differ by 0.2 %: at most one in a hundred misses, 99 % of those 2 % slower do."""
+    rng = random.Random(5)
+    missed = found = 0
+    for _ in range(1500):
+        bound = calibrate([1 + 0.002 * rng.gauss(0, 1) for _ in range(5)], between_runs=0.003).bound
+        run = 1 + 0.002 * rng.gauss(0, 1)
+        missed += run < bound
+        found += run - 0.02 < bound
+    assert missed <= 15
+    assert found >= 1485

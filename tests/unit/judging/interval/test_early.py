@@ -1,0 +1,76 @@
+"""Looks at a run that goes on."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.judging.interval.early import at_a_look, looks, out_of_reach
+from pytest_llmbench.judging.interval.steady import steady_state
+
+PLAN, SKIP = 200, 5
+
+
+def noisy(steps: int, shape: Callable[[int], float] = lambda _: 1.0) -> list[float]:
+    """Seconds of independent steps around a curve, in noise of 0.5 %."""
+    rng = random.Random(7)
+    return [shape(i) * (1 + 0.005 * rng.gauss(0, 1)) for i in range(steps)]
+
+
+def test_looks_begin_at_a_quarter_and_end_with_the_plan() -> None:
+    """A short plan has fewer, none before it could decide."""
+    assert looks(PLAN, SKIP) == (50, 70, 100, 140, 200)
+    assert looks(40, SKIP) == (25, 28, 40)
+    assert looks(20, SKIP) == (20,)
+
+
+@given(st.integers(1, 5000), st.integers(0, 100))
+def test_the_last_look_is_the_whole_plan(plan: int, skip: int) -> None:
+    """In order, each once, never beyond the plan."""
+    at = looks(plan, skip)
+    assert at[-1] == plan
+    assert list(at) == sorted(set(at))
+
+
+def test_a_quiet_run_is_decided_at_a_quarter() -> None:
+    """On both sides, 2 % from its bound."""
+    state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
+    assert state.decide(1.02) == "fast_enough"
+    assert state.decide(0.98) == "too_slow"
+
+
+def test_a_look_needs_more_than_the_end() -> None:
+    """Each look has a small share of alpha, and its line may go on."""
+    early, alone = at_a_look(noisy(50), plan=PLAN, skip=SKIP), steady_state(noisy(50), skip=SKIP)
+    assert early.low < alone.low
+    assert early.high > alone.high
+
+
+def test_a_drift_goes_on() -> None:
+    """A run that becomes 8 % slower over its plan does not pass by its first quarter."""
+    seconds = noisy(PLAN, lambda i: 1 + 0.0004 * i)
+    assert steady_state(seconds[:50], skip=SKIP).decide(1.025) == "fast_enough"
+    assert at_a_look(seconds[:50], plan=PLAN, skip=SKIP).decide(1.025) not in {"fast_enough", "too_slow"}
+
+
+def test_the_system_is_not_narrower_than_the_run() -> None:
+    """The difference between runs is added once, not with the line that goes on."""
+    run = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
+    system = at_a_look(noisy(50), plan=PLAN, skip=SKIP, between_runs=0.003)
+    assert system.low < run.low
+    assert run.low - system.low < system.between
+
+
+@pytest.mark.parametrize(("peak", "beyond"), [(1.0, True), (0.9, True), (0.75, False)])
+def test_a_bound_that_the_rest_cannot_make_up_for(peak: float, *, beyond: bool) -> None:
+    """After 100 of 200 steps of 1.1 s, a mean of 0.95 s needs a rest of 0.81 s each."""
+    state = steady_state([1.1] * 100, skip=SKIP)
+    assert out_of_reach(state, 0.95, plan=PLAN, peak=peak) is beyond
+    assert not out_of_reach(state, 1.1, plan=PLAN, peak=peak)
+
+
+def test_too_few_steps_put_nothing_out_of_reach() -> None:
+    """A few slow steps may be a slow start."""
+    assert not out_of_reach(steady_state([9.0] * 20, skip=SKIP), 0.95, plan=25, peak=0.9)

@@ -1,0 +1,94 @@
+"""Several runs of one system, and what would decide."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
+from pytest_llmbench.judging.interval.steady import Steady, steady_state
+
+
+def run(level: float = 1.0, *, steps: int = 200, cv: float = 0.002, seed: int = 1, system: bool = False) -> Steady:
+    """A run of independent steps."""
+    rng = random.Random(seed)
+    seconds = [level * (1 + cv * rng.gauss(0, 1)) for _ in range(steps)]
+    return steady_state(seconds, skip=5, between_runs=0.003 if system else None)
+
+
+def test_a_pool_of_one_is_the_claim_of_the_system() -> None:
+    """The same interval, whether the difference between runs was in it before or not."""
+    alone = run(system=True)
+    for state in (run(), alone):
+        pooled = pool([state])
+        assert (pooled.low, pooled.high) == pytest.approx((alone.low, alone.high))
+        assert pooled.between == pytest.approx(alone.between)
+
+
+def test_more_runs_are_surer() -> None:
+    """Three runs that agree decide what one leaves open."""
+    one, three = pool([run()]), pool([run(seed=seed) for seed in (1, 2, 3)])
+    assert three.half_width < one.half_width / 2
+    assert one.decide(1.008) == "within_noise"
+    assert three.decide(1.008) == "fast_enough"
+
+
+def test_runs_that_differ_count() -> None:
+    """One per cent between runs is more than was known before, so the interval is wider than that of one run."""
+    apart = pool([run(level, seed=i) for i, level in enumerate((0.99, 1.01))])
+    assert apart.between > pool([run(), run(seed=2)]).between * 1.5
+    assert apart.decide(1.01) == "within_noise"
+
+
+@given(st.permutations([0.99, 1.0, 1.004, 1.02]))
+def test_the_order_of_runs_says_nothing(levels: list[float]) -> None:
+    """The pool is the same."""
+    one, other = (pool([run(level, steps=30) for level in some]) for some in (levels, sorted(levels)))
+    assert (one.low, one.high) == pytest.approx((other.low, other.high))
+
+
+def test_a_run_that_was_not_judged_leaves_all_open() -> None:
+    """A short run, or one that has not settled, is not made up for by others."""
+    assert pool([run(), run(steps=20)]).decide(2.0) == "too_short"
+    falling = steady_state([1.2 - 0.001 * i for i in range(200)], skip=5)
+    assert pool([run(), falling]).decide(2.0) == "not_settled"
+
+
+def test_no_runs_are_refused() -> None:
+    """There is nothing to say."""
+    with pytest.raises(ValueError, match="at least one"):
+        pool([])
+
+
+def test_the_steps_that_would_decide_decide() -> None:
+    """As often as one expects of the mean: the number is of a run that goes on as it did."""
+    short = run(steps=50, cv=0.02)
+    bound = short.mean * 1.004
+    steps = steps_to_decide(short, bound)
+    assert short.decide(bound) == "within_noise"
+    assert steps is not None
+    assert 100 < steps < 1000
+    again = run(steps=2 * steps, cv=0.02, seed=4)
+    assert again.decide(again.mean * 1.004) == "fast_enough"
+
+
+def test_a_short_run_is_told_how_many_steps_it_takes() -> None:
+    """20 after the warm-up."""
+    assert steps_to_decide(run(steps=12), 1.0) == 25
+
+
+def test_steps_do_not_help_against_the_difference_between_runs() -> None:
+    """Runs do, as many as the pool needs."""
+    state = run(system=True)
+    bound = state.mean * 1.008
+    assert steps_to_decide(state, bound) is None
+    assert runs_to_decide(state, bound) == 2
+    assert pool([run(), run(seed=2)]).decide(bound) == "fast_enough"
+
+
+def test_nothing_decides_on_the_bound_itself() -> None:
+    """Neither steps nor runs."""
+    state = run(system=True)
+    assert steps_to_decide(state, state.mean) is None
+    assert runs_to_decide(state, state.mean) is None

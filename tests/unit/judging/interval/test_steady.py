@@ -1,0 +1,206 @@
+"""The interval of a run: what it contains, what it takes out, and what never makes it pass."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.judging.interval.steady import Steady, steady_state
+
+NAN, INF = float("nan"), float("inf")
+SKIP = 5
+ANY_STEPS = st.lists(st.floats(0.01, 100), min_size=1, max_size=120)
+
+
+def noisy(steps: int, seed: int = 1, cv: float = 0.01, shape: Callable[[int], float] = lambda _: 1.0) -> list[float]:
+    """Seconds of independent steps around a curve."""
+    rng = random.Random(seed)
+    return [max(shape(i) * (1 + cv * rng.gauss(0, 1)), 0.01) for i in range(steps)]
+
+
+def judged(seconds: Sequence[float], **how: float) -> Steady:
+    """Steady state of a run whose recipe leaves out five steps."""
+    return steady_state(seconds, skip=SKIP, **how)  # type: ignore[arg-type]
+
+
+@given(ANY_STEPS, st.sampled_from([0.125, 0.5, 2.0, 1024.0]), st.sampled_from([1, 10]))
+def test_another_unit_gives_the_same_verdicts(seconds: list[float], unit: float, line: int) -> None:
+    """Milliseconds in place of seconds scale the interval and change nothing else."""
+    here = steady_state(seconds, skip=SKIP, steps_of_a_line=line)
+    there = steady_state([unit * each for each in seconds], skip=SKIP, steps_of_a_line=line)
+    assert (there.low, there.high, there.mean) == pytest.approx((unit * here.low, unit * here.high, unit * here.mean))
+    assert (there.judged, there.left_out, there.enough) == (here.judged, here.left_out, here.enough)
+
+
+@given(ANY_STEPS, st.lists(st.floats(0.001, 200), min_size=2, max_size=8), st.sampled_from([None, 0.003]))
+def test_a_looser_bound_never_turns_a_pass_into_a_fail(
+    seconds: list[float], bounds: list[float], between: float | None
+) -> None:
+    """Verdicts go from too slow over open to fast enough as the bound rises; a run that is not judged is open."""
+    state = steady_state(seconds, skip=SKIP, between_runs=between)
+    order = {"too_slow": 0, "fast_enough": 2}
+    found = [order.get(state.decide(bound), 1) for bound in sorted(bounds)]
+    assert found == sorted(found)
+    assert state.low <= state.mean <= state.high
+
+
+@given(ANY_STEPS, st.floats(0.0001, 0.01))
+def test_less_risk_is_a_wider_interval(seconds: list[float], alpha: float) -> None:
+    """Half the alpha contains the interval of the whole."""
+    sure, surer = judged(seconds, alpha=alpha), judged(seconds, alpha=alpha / 2)
+    assert surer.low <= sure.low
+    assert surer.high >= sure.high
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 6, 24])
+def test_too_few_steps_decide_nothing(steps: int) -> None:
+    """However far the bound is, and even if all are alike; the message has the number that it takes."""
+    state = judged([1.0] * steps)
+    assert [state.decide(bound) for bound in (0.01, 1.0, 100.0)] == ["too_short"] * 3
+    assert state.least == 25
+
+
+def test_five_lines_decide_if_they_are_means_of_steps() -> None:
+    """Five lines of ten steps are as many as 50 steps, five lines of one step are five."""
+    lines = [1.0, 1.01, 0.99, 1.0, 1.005]
+    assert steady_state(lines, skip=0, steps_of_a_line=10).decide(1.2) == "fast_enough"
+    assert steady_state(lines[1:], skip=0, steps_of_a_line=10).decide(1.2) == "too_short"
+    assert steady_state(lines, skip=0).decide(1.2) == "too_short"
+
+
+def test_steps_that_are_all_alike_have_no_width() -> None:
+    """A bound on them is reached."""
+    state = judged([0.5] * 25)
+    assert (state.low, state.mean, state.high) == (0.5, 0.5, 0.5)
+    assert state.decide(0.5) == "fast_enough"
+    assert state.decide(0.4999) == "too_slow"
+
+
+@pytest.mark.parametrize("impossible", [0.0, -1.0, NAN, INF])
+def test_what_is_not_a_time_is_refused(impossible: float) -> None:
+    """No interval is made of a missing or impossible step."""
+    for seconds in ([], [impossible], [*[1.0] * 15, impossible, *[1.0] * 15]):
+        with pytest.raises(ValueError, match="above 0"):
+            judged(seconds)
+
+
+def test_pauses_are_taken_out_and_told() -> None:
+    """A step of 10 s among steps of 1 s; a bound between the run with it and without it is left open."""
+    seconds = noisy(200, cv=0.001)
+    for at in (65, 115, 165):
+        seconds[at] = 10.0
+    state = judged(seconds)
+    assert state.pauses.at == (60, 110, 160)
+    assert state.pauses.period == 50
+    assert state.mean == pytest.approx(1.0, rel=0.001)
+    assert state.decide(1.05) == "pauses_decide"
+    assert state.decide(1.2) == "fast_enough"
+    assert state.decide(0.99) == "too_slow"
+
+
+def test_an_evaluation_each_twelve_steps_is_part_of_the_speed() -> None:
+    """Too many for pauses, but their period is known, so whole periods are judged: 13 seconds for 12 steps."""
+    state = judged(noisy(200, cv=0.002, shape=lambda i: 2.0 if i % 12 == 11 else 1.0))
+    assert state.pauses.period == 12
+    assert state.low < 13 / 12 < state.high
+    assert state.decide(13 / 12 * 1.01) == "fast_enough"
+    assert state.decide(13 / 12 * 0.99) == "too_slow"
+
+
+def test_many_irregular_spikes_are_judged_both_ways() -> None:
+    """They may be part of the speed or not: only a bound beyond both readings decides."""
+    rng = random.Random(3)
+    state = judged([each * (2.0 if rng.random() < 0.1 else 1.0) for each in noisy(400, cv=0.002)])
+    assert not state.pauses.few
+    assert state.low < 1.0
+    assert state.decide(0.99) == "too_slow"
+    assert state.decide(1.05) not in {"fast_enough", "too_slow"}
+
+
+@pytest.mark.parametrize(
+    "shape", [lambda i: 3.0 if i < 20 else 1.0, lambda i: 1 + 0.3 * 0.85**i], ids=["compilation", "warm-up"]
+)
+def test_a_slow_start_is_left_out(shape: Callable[[int], float]) -> None:
+    """A compilation that ends at once, and a warm-up that fades, both longer than the recipe says."""
+    state = judged(noisy(200, cv=0.002, shape=shape))
+    assert state.left_out >= 15
+    assert state.decide(1.01) == "fast_enough"
+    assert state.decide(0.99) == "too_slow"
+
+
+def test_a_run_that_becomes_faster_all_the_time_is_not_judged() -> None:
+    """No slow start, for it does not level off."""
+    assert judged(noisy(200, cv=0.005, shape=lambda i: 1.1 - 0.001 * i)).decide(1.2) == "not_settled"
+
+
+def test_a_run_that_becomes_slower_is_judged_by_where_it_ends() -> None:
+    """A drift of 5 % leaves bounds open that lie between its ends."""
+    state = judged(noisy(200, cv=0.005, shape=lambda i: 1 + 0.00025 * i))
+    assert state.drift == pytest.approx(0.0475, rel=0.1)
+    assert state.decide(1.03) == "drifts"
+    assert state.decide(1.06) == "fast_enough"
+
+
+def test_the_runs_of_a_system_differ() -> None:
+    """A claim of the system has the difference between runs in it, the claim of a run has not."""
+    seconds = noisy(200, cv=0.001)
+    run, system = judged(seconds), judged(seconds, between_runs=0.003)
+    assert run.between == 0
+    assert system.within == pytest.approx(run.half_width)
+    assert system.half_width == pytest.approx(0.0112, rel=0.05)
+    assert run.decide(1.005) == "fast_enough"
+    assert system.decide(1.005) == "within_noise"
+
+
+def slowed(seconds: list[float], at: Sequence[int], factor: float) -> list[float]:
+    """The same run with some steps longer or shorter."""
+    return [each * (factor if i in at else 1) for i, each in enumerate(seconds)]
+
+
+GOOD = noisy(200, cv=0.002)
+WOULD_PASS = {
+    "one step that took an hour": slowed(GOOD, [100], 3600.0),
+    "a slow first third": slowed(GOOD, range(70), 1.05),
+    "a slow last third": slowed(GOOD, range(130, 200), 1.05),
+    "a slow half in between": slowed(GOOD, range(50, 150), 1.05),
+    "a first half that is three times slower": slowed(GOOD, range(100), 3.0),
+    "every second step slower": slowed(GOOD, range(0, 200, 2), 1.05),
+    "slow steps, and some that took no time": slowed(slowed(GOOD, range(200), 1.05), range(0, 200, 5), 0.01),
+    "one short step in a slow run": slowed(slowed(GOOD, range(200), 1.05), [30], 0.001),
+    "the warm-up alone": slowed(GOOD[:24], range(5, 24), 0.5),
+}
+
+
+@pytest.mark.parametrize("damage", WOULD_PASS)
+def test_a_damaged_run_does_not_pass(damage: str) -> None:
+    """By a bound that it reaches in a part of its steps."""
+    assert judged(GOOD).decide(1.01) == "fast_enough"
+    assert judged(WOULD_PASS[damage]).decide(1.01) != "fast_enough"
+
+
+@pytest.mark.parametrize(("phi", "cv"), [(0.0, 0.06), (0.5, 0.02), (0.9, 0.06)])
+@pytest.mark.parametrize("steps", [25, 200])
+def test_at_most_one_in_a_hundred_verdicts_is_wrong(steps: int, phi: float, cv: float) -> None:
+    """Bounds 0.5 % on either side of the truth, steps that depend on those before them; 12 of 600 are chance."""
+    rng = random.Random(steps)
+    wrong = [0, 0]
+    for _ in range(600):
+        x, seconds = rng.gauss(0, 1), []
+        for _ in range(steps):
+            x = phi * x + (1 - phi * phi) ** 0.5 * rng.gauss(0, 1)
+            seconds.append(max(1 + cv * x, 0.05))
+        state = judged(seconds)
+        wrong[0] += state.decide(0.995) == "fast_enough"
+        wrong[1] += state.decide(1.005) == "too_slow"
+    assert max(wrong) <= 12
+
+
+def test_it_is_quick() -> None:
+    """At most 5 ms of CPU time for 200 steps, which is twenty times what it takes."""
+    began = time.process_time()
+    for seed in range(20):
+        judged(noisy(200, seed=seed, shape=lambda i: 1 + 0.3 * 0.9**i))
+    assert (time.process_time() - began) / 20 < 0.005
