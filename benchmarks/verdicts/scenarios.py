@@ -190,6 +190,6 @@ SCENARIOS = (
     Scenario(name="spikes", make=_interrupted(0.02, 1.5), group=_PAUSES),
     Scenario(name="slow stretch", make=_stretch(0.1, 1.05), group="slow stretch", foreseen=False),
     Scenario(name="second half slower", make=_shaped(_slower_later), group="slow stretch", foreseen=False),
-    Scenario(name="between runs 0.3 %", make=_differing(0.003), group="between runs 0.3 %", system=True),
-    Scenario(name="between runs 0.7 %", make=_differing(0.007), group="between runs 0.7 %", system=True, alone=False),
+    Scenario(name="between runs 0.3 %", make=_differing(0.003), group="0.3 % between runs", system=True),
+    Scenario(name="between runs 0.7 %", make=_differing(0.007), group="0.7 % between runs", system=True, alone=False),
 )

@@ -58,7 +58,7 @@ def calibrate(
     Args:
         values: one of each run, such as its throughput.
         lower_is_better: they are times, and the bound is above them.
-        less: a plain margin in place of that limit, as a share of the mean.
+        less: a plain margin instead of that limit, as a share of the mean.
         alpha: probability that a healthy run misses the bound.
         between_runs: standard deviation of runs of one system, as a share, known before.
         freedom: degrees of freedom with which that is known.

@@ -24,7 +24,7 @@ class Pauses:
     Attributes:
         at: positions of the steps, from 0.
         usual: median of all steps, in seconds: what a step would have taken without the pause.
-        share: what these steps take beyond that, as a share of the wall clock of all steps.
+        share: time that these steps take beyond that, as a share of the wall clock of all steps.
         period: steps from one to the next, where that is always the same and there are at least three.
         regular: they come at that distance from the first step to the last, each slower: part of how the run goes on.
         first: how many of them are the very first steps, where these are slower.
@@ -45,7 +45,7 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
 
     Args:
         seconds: of each step, at least one.
-        least_first: fewer slow steps than these are no slow start.
+        least_first: number of slow steps from which on a slow start is one.
     """
     usual = stats.median(seconds)
     nearer = _SHARE * usual

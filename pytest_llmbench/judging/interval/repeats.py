@@ -15,7 +15,7 @@ def pool(
 ) -> Steady:
     """Make one steady state of several runs: a claim of the system.
 
-    The difference between these runs counts as much as they are many, beside what was known before.
+    The more runs there are, the more their own difference counts, and the less the one known before.
 
     Args:
         runs: at least one.

@@ -20,7 +20,7 @@ _MOST_LEAN = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """How far the mean of some steps may be from that of many more like them.
+    """Distance of the mean of some steps from that of many more like them, as far as it is known.
 
     Attributes:
         half_width: the true mean is closer than this with confidence 1 - alpha on either side, seconds.

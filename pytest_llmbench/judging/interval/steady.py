@@ -35,7 +35,7 @@ BETWEEN_RUNS = 0.003
 FREEDOM = 4.0
 
 Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
-Side = Literal["fast_enough", "too_slow"]
+Decision = Literal["fast_enough", "too_slow"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class Steady:
         """Half width of the interval of this run alone."""
         return math.sqrt(max(self.half_width**2 - self.between**2, 0.0))
 
-    def decide(self, bound: float) -> Side | Reason:
+    def decide(self, bound: float) -> Decision | Reason:
         """Compare with a bound on the step time.
 
         Args:
@@ -222,7 +222,7 @@ def _levels(
 
     Args:
         read: steps without pauses, in means where they are many.
-        cut: so many of them are a slow start.
+        cut: number of them that are a slow start.
         judged: the steps as they are, behind that.
         pauses: of the run.
         alpha: probability of an error on either side.
@@ -264,12 +264,12 @@ def _times(m: int) -> tuple[float, ...]:
 
 
 def _levels_off(rest: _Level, uncut: _Level) -> bool:
-    """The rest falls less than a line through all steps, by more than chance: what was cut was no drift."""
+    """The rest falls less than a line through all steps, by more than chance: the cut is not a part of a drift."""
     return rest.change / rest.steps - uncut.change / uncut.steps > rest.chance / rest.steps
 
 
 def _means(steps: Sequence[float], size: int) -> Sequence[float]:
-    """Means of so many steps each; what is left over is at the beginning."""
+    """Means of `size` steps each; the first steps are left out where the last mean would lack some."""
     if size == 1:
         return steps
     return [sum(steps[i : i + size]) / size for i in range(len(steps) % size, len(steps), size)]
