@@ -44,8 +44,11 @@ def main(words: Sequence[str]) -> int:
         if asked(way, system=scenario.system)
         for noise in (NOISES_OF_LONG if way.steps >= LONG else NOISES)
     ]
-    with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        judged = list(pool.map(simulate, cells, chunksize=3))
+    if given.jobs > 1:
+        with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
+            judged = list(pool.map(simulate, cells, chunksize=3))
+    else:
+        judged = [simulate(cell) for cell in cells]
     tallies = [
         (" (one 3 % slower)" * slow, calibrating.tally_of(runs, between, given.runs, given.seed, one_slow=slow))
         for slow in (False, True)
