@@ -54,6 +54,10 @@ class RunError(LLMBenchError):
         self.log = log
 
 
+class InconclusiveError(LLMBenchError):
+    """A measurement that lies so close to a threshold that it does not decide on which side of it the system is."""
+
+
 def unknown(what: str, given: object, legal: Iterable[str]) -> str:
     """Report that `given` is not a known `what`, list the legal ones, and guess the intended one."""
     names = sorted(legal)

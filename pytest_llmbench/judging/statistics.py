@@ -8,7 +8,8 @@ import math
 import statistics as stats
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
@@ -18,6 +19,7 @@ from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.interval.steady import Steady, steady_state
 from pytest_llmbench.judging.telemetry import RULES, Watched
 
 TOKENS_OF_RECORD = 20_000_000
@@ -43,7 +45,7 @@ Speed = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Inputs of the statistics.
 
@@ -80,6 +82,26 @@ class Measurement:
     def tokens_per_s(self) -> float | None:
         """Tokens of the judged steps by their wall clock; None where one of them lacks either."""
         return ratio(_sum((step.tokens, step.interval) for step in self.judged), self.seconds)
+
+    @cached_property
+    def steady(self) -> Steady | None:
+        """The steady part of the judged steps; None of fewer than 3, and where a step has no duration."""
+        seconds = [step.seconds for step in self.judged]
+        known = [each for each in seconds if each is not None and each > 0.0]
+        if len(known) < max(3, len(seconds)):
+            return None
+        tokens = [step.tokens for step in self.judged]
+        counted = [each for each in tokens if each]
+        if len(counted) == len(tokens) and len(set(counted)) > 1:
+            # Of batches that differ, the time for the same number of tokens.
+            usual = stats.fmean(counted)
+            known = [each * usual / count for each, count in zip(known, counted, strict=True)]
+        return steady_state(known, skip=0, steps_of_a_line=min(step.interval for step in self.judged))
+
+    @property
+    def seconds_of_step(self) -> float | None:
+        """Mean wall clock of a judged step."""
+        return ratio(self.seconds, sum(step.interval for step in self.judged))
 
     @property
     def watched(self) -> Watched:
@@ -139,6 +161,8 @@ class Statistic:
         speed: its relation to the speed of the run, so that a bound on it can be compared with the published peak of
             the GPUs; None where it says nothing, or counts more than the model's FLOPs.
         of_speed: whether a bound on it asks how fast the training is; None as its unit says, a rate or a time.
+        steady: how it follows from the mean duration of a step: an amount of something by it, a number of steps times
+            it, or the duration itself. The steady state of a run then judges a bound on it; else its own rule does.
     """
 
     unit: str
@@ -146,6 +170,7 @@ class Statistic:
     compute: Callable[[Measurement], float | None]
     speed: Speed | None = None
     of_speed: bool | None = None
+    steady: Literal["rate", "time", "step"] | None = None
 
     def __post_init__(self) -> None:
         if self.of_speed is None:
@@ -203,27 +228,35 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="tokens of all ranks / wall clock of the judged steps; a word is a token",
         compute=lambda m: m.tokens_per_s,
         speed="tokens_per_s",
+        steady="rate",
     ),
     "samples_per_s": Statistic(
         unit="samples/s",
         rule="sequences of all ranks / wall clock of the judged steps",
         compute=lambda m: m.samples_per_s,
         speed="samples_per_s",
+        steady="rate",
     ),
     "tokens_per_s_per_gpu": Statistic(  #: left out tokens_per_s_per_gpu: without GPUs
         unit="tokens/s/gpu",
         rule="throughput / GPUs",
         compute=lambda m: ratio(m.tokens_per_s, m.gpus),
         speed="tokens_per_s_per_gpu",
+        steady="rate",
     ),
     "time_for_20m_tokens": Statistic(
         unit="s",
         rule="20,000,000 tokens / throughput",
         compute=lambda m: ratio(TOKENS_OF_RECORD, m.tokens_per_s),
         speed="seconds_for_20m_tokens",
+        steady="time",
     ),
     "step_time": Statistic(
-        unit="s", rule="median duration of the judged steps", compute=_step_time, speed="seconds_per_step"
+        unit="s",
+        rule="median duration of the judged steps",
+        compute=_step_time,
+        speed="seconds_per_step",
+        steady="step",
     ),
     "warm_up_time": Statistic(  #: left out warm_up_time: if no step is left out
         unit="s",
@@ -237,6 +270,7 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
         compute=_tflops_per_gpu,
         speed="model_flops_per_s_per_gpu",
+        steady="rate",
     ),
     #: left out mfu: if the system file names no peak for the precision; as `tflops_per_gpu`; on GPUs at scale `smoke`
     "mfu": Statistic(
@@ -244,6 +278,7 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
         compute=_mfu,
         speed="share_of_peak",
+        steady="rate",
     ),
     #: left out matmul_fraction: if a rank measured none, as with a framework that is a command; as `tflops_per_gpu`; on
     #:  GPUs at scale `smoke`
@@ -283,5 +318,21 @@ def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) ->
     for name, statistic in statistics.items():
         value = statistic.compute(m)
         if value is not None and math.isfinite(value):
-            metrics[name] = Metric(value=value, unit=statistic.unit, rule=statistic.rule)
+            known = _interval(m, statistic, value)
+            metrics[name] = Metric(value=value, unit=statistic.unit, rule=statistic.rule, **known)
     return metrics
+
+
+def _interval(m: Measurement, statistic: Statistic, value: float) -> dict[str, Any]:
+    """Fields of a metric that say how well it is known, by the steady state of the run."""
+    seconds = m.seconds_of_step
+    if statistic.steady is None or not seconds:
+        return {}
+    rate = statistic.steady == "rate"
+    amount = value * seconds if rate else value / seconds if statistic.steady == "time" else 1.0
+    told = {"sense": "rate" if rate else "time", "amount": amount}
+    if m.steady is None or m.steady.low <= 0.0:
+        return told
+    ends = (m.steady.high, m.steady.low) if rate else (m.steady.low, m.steady.high)
+    low, high = (amount / end if rate else amount * end for end in ends)
+    return told | {"low": low, "high": high}

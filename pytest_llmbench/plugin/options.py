@@ -131,6 +131,7 @@ _GATE += "others or are skipped"
 _QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appended"
 _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
+_INCONCLUSIVE = "Whether a test fails whose threshold is too close to the measured number to decide, or is skipped"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
     Option("gpus-per-node", Section.WHERE, _GPUS, non_negative, "N", "the system's, else each recipe's"),
@@ -155,6 +156,7 @@ OPTIONS = (
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
+    choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|warn", "fail"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

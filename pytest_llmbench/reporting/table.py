@@ -39,7 +39,7 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         if all(row.get(key) == following.get(key) for key in _ALIKE):
             continue  # told once, under the last of them
         yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", "")), width - 4))
-        if verdict in {"FAIL", "ERROR"} and row.get("run_record"):
+        if verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
     yield from (("", line) for line in _places(rows, width))
 

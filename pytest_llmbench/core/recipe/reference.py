@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity, counted
+from pytest_llmbench.core.errors import InconclusiveError, UnitError
+from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, counted
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Name, QuantityField, Strict
 
@@ -54,6 +54,10 @@ class Reference(Strict):
         at_least: lower bound, inclusive.
         at_most: upper bound, inclusive; give one of the two, or both.
         per_node: the bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number.
+        claim: what a verdict is about: `system`, so that other runs of it would end alike, or `run`, this one alone. A
+            bound that contains the differences between runs, as a calibrated one does, is judged by the run.
+        between_runs: standard deviation of runs of one system, as a share; without it 0.3 %, known from 5 runs.
+        runs: number of runs from which that is known, at least 2.
         floor: a run below the bound is broken, but one above it need not be fast: not a verdict on speed.
         why: reason for the number.
         source: document that states it.
@@ -67,6 +71,9 @@ class Reference(Strict):
     at_least: QuantityField | None = None
     at_most: QuantityField | None = None
     per_node: bool = False
+    claim: Literal["system", "run"] = "system"
+    between_runs: QuantityField | None = None
+    runs: Annotated[int, Field(ge=2)] | None = None
     floor: bool = False
     why: str
     source: str
@@ -84,7 +91,26 @@ class Reference(Strict):
             raise ValueError(
                 f"a bound in {bounds[0][1].unit} belongs to a machine: add applies_to with gpu and gpus, or system"
             )
+        if self.between_runs is not None and not (
+            self.between_runs.dimension == "fraction" and self.between_runs.base > 0
+        ):
+            raise ValueError(
+                f"between_runs: {self.between_runs} is not a share above 0: no runs are alike to the last digit"
+            )
+        if (self.between_runs is None) != (self.runs is None):
+            raise ValueError("between_runs and runs belong together: a spread, and the number of runs that it is of")
+        if self.claim == "run" and self.between_runs is not None:
+            raise ValueError("claim: run leaves the differences between runs out: leave out between_runs and runs")
         return self
+
+    @property
+    def between(self) -> BetweenRuns | None:
+        """How runs differ, for a verdict about the system; None for one about the run alone."""
+        if self.claim == "run":
+            return None
+        if self.between_runs is None or self.runs is None:
+            return USUAL_BETWEEN_RUNS
+        return BetweenRuns(spread=self.between_runs.base, freedom=self.runs - 1)
 
     def on(self, topology: Topology) -> Reference:
         """The reference with its bounds for this many nodes, where they depend on that."""
@@ -126,10 +152,17 @@ class Reference(Strict):
 
         Raises:
             UnitError: measured is of another dimension than the bounds.
+            InconclusiveError: it misses none for certain, and does not meet all for certain.
         """
+        undecided = None
         for op, bound in self.bounds:
-            if not (measured >= bound if op == ">=" else measured <= bound):
-                return op, bound
+            try:
+                if not measured.meets(op, bound, self.between):
+                    return op, bound
+            except InconclusiveError as error:
+                undecided = error
+        if undecided is not None:
+            raise undecided
         return None
 
     def __contains__(self, measured: object) -> bool:

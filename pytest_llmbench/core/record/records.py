@@ -15,6 +15,7 @@ from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.judging.interval.steady import Steady
 
 ProblemKind = Literal[
     "allocation", "command_failed", "engine_missing", "environment_missing", "gated", "hang", "harness",
@@ -35,13 +36,15 @@ class Verdict(StrEnum):
 
     PASS: the number was measured and met its threshold. FAIL: it missed it. ERROR: the run cannot be
     judged (infrastructure, harness, implausible measurement). SKIP: it was not judged, for the
-    reason given. INCOMPLETE: of a requirement, one of whose tests was not judged.
+    reason given. INCONCLUSIVE: the number was measured, and is not known well enough to decide.
+    INCOMPLETE: of a requirement, one of whose tests was not judged.
     """
 
     PASS = "PASS"  # noqa: S105 - a verdict, no password
     FAIL = "FAIL"
     ERROR = "ERROR"
     SKIP = "SKIP"
+    INCONCLUSIVE = "INCONCLUSIVE"
     INCOMPLETE = "INCOMPLETE"
 
 
@@ -51,11 +54,20 @@ class Metric(Strict):
     Attributes:
         value, unit: the number as a `Quantity` writes it.
         rule: how it was computed, in words.
+        sense: how it follows from the seconds of a step, so that the run's steady state judges it: a `rate` is
+            `amount` / seconds, a `time` is `amount` × seconds. None where its own rule judges it.
+        amount: see there.
+        low, high: between these it would be in many steps more of this run, with 99 % certainty on each side; None as
+            `sense`, and for a run too short to tell.
     """
 
     value: float
     unit: str
     rule: str
+    sense: Literal["rate", "time"] | None = None
+    amount: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def quantity(self) -> Quantity:
@@ -172,7 +184,7 @@ class RunRecord(Record):
     """One execution of one recipe, whole.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         key: name of the run within the session.
         run_token: random text that each rank of our own writes into its step log, and the driver of a command into
             its log, to tell them from logs of other runs; null if the log has none.
@@ -199,7 +211,9 @@ class RunRecord(Record):
             the first.
         cut_off: how a run that is meant to be cut off at its time limit was.
         replayed: folder of the logs of a run that was made elsewhere.
-        metrics: each statistic: value, unit, rule.
+        metrics: each statistic: value, unit, rule, and the interval around it.
+        steady: the steady part of its steps, in seconds a step: the interval of their mean, pauses, drift; null for a
+            run of fewer than 3 judged steps, and of steps without a duration.
         outside_steps: parts of the run's time, in seconds: in steps (`steps_s`), before the first one (`before_s`)
             and otherwise (`around_s`).
         findings: findings about the run, a sentence each.
@@ -209,8 +223,8 @@ class RunRecord(Record):
 
     about = "run"
     title = "run record"
-    # 2: the log of a command begins with the run's token.
-    schema_version: Literal[1, 2] = 2
+    # 2: the log of a command begins with the run's token. 3: metrics have an interval.
+    schema_version: Literal[1, 2, 3] = 3
     key: str
     run_token: str | None = None
     recipe: Recipe
@@ -231,6 +245,7 @@ class RunRecord(Record):
     cut_off: str | None = None
     replayed: str | None = None
     metrics: Mapping[str, Metric] = {}
+    steady: Steady | None = None
     outside_steps: Mapping[str, float] = {}
     findings: tuple[str, ...] = ()
     unjudged: Mapping[str, Metric] = {}

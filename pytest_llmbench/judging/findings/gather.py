@@ -5,13 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
 from pytest_llmbench.judging.agreement import pace
 from pytest_llmbench.judging.findings import skipped
-from pytest_llmbench.judging.findings.window import unsteady, within_noise
-from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.findings.window import unsteady
 from pytest_llmbench.judging.sanity.evidence import Evidence
 from pytest_llmbench.judging.sanity.outside import Outside, outside
 
@@ -68,13 +66,11 @@ _BETWEEN = 0.2
 _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
 
 
-def findings(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> tuple[str, ...]:
+def findings(e: Evidence) -> tuple[str, ...]:
     """Say all of it, a sentence each.
 
     Args:
         e: the evidence of the sanity rules.
-        metrics: of the judged steps.
-        machine: machine of the run, which decides which thresholds apply.
     """
     return (
         *_throttled(e),
@@ -87,7 +83,6 @@ def findings(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> tu
         *_bad_ends(e),
         *skipped.some(e.recipe, e.series),
         *unsteady(e),
-        *within_noise(e, metrics, machine),
     )
 
 

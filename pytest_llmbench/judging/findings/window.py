@@ -1,4 +1,4 @@
-"""Whether the judged steps are all of one kind, and their mean is known well enough for its threshold.
+"""Whether the judged steps are all of one kind.
 
 A mean over a warm-up that lasts longer than its rule, an evaluation or a drift is a true number about those steps, and
 says little about the next ones. On CPUs, which other processes use as well, steps are never steady, so there is no
@@ -7,16 +7,14 @@ finding.
 
 import math
 import statistics as stats
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.judging.sanity.evidence import Evidence
-from pytest_llmbench.judging.statistics import STATISTICS, judged_steps
+from pytest_llmbench.judging.statistics import judged_steps
 
 # Of fewer steps nobody can tell which are unlike the others.
 _FEWEST = 10
@@ -26,8 +24,6 @@ _SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
 _SCALED = 1.4826
 # A drift is worth a word from this share on, where it is so many times its standard error.
 _DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
-# Half the width of a 99 % interval, in standard errors.
-_SURE = 2.58
 # However alike neighbours are, so many of them count for one.
 _MOST_ALIKE = 0.97
 
@@ -47,24 +43,6 @@ def unsteady(e: Evidence) -> Iterator[str]:
     if end:
         yield f"the last {end} judged steps are slow ({_times(steps[len(steps) - end :], steps)})"
     yield from _drift([step.seconds or 0.0 for step, is_slow in zip(steps, slow, strict=True) if not is_slow])
-
-
-def within_noise(e: Evidence, metrics: Mapping[str, Metric], machine: Machine) -> Iterator[str]:
-    """Name the thresholds on speed that are closer to the measured number than its steps tell it."""
-    seconds = [step.seconds or 0.0 for step in _timed(e)]
-    if not seconds:
-        return
-    share = _SURE * _error(seconds).of_mean / stats.fmean(seconds)
-    for reference in e.recipe.references:
-        metric, statistic = metrics.get(reference.statistic), STATISTICS.get(reference.statistic)
-        if metric is None or statistic is None or not statistic.speed or why_not_applicable(reference, machine):
-            continue
-        for op, bound in reference.bounds:
-            if abs(metric.quantity.base / bound.base - 1.0) < share:
-                yield (
-                    f"{reference.statistic} is within noise of its threshold {op} {bound} ({reference.name}): by the "
-                    f"scatter of its steps it is known to ±{100 * share:.2g} %: repeat the run, or train more steps"
-                )
 
 
 def _timed(e: Evidence) -> list[Step]:
@@ -109,13 +87,11 @@ class _Error:
     """Statistics of a mean of steps that are not independent.
 
     Attributes:
-        of_mean: its standard error, seconds.
         drift: rise of the least-squares line from the first to the last step, seconds.
-        of_mean_beside_drift: as `of_mean`, of what the line leaves.
+        of_mean_beside_drift: standard error of the mean, from what the line leaves, seconds.
     """
 
     mean: float
-    of_mean: float
     drift: float
     of_mean_beside_drift: float
 
@@ -127,7 +103,6 @@ def _error(seconds: Sequence[float]) -> _Error:
     )
     return _Error(
         mean=mean,
-        of_mean=_standard_error([x - mean for x in seconds]),
         drift=slope * (len(seconds) - 1),
         of_mean_beside_drift=_standard_error([x - mean - slope * (i - middle) for i, x in enumerate(seconds)]),
     )

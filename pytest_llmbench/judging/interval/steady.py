@@ -28,6 +28,9 @@ _SETTLED = 0.01
 # A fall that the noise may hide counts so far, as a share of what would count as a drift.
 _HIDDEN = 0.4
 _LEAST_FOR_A_LINE = 4
+# So few steps decide on a bound that each of them is away from by these factors. The first steps of a run are slow, so
+# it takes more to call it too slow.
+_LEAST_FAR, _FAR_FASTER, _FAR_SLOWER = 3, 2.0, 10.0
 # Longer runs are read as means of some steps each, so many at most.
 _MOST = 400
 # Between runs of one system, where no reference says it: of healthy clusters 0.15 to 0.35 %.
@@ -56,6 +59,7 @@ class Steady:
         enough: there are as many steps as the rule needs.
         least: how many steps, with those left out, the rule needs at the least.
         pauses: among the steps after the warm-up.
+        fastest, slowest: of the judged steps, pauses included.
     """
 
     low: float
@@ -71,6 +75,8 @@ class Steady:
     enough: bool
     least: int
     pauses: Pauses
+    fastest: float
+    slowest: float
     between: float = 0.0
 
     @property
@@ -86,13 +92,24 @@ class Steady:
         """
         if not self.enough:
             return "too_short"
-        if not self.settled:
-            return "not_settled"
+        if not self.enough:
+            return self._far(bound) or "too_short"
+        # Of steps that still become faster, those to come are faster than these.
         if self.high <= bound:
             return "fast_enough" if self.mean_with_pauses + self.half_width <= bound else "pauses_decide"
+        if not self.settled:
+            return self._far(bound) or "not_settled"
         if self.low > bound:
             return "too_slow" if self.mean_with_pauses - self.half_width > bound else "pauses_decide"
         return "drifts" if self.drift is not None else "within_noise"
+
+    def _far(self, bound: float) -> Side | None:
+        """The side of a bound that lies so far away that no noise, and no slow start, is in between."""
+        if self.judged >= _LEAST_FAR and self.slowest * _FAR_FASTER <= bound:
+            return "fast_enough"
+        if self.judged >= _LEAST_FAR and self.fastest > _FAR_SLOWER * bound:
+            return "too_slow"
+        return None
 
     def widened(self, between: float) -> Self:
         """The same with a half width for the difference between runs: a claim of the system.
@@ -165,10 +182,13 @@ def steady_state(
         enough=len(seconds) - skip - pauses.first >= least,
         least=skip + pauses.first + least,
         pauses=pauses,
+        fastest=min(judged),
+        slowest=max(judged),
     )
     return state if between_runs is None else state.widened(quantile(1 - alpha, freedom) * between_runs * state.mean)
 
 
+<<<<<<< HEAD
 def _refuse(seconds: Sequence[float]) -> None:
     # The sum finds NaN, which the least hides.
     if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
@@ -249,6 +269,15 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
         return _Level(m, mean, math.inf)
     centred = [each - mean for each in steps]
     times = _times(m)
+=======
+def _drift(
+    judged: Sequence[float], mean: float, alpha: float, *, started: bool
+) -> tuple[float, float | None, float, float]:
+    """Slope and drift as a share of the mean, None where it may be chance; by how much steps may still fall; the half width."""
+    m = len(judged)
+    centred = [each - mean for each in judged]
+    times = [i - (m - 1) / 2 for i in range(m)]
+>>>>>>> df5b84a (A threshold on speed is judged by the interval of the run's steady part, and INCONCLUSIVE is a verdict: a beginning)
     slope = sum(map(mul, times, centred)) / (m * (m * m - 1) / 12)
     line = spread([each - slope * time for each, time in zip(centred, times, strict=True)], alpha, fitted=2, many=many)
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error

@@ -19,6 +19,7 @@ _MARKUP = {
     "FAIL": {"red": True},
     "ERROR": {"red": True, "bold": True},
     "SKIP": {"yellow": True},
+    "INCONCLUSIVE": {"yellow": True, "bold": True},
     "INCOMPLETE": {"red": True, "bold": True},
 }
 

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from pytest_llmbench.core.errors import RunError, unknown
-from pytest_llmbench.core.quantity import Quantity, for_people, told_apart
+from pytest_llmbench.core.errors import InconclusiveError, RunError, unknown
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, for_people, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.findings.gather import slowest_node
+from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
@@ -25,37 +26,61 @@ class Measured(Quantity):
         metric: the number with its rule.
         record: the run it is of.
         threshold: the last comparison it was in, such as `>= 200000 words/s`; None so far.
+        decision: how that ended, where the steady state of the run judged it; None where the statistic's own rule did.
     """
 
-    __slots__ = ("metric", "record", "statistic", "threshold")
+    __slots__ = ("decision", "metric", "record", "statistic", "threshold")
 
     def __init__(self, statistic: str, metric: Metric, record: RunRecord) -> None:
         super().__init__(metric.value, metric.unit)
-        for name, value in (("statistic", statistic), ("metric", metric), ("record", record), ("threshold", None)):
+        known = {"statistic": statistic, "metric": metric, "record": record, "threshold": None, "decision": None}
+        for name, value in known.items():
             object.__setattr__(self, name, value)
 
     statistic: str
     metric: Metric
     record: RunRecord
     threshold: str | None
+    decision: Decision | None
 
     # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
     def __ge__(self, other: object) -> bool:
-        return self._judged(">=", other, super().__ge__(other))
+        return self._compared(">=", other)
 
     def __gt__(self, other: object) -> bool:
-        return self._judged(">", other, super().__gt__(other))
+        return self._compared(">", other)
 
     def __le__(self, other: object) -> bool:
-        return self._judged("<=", other, super().__le__(other))
+        return self._compared("<=", other)
 
     def __lt__(self, other: object) -> bool:
-        return self._judged("<", other, super().__lt__(other))
+        return self._compared("<", other)
 
-    def _judged(self, op: str, other: object, holds: bool) -> bool:
-        bound = other.plain if isinstance(other, Quantity) else other
-        object.__setattr__(self, "threshold", f"{op} {bound}")
-        return holds
+    def _compared(self, op: Op, other: object) -> bool:
+        if not isinstance(other, Quantity):
+            self._check(other)  # it says why not
+            return False
+        return self.meets(op, other, USUAL_BETWEEN_RUNS)
+
+    def meets(self, op: Op, bound: Quantity, between: BetweenRuns | None = None) -> bool:
+        """Whether `self op bound` holds, for certain where the statistic says how well it is known.
+
+        Raises:
+            InconclusiveError: it is not known well enough.
+        """
+        holds = super().meets(op, bound)
+        object.__setattr__(self, "threshold", f"{op} {bound.plain}")
+        if self.metric.sense is None:
+            object.__setattr__(self, "decision", None)
+            return holds
+        if isinstance(bound, Measured):
+            decision = apart(self.metric, op, bound.metric)
+        else:
+            decision = decide(self.metric, self.record.steady, op, bound, between)
+        object.__setattr__(self, "decision", decision)
+        if decision.holds is None:
+            raise InconclusiveError("\n".join(undecided(self, op, bound, decision)))
+        return decision.holds
 
     __hash__ = Quantity.__hash__
 
@@ -122,6 +147,18 @@ class Run:
         )
 
 
+def undecided(measured: Measured, op: Op, threshold: Quantity, decision: Decision) -> list[str]:
+    """Say why a comparison is not decided, what would decide it, and where the evidence is."""
+    shown, bound = told_apart(measured.to(threshold.unit), threshold)
+    interval = ""
+    if decision.low is not None and decision.high is not None:
+        low, high = (Quantity(end, measured.unit).to(threshold.unit) for end in (decision.low, decision.high))
+        about = "runs of this system are" if decision.claim == "system" else "in more steps this run would be"
+        interval = f"{about} between {low} and {high} (each end is 99 % sure). "
+    first = f"{measured.statistic} {shown} does not decide on the threshold {op} {bound}: {interval}{decision.why}"
+    return [first, *_evidence(measured)]
+
+
 def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     """Say what was measured, what was asked, how far apart they are, and where the evidence is.
 
@@ -130,7 +167,19 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
         threshold: the bound it missed.
         side: `below` or `above`.
     """
-    shown, bound = told_apart(measured.to(threshold.unit), threshold)
+    judged, decision = measured.to(threshold.unit), measured.decision
+    if decision is not None and decision.steady is not None and not _MISSING[side](judged, threshold):
+        judged = Quantity(decision.steady, measured.unit).to(threshold.unit)
+    shown, bound = told_apart(judged, threshold)
+    return [
+        # pytest cuts long explanations at the end, so what is needed most comes first.
+        f"measured {shown} is {_distance(judged, threshold, side)} the threshold {bound}",
+        *_evidence(measured),
+    ]
+
+
+def _evidence(measured: Measured) -> list[str]:
+    """The slow node, the record, the log, the hosts, and the statistic's rule."""
     record = measured.record
     log = log_to_read(record.logs)
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
@@ -138,8 +187,6 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     node = slowest_node(record.rank_info, record.telemetry)
     judged = f"; {window(record.recipe)}" if measured.statistic in SHARED.names() else ""
     return [
-        # pytest cuts long explanations at the end, so what is needed most comes first.
-        f"measured {shown} is {_distance(measured, threshold, side)} the threshold {bound}",
         *([node] if node else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
@@ -166,6 +213,7 @@ def _short(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
+_MISSING = {"below": Quantity.__le__, "above": Quantity.__ge__}
 _MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
 _MISSED = {">=": "below", ">": "below", "<=": "above", "<": "above"}
 

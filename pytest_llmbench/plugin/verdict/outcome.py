@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.errors import LLMBenchError
+from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.judging.interval.decide import RULE
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.verdict import speed
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.measured import Measured, Run
 
 
 def facts_of_run(record: RunRecord, *, made: bool = True) -> dict[str, Any]:
@@ -92,6 +95,29 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
         note(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
         if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
             note(item, threshold=measured.threshold)
+        note(item, **_judged_by(measured))
+
+
+def _judged_by(measured: Measured) -> dict[str, Any]:
+    """Properties that say by what a comparison was judged, and how sure that is."""
+    decision = measured.decision
+    if measured.threshold is None:
+        return {}
+    #: property judged_by: `interval`, of the steady part of the run, or `rule`, the statistic's own
+    if decision is None:
+        return {"judged_by": "rule"}
+    known = {
+        "low": decision.low,  #: property low: lower end of the interval, in `unit`; absent for a run too short for one
+        "high": decision.high,  #: property high: upper end, likewise
+        "steady": decision.steady,  #: property steady: the number in the steady part of the run alone, in `unit`
+    }
+    return {
+        "judged_by": "interval",
+        "claim": decision.claim,  #: property claim: what the verdict is about: `system`, any run of it, or this `run`
+        "alpha": ALPHA,  #: property alpha: probability that the interval is wrong, on each side
+        "interval_rule": RULE,  #: property interval_rule: name and version of the rule of the interval
+        **{name: value for name, value in known.items() if value is not None},
+    }
 
 
 def broken(record: RunRecord) -> str:
@@ -154,7 +180,13 @@ def judge(
         report.when = "setup"
         if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
             report.longrepr = str(call.excinfo.value)
-    #: test property verdict: `PASS`, `FAIL`, `ERROR` or `SKIP`
+    if verdict is Verdict.INCONCLUSIVE:
+        told = str(call.excinfo.value) if call.excinfo else ""
+        report.longrepr = told
+        if options.value(item.config, "inconclusive") == "warn":
+            path, line, _ = item.location
+            report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
+    #: test property verdict: `PASS`, `FAIL`, `INCONCLUSIVE`, `ERROR` or `SKIP`
     #: test property reason: first line of why, for any verdict but PASS
     note(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
     report.user_properties = list(item.user_properties)
@@ -170,6 +202,8 @@ def _verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Ve
     if report.skipped:
         return Verdict.SKIP, _reason(report)
     if report.failed:
+        if report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance(InconclusiveError):
+            return Verdict.INCONCLUSIVE, _first_line(call)
         # Without an exception it is a test that met what it was strictly expected to miss.
         asserted = call.excinfo is None or call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
         judged = report.when == "call" and asserted

@@ -143,7 +143,7 @@ def _incomplete(clause: Clause, reason: str) -> ClauseVerdict:
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return min(verdicts, key=[Verdict.ERROR, Verdict.FAIL, Verdict.PASS].index)
+    return min(verdicts, key=[Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS].index)
 
 
 def _matches(wanted: str, test: str) -> bool:

@@ -11,7 +11,6 @@ from pytest_llmbench.core.record.records import Metric, Problem
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.findings.gather import findings as findings_of
-from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.session.ending.causes import Outcome, cause
@@ -69,23 +68,13 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
         "telemetry": series.telemetry,
         "unreadable": series.unreadable,
         "metrics": {} if problem else metrics,
+        "steady": None if problem else measurement.steady,
         # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
         "unjudged": metrics if problem and evidence.kind == "command" else {},
-        "findings": () if problem else findings_of(evidence, metrics, _machine(evidence, system)),
+        "findings": () if problem else findings_of(evidence),
         "outside_steps": spent.told if spent else {},
         "problem": problem,
     }
-
-
-def _machine(evidence: Evidence, system: System) -> Machine:
-    topology = evidence.topology
-    return Machine(
-        system=system.name,
-        device=_device(evidence) or "unknown",
-        gpus=topology.gpus,
-        nodes=topology.nodes,
-        scale=evidence.recipe.scale,
-    )
 
 
 def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:

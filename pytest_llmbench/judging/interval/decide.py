@@ -1,0 +1,138 @@
+"""A measured number and a threshold: met, missed, or not decided, with the reason and what would decide."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
+from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.judging.interval.steady import ALPHA, Steady
+from pytest_llmbench.judging.interval.student import quantile
+
+Op = Literal[">=", ">", "<=", "<"]
+
+# Raised whenever the same steps could end in another verdict.
+RULE = "steady-1"
+_HOPELESS = 100_000
+_NOTHING = "Fewer than 3 of its judged steps have a duration: train at least 20 steps after the warm-up"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """How a comparison of a measured number with a threshold ended.
+
+    Attributes:
+        holds: whether it holds; None where that is not decided.
+        low, high: the interval that decided, in the number's unit; None for a run too short to have one.
+        steady: the number itself in the steady part of the run.
+        claim: what it is about: many runs of this system, or this run alone.
+        why: for a comparison that is not decided, the reason and what would decide.
+    """
+
+    holds: bool | None
+    low: float | None
+    high: float | None
+    claim: Literal["system", "run"]
+    steady: float | None = None
+    why: str = ""
+
+
+def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, between: BetweenRuns | None) -> Decision:
+    """Compare a number that follows from the duration of a step with a threshold, by the steady state of its run.
+
+    Args:
+        metric: the number; it has an amount.
+        steady: the steady state of its run; None where it has too few steps.
+        op: the comparison.
+        bound: the threshold, in any unit of the metric's dimension.
+        between: how runs of one system differ; None for a verdict about this run alone.
+    """
+    claim: Literal["system", "run"] = "run" if between is None else "system"
+    if steady is None or metric.amount is None:
+        return Decision(
+            holds=None, low=None, high=None, claim=claim, why="the run has too few judged steps with a duration"
+        )
+    wide = steady if between is None else of_system(steady, between)
+    rate, limit = metric.sense == "rate", bound.to(metric.unit).value
+    ends = (wide.high, wide.low) if rate else (wide.low, wide.high)
+    low, high = (_value(metric, end) for end in ends)
+    # A rate that can never be reached, and a time that nothing is below.
+    seconds = (metric.amount / limit if rate else limit / metric.amount) if limit > 0.0 else math.inf if rate else 0.0
+    side = wide.decide(seconds)
+    if side in {"fast_enough", "too_slow"}:
+        asks_for_fast = (op in {">=", ">"}) == rate
+        holds, why = (side == "fast_enough") == asks_for_fast, ""
+    else:
+        holds, why = None, _why(side, steady, seconds, between)
+    return Decision(holds=holds, low=low, high=high, claim=claim, steady=_value(metric, steady.mean), why=why)
+
+
+def apart(metric: Metric, op: Op, other: Metric) -> Decision:
+    """Compare the numbers of two runs with each other, by the intervals of both.
+
+    Args:
+        metric: the number; it has an amount.
+        op: the comparison.
+        other: of the same dimension.
+    """
+    if metric.low is None or metric.high is None:
+        return Decision(holds=None, low=None, high=None, claim="run", why=_NOTHING)
+    if (other.low is None or other.high is None) and other.sense is not None:
+        return Decision(
+            holds=None, low=metric.low, high=metric.high, claim="run", why="the other run has too few judged steps"
+        )
+    low = Quantity(other.value if other.low is None else other.low, other.unit).to(metric.unit).value
+    high = Quantity(other.value if other.high is None else other.high, other.unit).to(metric.unit).value
+    more, less = metric.low >= high, metric.high <= low
+    holds = None if more == less else more == (op in {">=", ">"})
+    why = "" if holds is not None else "The intervals of the two runs overlap: train both longer"
+    return Decision(holds=holds, low=metric.low, high=metric.high, claim="run", why=why)
+
+
+def of_system(steady: Steady, between: BetweenRuns) -> Steady:
+    """The same for many runs of this system: its interval, wider by what runs differ."""
+    term = quantile(1 - ALPHA, between.freedom) * between.spread * steady.mean
+    more = math.hypot(steady.half_width, term) - steady.half_width
+    return replace(steady, low=steady.low - more, high=steady.high + more, half_width=steady.half_width + more)
+
+
+def _value(metric: Metric, seconds: float) -> float | None:
+    amount = metric.amount or 0.0
+    if metric.sense == "rate":
+        return amount / seconds if seconds > 0.0 else None
+    return amount * seconds
+
+
+def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None) -> str:
+    """The reason in a sentence, and what to do."""
+    if side == "too_short":
+        few, least = counted(steady.judged, "judged step"), steady.least - steady.left_out
+        return f"{few} are too few: train at least {least} after the warm-up"
+    if side == "not_settled":
+        return "The steps still became faster at the end: train longer, or let the recipe leave out more as warm-up"
+    if side == "drifts":
+        change, word = abs(steady.drift or 0.0), "slower" if (steady.drift or 0.0) > 0.0 else "faster"
+        return f"The steps became {100 * change:.2g} % {word} from the first to the last: find out why, or train longer"
+    if side == "pauses_decide":
+        pauses = counted(len(steady.pauses.at), "pause")
+        return (
+            f"{pauses} took {100 * steady.pauses.share:.2g} % of the time, and decide whether the threshold is met: "
+            "find out what the run did then"
+        )
+    return _more(steady, seconds, between)
+
+
+def _more(steady: Steady, seconds: float, between: BetweenRuns | None) -> str:
+    """How many steps would decide, if any number does."""
+    distance = abs(steady.mean - seconds)
+    term = 0.0 if between is None else quantile(1 - ALPHA, between.freedom) * between.spread * steady.mean
+    if distance > term:
+        needed = steady.judged * steady.half_width**2 / (distance**2 - term**2)
+        if needed < _HOPELESS:
+            return f"About {for_people(math.ceil(needed), 2)} judged steps would decide: train longer"
+    if between is None:
+        return "No number of steps decides that: the speed is the threshold"
+    return (
+        f"Runs of one system differ by more than that ({100 * between.spread:.2g} % between runs): no number of steps "
+        "of one run decides it. Set the threshold further away, or judge this run alone (`claim: run` in the reference)"
+    )
