@@ -85,10 +85,10 @@ class Measurement:
 
     @cached_property
     def steady(self) -> Steady | None:
-        """The steady part of the judged steps; None of fewer than 3, and where a step has no duration."""
+        """The steady part of the judged steps; None of fewer than 4, and where a step has no duration."""
         seconds = [step.seconds for step in self.judged]
         known = [each for each in seconds if each is not None and each > 0.0]
-        if len(known) < max(3, len(seconds)):
+        if len(known) < max(4, len(seconds)):
             return None
         tokens = [step.tokens for step in self.judged]
         counted = [each for each in tokens if each]
@@ -331,8 +331,9 @@ def _interval(m: Measurement, statistic: Statistic, value: float) -> dict[str, A
     rate = statistic.steady == "rate"
     amount = value * seconds if rate else value / seconds if statistic.steady == "time" else 1.0
     told = {"sense": "rate" if rate else "time", "amount": amount}
-    if m.steady is None or m.steady.low <= 0.0:
+    if m.steady is None:
         return told
-    ends = (m.steady.high, m.steady.low) if rate else (m.steady.low, m.steady.high)
-    low, high = (amount / end if rate else amount * end for end in ends)
-    return told | {"low": low, "high": high}
+    if not rate:
+        return told | {"low": amount * m.steady.low, "high": amount * m.steady.high}
+    # Few steps may be compatible with any rate.
+    return told | {"low": amount / m.steady.high, "high": amount / m.steady.low if m.steady.low > 0.0 else None}

@@ -213,7 +213,7 @@ class RunRecord(Record):
         replayed: folder of the logs of a run that was made elsewhere.
         metrics: each statistic: value, unit, rule, and the interval around it.
         steady: the steady part of its steps, in seconds a step: the interval of their mean, pauses, drift; null for a
-            run of fewer than 3 judged steps, and of steps without a duration.
+            run of fewer than 4 judged steps, and of steps without a duration.
         outside_steps: parts of the run's time, in seconds: in steps (`steps_s`), before the first one (`before_s`)
             and otherwise (`around_s`).
         findings: findings about the run, a sentence each.

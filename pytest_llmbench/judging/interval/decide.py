@@ -1,11 +1,12 @@
 """A measured number and a threshold: met, missed, or not decided, with the reason and what would decide."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
 from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.judging.interval.repeats import steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA, Steady
 from pytest_llmbench.judging.interval.student import quantile
 
@@ -14,7 +15,7 @@ Op = Literal[">=", ">", "<=", "<"]
 # Raised whenever the same steps could end in another verdict.
 RULE = "steady-1"
 _HOPELESS = 100_000
-_NOTHING = "Fewer than 3 of its judged steps have a duration: train at least 20 steps after the warm-up"
+_NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +53,8 @@ def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, betwe
         return Decision(
             holds=None, low=None, high=None, claim=claim, why="the run has too few judged steps with a duration"
         )
-    wide = steady if between is None else of_system(steady, between)
+    term = 0.0 if between is None else quantile(1 - ALPHA, between.freedom) * between.spread
+    wide = steady.widened(term * steady.mean)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
     ends = (wide.high, wide.low) if rate else (wide.low, wide.high)
     low, high = (_value(metric, end) for end in ends)
@@ -63,7 +65,7 @@ def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, betwe
         asks_for_fast = (op in {">=", ">"}) == rate
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     else:
-        holds, why = None, _why(side, steady, seconds, between)
+        holds, why = None, _why(side, wide, seconds, between)
     return Decision(holds=holds, low=low, high=high, claim=claim, steady=_value(metric, steady.mean), why=why)
 
 
@@ -87,13 +89,6 @@ def apart(metric: Metric, op: Op, other: Metric) -> Decision:
     holds = None if more == less else more == (op in {">=", ">"})
     why = "" if holds is not None else "The intervals of the two runs overlap: train both longer"
     return Decision(holds=holds, low=metric.low, high=metric.high, claim="run", why=why)
-
-
-def of_system(steady: Steady, between: BetweenRuns) -> Steady:
-    """The same for many runs of this system: its interval, wider by what runs differ."""
-    term = quantile(1 - ALPHA, between.freedom) * between.spread * steady.mean
-    more = math.hypot(steady.half_width, term) - steady.half_width
-    return replace(steady, low=steady.low - more, high=steady.high + more, half_width=steady.half_width + more)
 
 
 def _value(metric: Metric, seconds: float) -> float | None:
@@ -124,12 +119,9 @@ def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None)
 
 def _more(steady: Steady, seconds: float, between: BetweenRuns | None) -> str:
     """How many steps would decide, if any number does."""
-    distance = abs(steady.mean - seconds)
-    term = 0.0 if between is None else quantile(1 - ALPHA, between.freedom) * between.spread * steady.mean
-    if distance > term:
-        needed = steady.judged * steady.half_width**2 / (distance**2 - term**2)
-        if needed < _HOPELESS:
-            return f"About {for_people(math.ceil(needed), 2)} judged steps would decide: train longer"
+    steps = steps_to_decide(steady, seconds)
+    if steps is not None and steps < _HOPELESS:
+        return f"About {for_people(steps, 2)} steps after the warm-up would decide: train longer"
     if between is None:
         return "No number of steps decides that: the speed is the threshold"
     return (

@@ -49,6 +49,8 @@ def pool(
         enough=all(run.enough for run in runs),
         least=max(run.least for run in runs),
         pauses=max((run.pauses for run in runs), key=lambda pauses: abs(pauses.share)),
+        fastest=min(run.fastest for run in runs),
+        slowest=max(run.slowest for run in runs),
     )
     return together.widened(quantile(1 - alpha, known) * deviation * mean / math.sqrt(count))
 

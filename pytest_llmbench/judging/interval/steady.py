@@ -91,8 +91,6 @@ class Steady:
             bound: seconds per step; a faster run is fast enough.
         """
         if not self.enough:
-            return "too_short"
-        if not self.enough:
             return self._far(bound) or "too_short"
         # Of steps that still become faster, those to come are faster than these.
         if self.high <= bound:
@@ -188,7 +186,6 @@ def steady_state(
     return state if between_runs is None else state.widened(quantile(1 - alpha, freedom) * between_runs * state.mean)
 
 
-<<<<<<< HEAD
 def _refuse(seconds: Sequence[float]) -> None:
     # The sum finds NaN, which the least hides.
     if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
@@ -269,15 +266,6 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
         return _Level(m, mean, math.inf)
     centred = [each - mean for each in steps]
     times = _times(m)
-=======
-def _drift(
-    judged: Sequence[float], mean: float, alpha: float, *, started: bool
-) -> tuple[float, float | None, float, float]:
-    """Slope and drift as a share of the mean, None where it may be chance; by how much steps may still fall; the half width."""
-    m = len(judged)
-    centred = [each - mean for each in judged]
-    times = [i - (m - 1) / 2 for i in range(m)]
->>>>>>> df5b84a (A threshold on speed is judged by the interval of the run's steady part, and INCONCLUSIVE is a verdict: a beginning)
     slope = sum(map(mul, times, centred)) / (m * (m * m - 1) / 12)
     line = spread([each - slope * time for each, time in zip(centred, times, strict=True)], alpha, fitted=2, many=many)
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
