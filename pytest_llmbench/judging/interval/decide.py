@@ -51,7 +51,7 @@ def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, betwe
     claim: Literal["system", "run"] = "run" if between is None else "system"
     if steady is None or metric.amount is None:
         return Decision(
-            holds=None, low=None, high=None, claim=claim, why="the run has too few judged steps with a duration"
+            holds=None, low=None, high=None, claim=claim, why=_NOTHING
         )
     term = 0.0 if between is None else quantile(1 - ALPHA, between.freedom) * between.spread
     wide = steady.widened(term * steady.mean)

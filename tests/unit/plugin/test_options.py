@@ -10,13 +10,13 @@ import pytest
 
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section
+from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
     "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
-    "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay", "require",
-    "require-verdict", "reservation", "run-dir", "scale", "system", "time",
+    "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay",
+    "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -39,6 +39,7 @@ TEXTS = {
     "drain": ("print", "yes"),
     "require": ("clauses.yaml", "others.yaml"),
     "require-verdict": ("yes", "no"),
+    "inconclusive": ("fail", "warn"),
     **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
 }
 
@@ -58,7 +59,10 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     """An option's value for the session that pytest would start with these arguments."""
     for file in TEXTS["require"]:
         (pytester.path / file).write_text("clause 1: test_of_it\n")
-    bench = bench_of(pytester.parseconfigure(*args))
+    config = pytester.parseconfigure(*args)
+    bench = bench_of(config)
+    if name == "inconclusive":
+        return value(config, name)
     if name == "require":
         return bench.requirements.name if bench.requirements else None
     if name == "require-verdict":

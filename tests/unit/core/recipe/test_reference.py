@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.errors import ConfigError, UnitError
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.errors import ConfigError, InconclusiveError, UnitError
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
@@ -50,6 +50,14 @@ def reference(**changes: Any) -> Reference:
         ({"applies_to": {"gpus": 0}}, "here: applies_to.gpus: "),
         ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
         ({"atleast": "5 %"}, "unknown key 'atleast' (did you mean 'at_least'?)"),
+        ({"between_runs": "0 %", "runs": 5}, "between_runs: 0 % is not a share above 0: no runs are alike"),
+        ({"between_runs": "-1 %", "runs": 5}, "between_runs: -1 % is not a share above 0"),
+        ({"between_runs": "3 s", "runs": 5}, "between_runs: 3 s is not a share above 0"),
+        ({"between_runs": "0.2 %"}, "between_runs and runs belong together"),
+        ({"runs": 5}, "between_runs and runs belong together"),
+        ({"between_runs": "0.2 %", "runs": 1}, "here: runs: "),
+        ({"claim": "run", "between_runs": "0.2 %", "runs": 5}, "claim: run leaves the differences between runs out"),
+        ({"claim": "cluster"}, "here: claim: "),
         ({"date": "yesterday"}, "here: date: "),
     ],
 )
@@ -126,3 +134,37 @@ def test_bounds_per_node_grow_with_the_nodes() -> None:
     assert plain.on(Topology(nodes=1, gpus_per_node=8)).bounds == plain.bounds
     fixed = reference()
     assert fixed.on(Topology(nodes=3, gpus_per_node=8)) is fixed
+
+
+def test_a_verdict_is_about_the_system_unless_it_says_otherwise() -> None:
+    """The differences between its runs are those measured, else those of healthy clusters, else left out."""
+    assert reference().between == USUAL_BETWEEN_RUNS
+    measured = reference(between_runs="0.2 %", runs=9).between
+    assert measured is not None
+    assert measured.spread == pytest.approx(0.002)
+    assert measured.freedom == 8
+    assert reference(claim="run").between is None
+
+
+class Vague(Quantity):
+    """A measured number that is known to 5 %."""
+
+    def meets(self, op: Any, bound: Quantity, between: BetweenRuns | None = None) -> bool:
+        """For certain, or not at all."""
+        if abs(self.base / bound.base - 1) < 0.05:
+            raise InconclusiveError(f"{self} {op} {bound}")
+        return super().meets(op, bound, between)
+
+
+@pytest.mark.parametrize(
+    ("measured", "ends"), [(150, "misses"), (195, "undecided"), (250, "meets"), (310, "undecided"), (350, "misses")]
+)
+def test_two_bounds_of_a_number_that_is_not_known_exactly(measured: int, ends: str) -> None:
+    """It has to meet both for certain."""
+    bounds = reference(at_most="300K words/s")
+    number = Vague(measured * 1e3, "words/s")
+    if ends == "undecided":
+        with pytest.raises(InconclusiveError):
+            _ = number in bounds
+    else:
+        assert (number in bounds) == (ends == "meets")

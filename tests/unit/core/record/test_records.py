@@ -116,9 +116,9 @@ def test_a_record_of_another_schema_version_is_refused(tmp_path: Path) -> None:
     """A number that may mean something else in another version is not read."""
     written = record(tmp_path)
     data = json.loads(written.model_dump_json())
-    assert data["schema_version"] == 2
-    written.path.write_text(json.dumps(data | {"schema_version": 3}))
-    with pytest.raises(ConfigError, match=r"record\.json: no run record of schema version 2 or before"):
+    assert data["schema_version"] == 3
+    written.path.write_text(json.dumps(data | {"schema_version": 4}))
+    with pytest.raises(ConfigError, match=r"record\.json: no run record of schema version 3 or before"):
         RunRecord.read(written.path)
 
 
@@ -151,6 +151,6 @@ def test_a_metric_is_a_quantity() -> None:
     assert Metric(value=1e5, unit="words/s", rule="a rule").quantity == Quantity("100K tokens/s")
 
 
-def test_there_are_five_verdicts() -> None:
+def test_there_are_six_verdicts() -> None:
     """No test ends in another way than these."""
-    assert [verdict.value for verdict in Verdict] == ["PASS", "FAIL", "ERROR", "SKIP", "INCOMPLETE"]
+    assert [verdict.value for verdict in Verdict] == ["PASS", "FAIL", "ERROR", "SKIP", "INCONCLUSIVE", "INCOMPLETE"]

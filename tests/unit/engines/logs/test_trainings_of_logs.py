@@ -17,7 +17,7 @@ from pytest_llmbench.judging.findings.gather import findings
 from pytest_llmbench.judging.sanity import Origin, first_problem
 from pytest_llmbench.readers.items import Parse
 from pytest_llmbench.readers.log import read_log
-from tests.unit.judging.sanity.test_sanity_of_commands import MACHINE, evidence, steps
+from tests.unit.judging.sanity.test_sanity_of_commands import evidence, steps
 
 from .test_claims_of_logs import OURS, ours
 from .true_logs import LAMBDA_350M, MEGATRON_H200
@@ -81,7 +81,7 @@ def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
     def told(text: str) -> list[str]:
         evidence = OURS.evidence(tmp_path, text, warm_up={"steps": 5})
         assert first_problem(evidence) is None
-        return [each for each in findings(evidence, {}, MACHINE) if "skipped" in each]
+        return [each for each in findings(evidence) if "skipped" in each]
 
     assert told(ours()) == []
     one = without_loss(changed(SKIPPED, lambda step: str(int(step == 20))), 20, 20)
@@ -112,7 +112,7 @@ def test_judged_lines_of_several_kinds_are_a_finding(tmp_path: Path, slower: dic
     text = re.sub(r"(global_step=(\d+), .*CurrSamplesPerSec=)([\d.]+)", slow, LAMBDA_350M.text())
     evidence = LAMBDA_350M.evidence(tmp_path, text)
     assert first_problem(evidence) is None
-    found = [each for each in findings(evidence, {}, MACHINE) if "were skipped" not in each]
+    found = [each for each in findings(evidence) if "were skipped" not in each]
     assert len(found) == bool(told)
     assert all(each in found[0] for each in told)
 

@@ -72,7 +72,7 @@ def begun(after_s: float) -> RankInfo:
 
 def test_a_run_in_good_order_has_no_finding() -> None:
     """A healthy run is not talked about."""
-    assert findings(run(), {}, MACHINE) == ()
+    assert findings(run()) == ()
     assert first_problem(run()) is None
 
 
@@ -103,7 +103,7 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     """A sane run with one thing that its owner should know."""
     evidence = run(**changes)
     assert first_problem(evidence) is None
-    assert told in "; ".join(findings(evidence, {}, MACHINE))
+    assert told in "; ".join(findings(evidence))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
 )
 def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
     """Starts, power limits and a little scatter deserve no word."""
-    assert findings(run(**changes), {}, MACHINE) == ()
+    assert findings(run(**changes)) == ()
 
 
 @pytest.mark.parametrize(("flops_per_s", "sane"), [(1.0e15, True), (1.2e15, False)])

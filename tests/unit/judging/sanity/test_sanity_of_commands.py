@@ -154,15 +154,14 @@ def test_processes_that_end_badly_after_the_work_are_told_of() -> None:
     good = evidence(bad_ends=ends)
     assert first_problem(good) is None
     assert any(
-        "ended with an error, although the work was done: exits with return code = -6" in f
-        for f in findings(good, {}, MACHINE)
+        "ended with an error, although the work was done: exits with return code = -6" in f for f in findings(good)
     )
     half = evidence(bad_ends=ends, completed=None, failure=ends[0])
     problem = first_problem(half)
     assert problem is not None
     assert problem.kind == "no_evidence_of_completion"
     assert "it said: exits with return code = -6" in problem.message
-    assert not any("ended with an error" in finding for finding in findings(half, {}, MACHINE))
+    assert not any("ended with an error" in finding for finding in findings(half))
 
 
 @given(st.integers(1, 5), st.integers(2, 20), st.floats(0.1, 100))

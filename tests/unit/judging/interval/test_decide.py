@@ -1,0 +1,161 @@
+"""Numbers and thresholds: met, missed, or not decided, and then why and what to do."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
+from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.judging.interval.decide import Op, apart, decide
+from pytest_llmbench.judging.interval.steady import steady_state
+
+TOKENS = 1000.0
+
+
+def steps(count: int = 50, scatter: float = 0.004, seed: int = 1) -> list[float]:
+    """Durations of about a second."""
+    chance = random.Random(seed)
+    return [1.0 + scatter * chance.gauss(0.0, 1.0) for _ in range(count)]
+
+
+def rate(seconds: list[float]) -> Metric:
+    """Tokens by the mean step."""
+    value, steady = TOKENS * len(seconds) / sum(seconds), steady_state(seconds, skip=0)
+    high = TOKENS / steady.low if steady.low > 0.0 else None
+    return Metric(
+        value=value, unit="words/s", rule="x", sense="rate", amount=TOKENS, low=TOKENS / steady.high, high=high
+    )
+
+
+def time(seconds: list[float]) -> Metric:
+    """A hundred steps."""
+    value, steady = 100.0 * sum(seconds) / len(seconds), steady_state(seconds, skip=0)
+    return Metric(
+        value=value, unit="s", rule="x", sense="time", amount=100.0, low=100.0 * steady.low, high=100.0 * steady.high
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "share", "holds"),
+    [
+        (">=", 0.97, True), (">=", 1.0, None), (">=", 1.03, False), (">", 0.97, True), (">", 1.03, False),
+        ("<=", 0.97, False), ("<=", 1.0, None), ("<=", 1.03, True), ("<", 0.97, False), ("<", 1.03, True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("sense", ["rate", "time"])
+def test_a_bound_is_met_or_missed_only_where_that_is_certain(
+    op: Op, share: float, holds: bool | None, sense: Literal["rate", "time"]
+) -> None:
+    """Whatever the number is and whichever way it is compared."""
+    seconds = steps()
+    metric = rate(seconds) if sense == "rate" else time(seconds)
+    bound = Quantity(metric.value * share, metric.unit)
+    decision = decide(metric, steady_state(seconds, skip=0), op, bound, USUAL_BETWEEN_RUNS)
+    assert decision.holds is holds
+    assert (decision.why != "") == (holds is None)
+    assert decision.low is not None
+    assert decision.high is not None
+    assert decision.low < metric.value < decision.high
+    assert decision.steady == pytest.approx(metric.value, rel=0.01)
+
+
+def test_the_bound_may_have_another_unit() -> None:
+    """Milliseconds are seconds."""
+    seconds = steps()
+    steady = steady_state(seconds, skip=0)
+    assert decide(time(seconds), steady, "<=", Quantity("2 min"), None).holds is True
+    assert decide(time(seconds), steady, "<=", Quantity("90000 ms"), None).holds is False
+
+
+def test_a_system_is_known_less_well_than_a_run() -> None:
+    """Its runs differ, by as much as the reference says."""
+    seconds = steps(200, 0.001)
+    metric, steady = rate(seconds), steady_state(seconds, skip=0)
+    bound = Quantity(metric.value * 0.995, "words/s")
+    assert decide(metric, steady, ">=", bound, None).holds is True
+    assert decide(metric, steady, ">=", bound, USUAL_BETWEEN_RUNS).holds is None
+    assert decide(metric, steady, ">=", bound, BetweenRuns(spread=0.0005, freedom=20)).holds is True
+    assert decide(metric, steady, ">=", bound, None).claim == "run"
+    assert decide(metric, steady, ">=", bound, USUAL_BETWEEN_RUNS).claim == "system"
+
+
+NEAR, PAUSED = steps(200, 0.001), [*steps(48), 8.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "between", "told"),
+    [
+        (steps(12), 0.95, USUAL_BETWEEN_RUNS, "12 judged steps are too few: train at least 20 after the warm-up"),
+        (steps(50, 0.03), 0.99, None, "steps after the warm-up would decide: train longer"),
+        (NEAR, 0.995, USUAL_BETWEEN_RUNS, "Runs of one system differ by more than that (0.3 % between runs)"),
+        (steps(50), 1.0, None, "the speed is the threshold"),
+        ([1.0 + 0.004 * i for i in range(50)], 1.0, None, "slower from the first to the last: find out why"),
+        ([1.0 + 1.0 / (1 + 0.05 * i) for i in range(50)], 1.04, None, "The steps still became faster at the end"),
+        (PAUSED, 0.9, None, "2 pauses took 22 % of the time, and decide whether the threshold is met"),
+    ],
+)
+def test_the_reason_says_what_would_decide(
+    seconds: list[float], share: float, between: BetweenRuns | None, told: str
+) -> None:
+    """In the words of whoever has to do it."""
+    metric, steady = rate(seconds), steady_state(seconds, skip=0)
+    decision = decide(metric, steady, ">=", Quantity(TOKENS / steady.mean * share, "words/s"), between)
+    assert decision.holds is None
+    assert told in decision.why
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.4, True), (0.6, None), (5.0, None), (11.0, False)])
+def test_few_steps_decide_what_is_far_away(share: float, holds: bool | None) -> None:
+    """Nobody trains twenty steps to see that a day is not a second; their noise is unknown, so it has to be far."""
+    seconds = steps(6)
+    metric = rate(seconds)
+    bound = Quantity(metric.value * share, "words/s")
+    assert decide(metric, steady_state(seconds, skip=0), ">=", bound, USUAL_BETWEEN_RUNS).holds is holds
+
+
+def test_a_slow_step_among_few_decides_nothing() -> None:
+    """A single one may be what the run is like."""
+    seconds = [1.0, 1.0, 2.4, 1.0, 1.0]
+    steady = steady_state(seconds, skip=0)
+    assert decide(rate(seconds), steady, ">=", Quantity(0.45 * TOKENS, "words/s"), None).holds is None
+
+
+def test_without_steps_nothing_is_decided() -> None:
+    """However far away the threshold is."""
+    decision = decide(rate(steps()), None, ">=", Quantity("1 words/s"), USUAL_BETWEEN_RUNS)
+    assert decision.holds is None
+    assert "Fewer than 4" in decision.why
+
+
+@pytest.mark.parametrize(("op", "holds"), [(">=", True), ("<=", False)])
+@pytest.mark.parametrize("bound", [0.0, -5.0])
+def test_a_bound_that_every_rate_reaches(bound: float, op: Op, holds: bool) -> None:
+    """Zero words a second is a bound that everything meets, and no error."""
+    seconds = steps()
+    decision = decide(rate(seconds), steady_state(seconds, skip=0), op, Quantity(bound, "words/s"), USUAL_BETWEEN_RUNS)
+    assert decision.holds is holds
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.9, True), (0.999, None), (1.1, False)])
+def test_two_runs_are_compared_by_the_intervals_of_both(share: float, holds: bool | None) -> None:
+    """Two numbers that cannot be told apart do not decide which run is faster."""
+    one, other = rate(steps()), rate([each / share for each in steps(seed=2)])
+    assert apart(one, ">=", other).holds is holds
+    assert apart(other, "<=", one).holds is holds
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=4, max_size=60), st.floats(0.1, 10.0), st.floats(1.0, 3.0))
+def test_a_looser_bound_is_never_missed_where_a_tighter_one_is_met(
+    seconds: list[float], share: float, looser: float
+) -> None:
+    """Of the same steps."""
+    metric, steady = rate(seconds), steady_state(seconds, skip=0)
+    tight, loose = (Quantity(metric.value * part, "words/s") for part in (share, share / looser))
+    for between in (None, USUAL_BETWEEN_RUNS):
+        first, second = (decide(metric, steady, ">=", bound, between).holds for bound in (tight, loose))
+        assert not (first is True and second is False)
