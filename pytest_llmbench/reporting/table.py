@@ -36,6 +36,7 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         if found and row.get("run") not in told:
             told.add(row.get("run"))
             yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}", width - 4))
+        yield from (("SKIP", f"    {line}") for line in _wrapped(str(row.get("steady_part", "")), width - 4))
         if all(row.get(key) == following.get(key) for key in _ALIKE):
             continue  # told once, under the last of them
         yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", "")), width - 4))

@@ -13,6 +13,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.feasibility import Demand, Peak, demand
+from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.session.script.prepared import PreparedRun, prepare
 from pytest_llmbench.session.script.requests import holder_request
@@ -108,7 +109,19 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
         f"{recipe.tokens_per_step} tokens, at most {settings.time_limit_min(recipe)} min"
     )
     refused = [f"CANNOT RUN: {prepared.message}"] if isinstance(prepared, Problem) else []
-    return "\n  ".join([what, *refused, *_feasibility(run, settings)])
+    return "\n  ".join([what, *refused, *_too_short(run), *_feasibility(run, settings)])
+
+
+def _too_short(run: RunSpec) -> Iterator[str]:
+    """Name the bounds on speed that so few steps will not decide, unless they are far away."""
+    recipe, known = run.recipe, statistics_of(get_engine(run.recipe.engine))
+    judged = recipe.steps - recipe.warm_up.steps
+    bounds = [reference.name for reference in recipe.references if known[reference.statistic].steady is not None]
+    if bounds and recipe.end == "steps" and judged < LEAST:
+        yield (
+            f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {', '.join(bounds)}: give the "
+            f"recipe at least {recipe.warm_up.steps + LEAST} steps"
+        )
 
 
 def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:

@@ -26,6 +26,7 @@ class Decision:
         holds: whether it holds; None where that is not decided.
         low, high: the interval that decided, in the number's unit; None for a run too short to have one.
         steady: the number itself in the steady part of the run.
+        by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
         claim: what it is about: many runs of this system, or this run alone.
         why: for a comparison that is not decided, the reason and what would decide.
     """
@@ -35,6 +36,7 @@ class Decision:
     high: float | None
     claim: Literal["system", "run"]
     steady: float | None = None
+    by_rule: bool | None = None
     why: str = ""
 
 
@@ -50,9 +52,7 @@ def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, betwe
     """
     claim: Literal["system", "run"] = "run" if between is None else "system"
     if steady is None or metric.amount is None:
-        return Decision(
-            holds=None, low=None, high=None, claim=claim, why=_NOTHING
-        )
+        return Decision(holds=None, low=None, high=None, claim=claim, why=_NOTHING)
     term = 0.0 if between is None else quantile(1 - ALPHA, between.freedom) * between.spread
     wide = steady.widened(term * steady.mean)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
@@ -66,7 +66,15 @@ def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, betwe
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     else:
         holds, why = None, _why(side, wide, seconds, between)
-    return Decision(holds=holds, low=low, high=high, claim=claim, steady=_value(metric, steady.mean), why=why)
+    return Decision(
+        holds=holds,
+        low=low,
+        high=high,
+        claim=claim,
+        steady=_value(metric, steady.mean),
+        by_rule=metric.quantity.meets(op, bound),
+        why=why,
+    )
 
 
 def apart(metric: Metric, op: Op, other: Metric) -> Decision:

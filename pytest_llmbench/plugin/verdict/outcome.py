@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
+from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
-from pytest_llmbench.judging.interval.decide import RULE
+from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.verdict import speed
@@ -107,6 +108,8 @@ def _judged_by(measured: Measured) -> dict[str, Any]:
     if decision is None:
         return {"judged_by": "rule"}
     known = {
+        #: property steady_part: the number that was judged, if it is on the other side of the threshold than `value`
+        "steady_part": _of_steady_part(measured, decision),
         "low": decision.low,  #: property low: lower end of the interval, in `unit`; absent for a run too short for one
         "high": decision.high,  #: property high: upper end, likewise
         "steady": decision.steady,  #: property steady: the number in the steady part of the run alone, in `unit`
@@ -118,6 +121,14 @@ def _judged_by(measured: Measured) -> dict[str, Any]:
         "interval_rule": RULE,  #: property interval_rule: name and version of the rule of the interval
         **{name: value for name, value in known.items() if value is not None},
     }
+
+
+def _of_steady_part(measured: Measured, decision: Decision) -> str | None:
+    steady = measured.record.steady
+    if steady is None or decision.steady is None or decision.holds in {None, decision.by_rule}:
+        return None
+    slow = counted(steady.left_out, "slow step")
+    return f"{Quantity(decision.steady, measured.unit)} was judged: the steady part of the run, after {slow}"
 
 
 def broken(record: RunRecord) -> str:
