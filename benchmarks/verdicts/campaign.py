@@ -7,9 +7,10 @@ import numpy as np
 
 from benchmarks.verdicts.rules import wrong_by_former
 from benchmarks.verdicts.scenarios import SCENARIOS, SKIP, Array, Noise, Runs, Scenario, noise
+from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.early import at_a_look, looks
 from pytest_llmbench.judging.interval.repeats import pool
-from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, Steady, steady_state
+from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, steady_state
 
 # Of the bound from the truth, as a share of it: a bound below it is one that the run misses.
 DISTANCES = np.array([-0.05, -0.02, -0.01, -0.005, 0.005, 0.01, 0.02, 0.05])

@@ -17,9 +17,10 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.interval.steady import Steady, steady_state
+from pytest_llmbench.judging.interval.steady import steady_state
 from pytest_llmbench.judging.telemetry import RULES, Watched
 
 TOKENS_OF_RECORD = 20_000_000

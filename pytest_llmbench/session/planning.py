@@ -119,8 +119,8 @@ def _too_short(run: RunSpec) -> Iterator[str]:
     bounds = [reference.name for reference in recipe.references if known[reference.statistic].steady is not None]
     if bounds and recipe.end == "steps" and judged < LEAST:
         yield (
-            f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {', '.join(bounds)}: give the "
-            f"recipe at least {recipe.warm_up.steps + LEAST} steps"
+            f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {', '.join(bounds)}: "
+            f"give the recipe at least {recipe.warm_up.steps + LEAST} steps"
         )
 
 

@@ -12,10 +12,10 @@ from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step
+from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.judging.interval.steady import Steady
 
 ProblemKind = Literal[
     "allocation", "command_failed", "engine_missing", "environment_missing", "gated", "hang", "harness",

@@ -6,8 +6,9 @@ from typing import Literal
 
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
 from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.repeats import steps_to_decide
-from pytest_llmbench.judging.interval.steady import ALPHA, Steady
+from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 
 Op = Literal[">=", ">", "<=", "<"]

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench.judging.interval.steady import ALPHA, FREEDOM, LEAST, Steady, steady_state
+from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.steady import ALPHA, FREEDOM, LEAST, steady_state
 from pytest_llmbench.judging.interval.student import quantile
 
 # Parts of the plan at which is looked. Earlier looks judge runs that drift by where they begin.

@@ -2,8 +2,9 @@
 
 import statistics as stats
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
+
+from pytest_llmbench.core.record.steady import Pauses
 
 # A step stands out that differs from the median by more than this many standard deviations (of the median absolute
 # deviation), and by more than this share of the median.
@@ -15,29 +16,6 @@ _OF_ALL = 0.05
 # A slow start is at most this share of all.
 _FIRST_OF_ALL = 0.25
 _NORMAL_MAD = 1.4826
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pauses:
-    """Steps of a run that stand out.
-
-    Attributes:
-        at: positions of the steps, from 0.
-        usual: median of all steps, in seconds: what a step would have taken without the pause.
-        share: time that these steps take beyond that, as a share of the wall clock of all steps.
-        period: steps from one to the next, where that is always the same and there are at least three.
-        regular: they come at that distance from the first step to the last, each slower: part of how the run goes on.
-        first: how many of them are the very first steps, where these are slower.
-        few: they are pauses; else they are too many, or last too long, and may be part of the speed.
-    """
-
-    at: tuple[int, ...] = ()
-    usual: float
-    share: float = 0.0
-    period: int | None = None
-    regular: bool = False
-    first: int = 0
-    few: bool = True
 
 
 def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:

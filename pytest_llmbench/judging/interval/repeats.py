@@ -4,7 +4,8 @@ import math
 import statistics as stats
 from collections.abc import Sequence
 
-from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM, Steady
+from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM
 from pytest_llmbench.judging.interval.student import quantile
 
 _MOST_RUNS = 100

@@ -5,12 +5,12 @@ The rule, and which error rates were measured for it: `docs/measurements/verdict
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import mul
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple
 
-from pytest_llmbench.judging.interval.pauses import Pauses, find_pauses, without_pauses
+from pytest_llmbench.core.record.steady import Pauses, Steady
+from pytest_llmbench.judging.interval.pauses import find_pauses, without_pauses
 from pytest_llmbench.judging.interval.settling import slow_start
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.student import quantile
@@ -28,98 +28,11 @@ _SETTLED = 0.01
 # A fall that the noise may hide counts so far, as a share of what would count as a drift.
 _HIDDEN = 0.4
 _LEAST_FOR_A_LINE = 4
-# So few steps decide on a bound that each of them is away from by these factors. The first steps of a run are slow, so
-# it takes more to call it too slow.
-_LEAST_FAR, _FAR_FASTER, _FAR_SLOWER = 3, 2.0, 10.0
 # Longer runs are read as means of some steps each, so many at most.
 _MOST = 400
 # Between runs of one system, where no reference says it: of healthy clusters 0.15 to 0.35 %.
 BETWEEN_RUNS = 0.003
 FREEDOM = 4.0
-
-Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
-Decision = Literal["fast_enough", "too_slow"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Steady:
-    """The steady state of a run, in seconds per step.
-
-    Attributes:
-        low, high: the interval; each end is beyond the true mean with probability alpha at most.
-        mean: over the judged steps, without pauses.
-        mean_with_pauses: over the judged steps, pauses included.
-        left_out: steps before the judged ones.
-        judged: their number.
-        half_width: of the interval, without what a drift adds.
-        between: half width that the difference between runs adds to it; 0 where the claim is of this run alone.
-        slope: change from the first to the last judged step by a line through them, as a share of the mean.
-        drift: the same, where it is more than chance; else None.
-        settled: the steps no longer become faster.
-        enough: there are as many steps as the rule needs.
-        least: how many steps, with those left out, the rule needs at the least.
-        pauses: among the steps after the warm-up.
-        fastest, slowest: of the judged steps, pauses included.
-    """
-
-    low: float
-    high: float
-    mean: float
-    mean_with_pauses: float
-    left_out: int
-    judged: int
-    half_width: float
-    slope: float
-    drift: float | None
-    settled: bool
-    enough: bool
-    least: int
-    pauses: Pauses
-    fastest: float
-    slowest: float
-    between: float = 0.0
-
-    @property
-    def within(self) -> float:
-        """Half width of the interval of this run alone."""
-        return math.sqrt(max(self.half_width**2 - self.between**2, 0.0))
-
-    def decide(self, bound: float) -> Decision | Reason:
-        """Compare with a bound on the step time.
-
-        Args:
-            bound: seconds per step; a faster run is fast enough.
-        """
-        if not self.enough:
-            return self._far(bound) or "too_short"
-        # Of steps that still become faster, those to come are faster than these.
-        if self.high <= bound:
-            return "fast_enough" if self.mean_with_pauses + self.half_width <= bound else "pauses_decide"
-        if not self.settled:
-            return self._far(bound) or "not_settled"
-        if self.low > bound:
-            return "too_slow" if self.mean_with_pauses - self.half_width > bound else "pauses_decide"
-        return "drifts" if self.drift is not None else "within_noise"
-
-    def _far(self, bound: float) -> Side | None:
-        """The side of a bound that lies so far away that no noise, and no slow start, is in between."""
-        if self.judged >= _LEAST_FAR and self.slowest * _FAR_FASTER <= bound:
-            return "fast_enough"
-        if self.judged >= _LEAST_FAR and self.fastest > _FAR_SLOWER * bound:
-            return "too_slow"
-        return None
-
-    def widened(self, between: float) -> Self:
-        """The same with a half width for the difference between runs: a claim of the system.
-
-        Args:
-            between: seconds.
-        """
-        if math.isinf(self.half_width):
-            return self
-        width = math.hypot(self.within, between)
-        more = width - self.half_width
-        return replace(self, low=self.low - more, high=self.high + more, half_width=width, between=between)
 
 
 def steady_state(

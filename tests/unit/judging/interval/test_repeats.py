@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
-from pytest_llmbench.judging.interval.steady import Steady, steady_state
+from pytest_llmbench.judging.interval.steady import steady_state
 
 
 def run(level: float = 1.0, *, steps: int = 200, cv: float = 0.002, seed: int = 1, system: bool = False) -> Steady:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.judging.interval.steady import Steady, steady_state
+from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.steady import steady_state
 
 NAN, INF = float("nan"), float("inf")
 SKIP = 5
