@@ -175,7 +175,7 @@ class Quantity:
 
         Args:
             op: the comparison.
-            bound: what it is compared with.
+            bound: the other side of it.
             between: how runs of one system differ, for a number that was measured and says how well it is known.
         """
         del between

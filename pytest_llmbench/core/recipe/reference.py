@@ -54,7 +54,7 @@ class Reference(Strict):
         at_least: lower bound, inclusive.
         at_most: upper bound, inclusive; give one of the two, or both.
         per_node: the bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number.
-        claim: what a verdict is about: `system`, so that other runs of it would end alike, or `run`, this one alone. A
+        claim: subject of the verdict: `system`, so that other runs of it would end alike, or `run`, this one alone. A
             bound that contains the differences between runs, as a calibrated one does, is judged by the run.
         between_runs: standard deviation of runs of one system, as a share; without it 0.3 %, known from 5 runs.
         runs: number of runs from which that is known, at least 2.

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-# So few steps decide on a bound that each of them is away from by these factors. The first steps of a run are slow, so
-# it takes more to call it too slow.
-_LEAST_FAR, _FAR_FASTER, _FAR_SLOWER = 3, 2.0, 10.0
+# So few steps decide on a bound that each of them is away from by this factor.
+_LEAST_FAR, _FAR = 4, 10.0
 
 Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
 Decided = Literal["fast_enough", "too_slow"]
@@ -53,7 +52,7 @@ class Steady:
         enough: there are as many steps as the rule needs.
         least: how many steps, with those left out, the rule needs at the least.
         pauses: among the steps after the warm-up.
-        fastest, slowest: of the judged steps, pauses included.
+        fastest, slowest: of the judged steps, pauses included; of a run that ended in its warm-up 0 and infinite.
     """
 
     low: float
@@ -97,9 +96,9 @@ class Steady:
 
     def _far(self, bound: float) -> Decided | None:
         """The side of a bound that lies so far away that no noise, and no slow start, is in between."""
-        if self.judged >= _LEAST_FAR and self.slowest * _FAR_FASTER <= bound:
+        if self.judged >= _LEAST_FAR and self.slowest * _FAR <= bound:
             return "fast_enough"
-        if self.judged >= _LEAST_FAR and self.fastest > _FAR_SLOWER * bound:
+        if self.judged >= _LEAST_FAR and self.fastest > _FAR * bound:
             return "too_slow"
         return None
 

@@ -28,7 +28,7 @@ class Decision:
         low, high: the interval that decided, in the number's unit; None for a run too short to have one.
         steady: the number itself in the steady part of the run.
         by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
-        claim: what it is about: many runs of this system, or this run alone.
+        claim: subject of the verdict: many runs of this system, or this run alone.
         why: for a comparison that is not decided, the reason and what would decide.
     """
 

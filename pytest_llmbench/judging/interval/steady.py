@@ -93,8 +93,8 @@ def steady_state(
         enough=len(seconds) - skip - pauses.first >= least,
         least=skip + pauses.first + least,
         pauses=pauses,
-        fastest=min(judged),
-        slowest=max(judged),
+        fastest=min(judged) if len(seconds) > skip else 0.0,
+        slowest=max(judged) if len(seconds) > skip else math.inf,
     )
     return state if between_runs is None else state.widened(quantile(1 - alpha, freedom) * between_runs * state.mean)
 

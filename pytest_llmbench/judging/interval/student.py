@@ -42,16 +42,17 @@ def _density(t: float, freedom: float) -> float:
 
 def _above(t: float, freedom: float) -> float:
     """Share of the distribution above t ≥ 0: half of the regularized incomplete beta function."""
-    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t)) / 2
+    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t), t * t / (freedom + t * t)) / 2
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
+def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
+    """Regularized incomplete beta function of x = 1 - y, each given, as neither is exact from the other."""
     if x in {0.0, 1.0}:
         return x
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(y)
     if x < (a + 1) / (a + b + 2):
         return math.exp(log_front) * _continued_fraction(a, b, x) / a
-    return 1 - math.exp(log_front) * _continued_fraction(b, a, 1 - x) / b
+    return 1 - math.exp(log_front) * _continued_fraction(b, a, y) / b
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:

@@ -116,7 +116,7 @@ def _judged_by(measured: Measured) -> dict[str, Any]:
     }
     return {
         "judged_by": "interval",
-        "claim": decision.claim,  #: property claim: what the verdict is about: `system`, any run of it, or this `run`
+        "claim": decision.claim,  #: property claim: subject of the verdict: `system`, any run of it, or this `run`
         "alpha": ALPHA,  #: property alpha: probability that the interval is wrong, on each side
         "interval_rule": RULE,  #: property interval_rule: name and version of the rule of the interval
         **{name: value for name, value in known.items() if value is not None},
