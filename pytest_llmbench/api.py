@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
     from pytest_llmbench.checks.base import options_of as check_options
     from pytest_llmbench.checks.host.base import HostCheck
-    from pytest_llmbench.core.errors import ClusterError, ConfigError, LLMBenchError, RunError, UnitError
+    from pytest_llmbench.core.errors import (
+        ClusterError,
+        ConfigError,
+        InconclusiveError,
+        LLMBenchError,
+        RunError,
+        UnitError,
+    )
     from pytest_llmbench.core.quantity import Quantity
     from pytest_llmbench.core.recipe.environments import Environment
     from pytest_llmbench.core.recipe.expected import Expected
@@ -77,8 +84,8 @@ _FROM = {
 __all__ = [
     "Answer", "Asks", "BadEnd", "BatchLog", "Begun", "Check", "CheckSettings", "ClusterError", "Command",
     "Completed", "ConfigError", "Count", "Engine", "Environment", "Expected", "External", "Failed", "Finding",
-    "FinishedSession", "Fleet", "Health", "HealthRecord", "HostCheck", "InProcess", "Item", "Judgement",
-    "LLMBenchError", "LogInterval", "LogReader", "Measured", "Measurement", "Metric", "Needles", "Node",
+    "FinishedSession", "Fleet", "Health", "HealthRecord", "HostCheck", "InProcess", "InconclusiveError", "Item",
+    "Judgement",    "LLMBenchError", "LogInterval", "LogReader", "Measured", "Measurement", "Metric", "Needles", "Node",
     "Parse", "Pause", "Place", "Probe", "ProbeAnswer", "ProbeLog", "Problem", "Progress", "Quantity",
     "RankContext", "RankTask", "Reading", "Recipe", "Reference", "Report", "ReportWriter", "Run", "RunError",
     "RunRecord", "Said", "Script", "Severity", "Site", "Skipped", "Statistic", "Step", "StepLine", "StepLog",
