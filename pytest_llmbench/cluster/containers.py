@@ -23,13 +23,9 @@ def srun_options(container: Container, folder: str) -> list[str]:
 def inside(container: Container, words: Sequence[str], folder: str, variables: Iterable[str]) -> list[str]:
     """Wrap a command, given as words for a shell, so that it runs inside the image on the node it is started on.
 
-    Args:
-        container: the image and its runtime; with pyxis, srun has opened it already.
-        words: the command, quoted for a shell.
-        folder: the run's folder, mounted at its own path.
-        variables: names of the environment variables that go inside.
+    The run's folder is mounted at its own path, and the environment variables of these names go inside.
     """
-    if container.runtime == "pyxis":
+    if container.runtime == "pyxis":  # srun has opened it already
         return list(words)
     runtime = {"enroot": _enroot, "docker": _docker}[container.runtime]
     return [*runtime(container, folder, variables), *words]

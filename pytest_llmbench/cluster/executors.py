@@ -38,7 +38,6 @@ class JobRequest:
     """The request for a job.
 
     Attributes:
-        name: job name.
         folder: submission script, pickles and logs; on a file system all nodes share.
         nodes, tasks_per_node, gpus_per_node: its shape.
         time_min: wall-clock limit, minutes.
@@ -103,8 +102,8 @@ class JobRequest:
         return [there, *self.setup, back]
 
     def _log(self, task: str, ending: str) -> str:
-        """The log file of a task, by submitit's name for it, as Slurm's own pattern."""
-        return f"{slurm_pattern(self.folder)}/%j_{task}_log.{ending}"
+        """The log file of a task, by submitit's name for it, as Slurm's own pattern: of the folder, no `%` is one."""
+        return f"{str(self.folder).replace('%', '%%')}/%j_{task}_log.{ending}"
 
     @property
     def _srun_logs(self) -> list[str]:
@@ -163,7 +162,6 @@ class Accepted:
 
     Attributes:
         job_id: its id, seen to be ours, or not contradicted.
-        script: the submission script.
         stderr: file for the output of the batch script and srun.
         note: oddities of the submission, for people.
     """
@@ -194,11 +192,6 @@ def sbatch_script(request: JobRequest) -> str:
     command = f"{request.interpreter} -u -m submitit.core._submit {folder}"
     parameters = {name: value for name, value in request.parameters.items() if value is not None}
     return str(_make_sbatch_string(command=command, folder=request.folder, **parameters, wckey=None))  # type: ignore[arg-type]  # leaves it out
-
-
-def slurm_pattern(path: Path) -> str:
-    """A path as it is, where Slurm would replace what follows a percent sign."""
-    return str(path).replace("%", "%%")
 
 
 def _has_percent(path: Path) -> bool:

@@ -62,14 +62,7 @@ class StepJob(Job):
     """An srun step inside a held allocation, started from outside it."""
 
     def __init__(
-        self,
-        command: list[str],
-        *,
-        job_id: str,
-        hosts: tuple[str, ...],
-        slurm: Slurm,
-        env: dict[str, str],
-        log: Path,
+        self, command: list[str], *, job_id: str, hosts: tuple[str, ...], slurm: Slurm, env: dict[str, str], log: Path
     ) -> None:
         super().__init__(job_id, hosts, " ".join(command))
         self._slurm = slurm
@@ -84,13 +77,9 @@ class StepJob(Job):
         with log.open("ab") as stderr:
             # A session of its own, so that Ctrl-C at the terminal reaches pytest alone, which then ends it in order.
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
-            )
+                command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=subprocess.STDOUT,
+                env=env, start_new_session=True,
+            )  # fmt: skip
 
     def status(self) -> JobStatus:
         """The step's state; when its allocation went, the allocation's."""
@@ -189,9 +178,7 @@ class LocalJob(Job):
 
     def status(self) -> JobStatus:
         """RUNNING while the controller lives. Its exit code says nothing about the ranks: they have to."""
-        if not self._job.done():
-            return JobStatus(state=JobState.RUNNING)
-        return JobStatus(state=JobState.COMPLETED)
+        return JobStatus(state=JobState.COMPLETED if self._job.done() else JobState.RUNNING)
 
     def cancel(self) -> None:
         """End it, and wait for it: submitit's controller interrupts the ranks, and kills them a second later.

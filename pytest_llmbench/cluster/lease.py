@@ -9,15 +9,12 @@ Lease = tuple[str, ...]
 
 
 class LeasePool:
-    """The hosts of one allocation. Its owner is a single thread, so there is no lock."""
+    """The hosts of one allocation, but for those that are `out`: they are never lent.
+
+    Its owner is a single thread, so there is no lock.
+    """
 
     def __init__(self, hosts: Sequence[str], out: Sequence[str] = ()) -> None:
-        """Take over hosts.
-
-        Args:
-            hosts: those to lend.
-            out: those of the allocation that are never lent.
-        """
         self._hosts = tuple(hosts)
         self._out = tuple(out)
         self._free = list(self._hosts)

@@ -45,11 +45,7 @@ def read_quarantine(path: Path) -> dict[str, str]:
 def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings, session: Session) -> Iterator[str]:
     """Put bad nodes on the quarantine list and drain them, as far as the user asked; yield what people read.
 
-    Args:
-        bad: nodes with findings, and the findings; a node that could not be judged is not one of them.
-        hosts: all nodes of the session.
-        settings: the nodes that the user asked for.
-        session: whose nodes they are.
+    A node that could not be judged is not a bad one: those have findings. `hosts` are all nodes of the session.
     """
     if settings.quarantine is not None and bad:
         try:

@@ -57,7 +57,6 @@ class RunSpec(Strict):
 
     Attributes:
         key: its name within the session, and that of its folder.
-        recipe: the recipe.
         group: number of the session's group of nodes that it runs on, from 1; None where the nodes are not split.
         replayed: folder of its logs, if it ran elsewhere.
     """

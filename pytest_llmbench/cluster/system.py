@@ -122,32 +122,19 @@ def probe_local(known: Iterable[System] = ()) -> System:
     gpus = _nvidia_smi()
     if gpus:
         models = (system.gpu for system in known if system.gpu is not None)
-        return System(
-            name=LOCAL,
-            description=f"{len(gpus)} × {gpus[0]} on {platform.node()}",
-            cluster="local",
-            gpus_per_node=len(gpus),
-            gpu=next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None),
-        )
+        gpu = next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None)
+        told = f"{len(gpus)} × {gpus[0]} on {platform.node()}"
+        return System(name=LOCAL, description=told, cluster="local", gpus_per_node=len(gpus), gpu=gpu)
     cpus = len(os.sched_getaffinity(0))
-    return System(
-        name=LOCAL,
-        description=f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU",
-        cluster="local",
-        gpus_per_node=0,
-        cpu_ranks_per_node=min(2, cpus),
-    )
+    told = f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU"
+    return System(name=LOCAL, description=told, cluster="local", gpus_per_node=0, cpu_ranks_per_node=min(2, cpus))
 
 
 def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
     """The published dense peak of a GPU, TFLOP/s, by the system's own file or any that is installed; None for another.
 
     It is a lowest and a highest one, which differ for fp32 alone: its matrices may be multiplied as TF32, faster.
-
-    Args:
-        device: as the driver names it.
-        precision: of a recipe.
-        own: the GPU of the system's file.
+    `device` is as the driver names it, and `own` the GPU of the system's file.
     """
     for gpu in (own, *_installed_gpus()):
         if gpu is not None and same_gpu(gpu.model, device):

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,44 +32,29 @@ class _Step:
     refused: str = ""
 
 
+@dataclass
 class HeldFleet:
     """See `checks.base.Fleet`.
 
     Attributes:
+        hosts: the nodes, in Slurm's own order, which is that of the ranks.
+        start: starts a probe on nodes, in a folder.
+        look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
+        remembered: answers of shared probes of the session so far.
+        unreachable: nodes of the session on which nothing can be started, and why; this fleet adds to it.
         commands: the started processes, in order.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        hosts: Sequence[str],
-        folder: Path,
-        *,
-        start: Start,
-        look: Callable[[], None],
-        remembered: dict[str, list[Answer]],
-        unreachable: dict[str, str],
-    ) -> None:
-        """Take hold of some nodes.
-
-        Args:
-            site: their known facts.
-            hosts: the nodes, in Slurm's own order, which is that of the ranks.
-            folder: the check's own.
-            start: starts a probe on nodes, in a folder.
-            look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
-            remembered: answers of shared probes of the session so far.
-            unreachable: nodes of the session on which nothing can be started, and why; this fleet adds to it.
-        """
-        self.site = site
-        self.hosts = tuple(hosts)
-        self.folder = folder
-        self.commands: list[str] = []
-        self._start = start
-        self._look = look
-        self._remembered = remembered
-        self._unreachable = unreachable
-        self._count = 0
+    site: Site
+    hosts: tuple[str, ...]
+    folder: Path
+    _: KW_ONLY
+    start: Start
+    look: Callable[[], None]
+    remembered: dict[str, list[Answer]]
+    unreachable: dict[str, str]
+    commands: list[str] = field(default_factory=list)
+    _count: int = 0
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Run probes, all at once, and wait for them."""
@@ -81,9 +66,9 @@ class HeldFleet:
     def once(self, probe: Probe) -> list[Answer]:
         """Run a probe that several checks share the first time it is asked for, and remember what it gave."""
         key = json.dumps([probe.name, probe.entry, probe.config, probe.hosts or self.hosts], sort_keys=True)
-        if key not in self._remembered:
-            self._remembered[key] = self.run([probe])[0]
-        return self._remembered[key]
+        if key not in self.remembered:
+            self.remembered[key] = self.run([probe])[0]
+        return self.remembered[key]
 
     def _begin(self, probe: Probe) -> _Step:
         self._count += 1
@@ -91,7 +76,7 @@ class HeldFleet:
         hosts = tuple(host for host in self.hosts if probe.hosts is None or host in probe.hosts)
         make_folder(folder)
         try:
-            job = self._start(probe, folder, hosts)
+            job = self.start(probe, folder, hosts)
         except ClusterError as error:
             return _Step(probe=probe, hosts=hosts, folder=folder, job=None, refused=str(error))
         self.commands.append(job.command)
@@ -104,7 +89,7 @@ class HeldFleet:
         try:
             busy = [step for step in steps if step.job is not None]
             while busy:
-                self._look()
+                self.look()
                 busy = [step for step in busy if step.job is not None and step.job.status().alive]
                 over = [step for step in busy if time.monotonic() - began > step.probe.deadline_s]
                 late += over
@@ -135,7 +120,7 @@ class HeldFleet:
             # Nothing is asked of it again: each time, srun would take its half minute to give up.
             why = told[host][0].why
             if why is not None and why.startswith(_NEVER):
-                self._unreachable[host] = why
+                self.unreachable[host] = why
         return [
             replace(told[answer.host][answer.rank % per_node], rank=answer.rank) if answer.host in told else answer
             for answer in answers
@@ -155,7 +140,8 @@ def _answers(step: _Step, *, late: bool) -> list[Answer]:
     world = len(step.hosts) * step.probe.ranks_per_node
     paths = [layout.answer(step.folder, rank) for rank in range(world)]
     patience = time.monotonic() + (_LAG_S if step.job is not None and not late else 0.0)
-    while not all(path.exists() for path in paths) and time.monotonic() < patience and _began(step.folder):
+    began = step.folder / layout.PHASES
+    while not all(path.exists() for path in paths) and time.monotonic() < patience and began.is_dir():
         time.sleep(_LOOK_S)
     return [_answer(step, rank, path, late=late) for rank, path in enumerate(paths)]
 
@@ -193,7 +179,3 @@ def _phase(folder: Path, rank: int) -> str | None:
     except OSError:
         return None
     return text.partition(" ")[2].strip() or None
-
-
-def _began(folder: Path) -> bool:
-    return (folder / layout.PHASES).is_dir()

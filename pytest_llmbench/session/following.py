@@ -33,19 +33,19 @@ class Ended:
     never_began: str = ""
 
 
+@dataclass
 class Follower:
     """Follows the runs of one session, each to its end."""
 
-    def __init__(self, settings: Settings, session: Session, slurm: Slurm, say: Callable[[str], None]) -> None:
-        self._settings = settings
-        self._session = session
-        self._slurm = slurm
-        self._say = say
+    settings: Settings
+    session: Session
+    slurm: Slurm
+    say: Callable[[str], None]
 
     def look_after(self, active: Active) -> Ended | None:
         """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
         status = active.job.status()
-        if status.state is JobState.PENDING and self._slurm.silent and began(active.run.place.folder):
+        if status.state is JobState.PENDING and self.slurm.silent and began(active.run.place.folder):
             status = replace(status, state=JobState.RUNNING)  # its ranks know better than what Slurm said last
         if status.state is JobState.PENDING:
             active.pending_reason = status.reason
@@ -70,23 +70,14 @@ class Follower:
             return Ended(never_began=_why_not_begun(active, status))
         folder, recipe = run.place.folder, run.spec.recipe
         driver = read_report(folder)
-        return Ended(
-            outcome=Outcome(
-                recipe=recipe,
-                topology=run.topology,
-                hosts=active.job.hosts,
-                folder=folder,
-                job=active.job,
-                status=status,
-                series=run.engine.read(folder, recipe),
-                driver=driver,
-                device=driver.device if driver else None,
-                ended_by_us=active.cancelled,
-                cut_off=cut_off(recipe, status, active.cancelled),
-                wall_s=time.monotonic() - active.launched,
-                origin=Origin(token=self._session.run_token(run.key), launched=active.submitted, ended=time.time()),
-            )
-        )
+        outcome = Outcome(
+            recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
+            series=run.engine.read(folder, recipe), driver=driver, device=driver.device if driver else None,
+            ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
+            wall_s=time.monotonic() - active.launched,
+            origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=time.time()),
+        )  # fmt: skip
+        return Ended(outcome=outcome)
 
     def is_done(self, active: Active) -> bool:
         """Whether the logs prove that a run has done all its work."""
@@ -101,7 +92,7 @@ class Follower:
             try:
                 active.job.cancel()
             except ClusterError as error:
-                self._say(f"run {active.run.key} could not be cancelled: {error}")
+                self.say(f"run {active.run.key} could not be cancelled: {error}")
 
         if isinstance(active.job, SlurmJob):
             Aside(end, "scancel").done(GLANCE_S)
@@ -115,7 +106,7 @@ class Follower:
             return None
         if watch.work_is_done(lambda: self.is_done(active)):
             # Epilogs may take minutes, and the controller be away: no reason to doubt what is in the logs.
-            if active.lease is not None or not self._slurm.silent:
+            if active.lease is not None or not self.slurm.silent:
                 self.end(active)
             return self.finish(active, JobStatus(state=JobState.COMPLETED))
         if (problem := watch.look()) is None:
@@ -134,15 +125,15 @@ class Follower:
     def _never_began(self, active: Active, status: JobStatus) -> bool:
         """Whether a launch on Slurm ended by itself before anything of the run started; srun's exit code may be 0."""
         by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
-        on_slurm = self._settings.cluster == "slurm"
+        on_slurm = self.settings.cluster == "slurm"
         return on_slurm and by_itself and not began(active.run.place.folder)
 
     def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
         """Further events of the job during the run: a state may have come and gone between two looks."""
         job_id, before = active.job.job_id, active.marks
-        if self._settings.cluster != "slurm":
+        if self.settings.cluster != "slurm":
             return status
-        now = self._slurm.marks(job_id)
+        now = self.slurm.marks(job_id)
         if active.suspended or (now is not None and now.suspended != before.suspended):
             return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
         if now is None and (why := self._pause_unseen(active, job_id)):
@@ -154,7 +145,7 @@ class Follower:
     def _pause_unseen(self, active: Active, job_id: str) -> str:
         """How it is known that a job stood still, where its controller does not say; empty where it did not."""
         # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
-        seconds = None if active.marks.suspended else self._slurm.suspended_s(job_id)
+        seconds = None if active.marks.suspended else self.slurm.suspended_s(job_id)
         if seconds:
             return f"for {seconds:.0f} s, by sacct"
         recipe, folder = active.run.spec.recipe, active.run.place.folder
@@ -163,7 +154,7 @@ class Follower:
         if pause := longest_pause(folder, first_step):
             return f"Slurm does not report it, but {pause[0]} stood still for {pause[1]:.0f} s"
         if seconds is None and active.watch is not None:
-            self._say(
+            self.say(
                 f"run {active.run.key}: Slurm does not report whether its job {job_id} was suspended; none of its "
                 "processes saw itself stand still"
             )

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
@@ -29,14 +30,14 @@ from pytest_llmbench.session.script.scripts import labels_of
 from pytest_llmbench.workloads.rank.probe import run_probe
 
 
+@dataclass
 class Launcher:
     """Starts runs and probes for one session."""
 
-    def __init__(self, settings: Settings, session: Session, heartbeat: Heartbeat, slurm: Slurm) -> None:
-        self._settings = settings
-        self._session = session
-        self._heartbeat = heartbeat
-        self._slurm = slurm
+    settings: Settings
+    session: Session
+    heartbeat: Heartbeat
+    slurm: Slurm
 
     def start_run(self, run: PreparedRun, lease: Lease | None, job_id: str | None) -> Job:
         """Start a run on a lease of Slurm job `job_id`, or as a job of its own where there is none.
@@ -54,9 +55,9 @@ class Launcher:
                 nodes=topology.nodes,
                 ranks_per_node=topology.ranks_per_node,
                 device=topology.device,
-                env={**work.env, **self._settings.system.env},
-                owner=owner_of(self._settings, self._heartbeat),
-                token=self._session.run_token(run.key),
+                env={**work.env, **self.settings.system.env},
+                owner=owner_of(self.settings, self.heartbeat),
+                token=self.session.run_token(run.key),
             )
             write_model(run.place.folder / layout.TASK, task)
         return self._start(run.processes, lease or (), job_id)
@@ -72,12 +73,12 @@ class Launcher:
             config=probe.config,
             nodes=len(hosts),
             ranks_per_node=probe.ranks_per_node,
-            device=self._settings.site_device if probe.gpus else "cpu",
-            env=self._settings.system.env,
-            owner=owner_of(self._settings, self._heartbeat),
+            device=self.settings.site_device if probe.gpus else "cpu",
+            env=self.settings.system.env,
+            owner=owner_of(self.settings, self.heartbeat),
         )
         write_model(folder / layout.TASK, task)
-        request = probe_request(probe, folder, len(hosts), self._settings, self._session)
+        request = probe_request(probe, folder, len(hosts), self.settings, self.session)
         # A node that fails must not take the answers of the others with it.
         ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
         return self._start(ranks, hosts, job_id)
@@ -85,12 +86,12 @@ class Launcher:
     def _write_script(self, run: PreparedRun, lease: Lease | None, labels: int) -> None:
         topology, place, environment = run.topology, run.place, run.place.environment
         container = environment.container
-        env = {**self._settings.system.env, **environment.env}
+        env = {**self.settings.system.env, **environment.env}
         task = CommandTask(
             nodes=topology.nodes,
             ranks_per_node=topology.ranks_per_node,
             device=topology.device,
-            token=self._session.run_token(run.key),
+            token=self.session.run_token(run.key),
             labels=labels,
             # Locally, the name of this host is what the driver finds for itself.
             hosts=lease if lease is not None and place.slurm else (),
@@ -103,9 +104,9 @@ class Launcher:
             image=container.image if container else None,
             mounts=(f"{place.folder}:{place.folder}", *container.mounts) if container else (),
             inside=opened(container, place, {*env, *environment.secrets}) if container else "",
-            owner=None if self._settings.cluster == "debug" else self._heartbeat.path,
+            owner=None if self.settings.cluster == "debug" else self.heartbeat.path,
             ttl_s=TTL_S,
-            machine_lock=ranks_lock(self._settings),
+            machine_lock=ranks_lock(self.settings),
         )
         write_model(place.folder / layout.COMMAND, task)
         write_text(place.folder / layout.SCRIPT, run.script or "", mode=PRIVATE)
@@ -113,22 +114,22 @@ class Launcher:
     def _start(self, processes: Startable, hosts: Sequence[str], job_id: str | None) -> Job:
         request, function, folder = processes.request, processes.function, str(processes.folder)
         called = f"{function.__name__}({folder!r})"
-        if self._settings.cluster == "debug":
+        if self.settings.cluster == "debug":
             return FinishedJob(socket.gethostname(), f"in this process: {called}", run_here(request, function, folder))
-        if self._settings.cluster == "local":
+        if self.settings.cluster == "local":
             submitted = submit_local(request, function, folder)
             return LocalJob(submitted, socket.gethostname(), f"submitit local: {called}", driven=processes.driven)
         if job_id is None:
             try:
-                return SlurmJob(submit_slurm(self._slurm, request, function, folder), self._slurm)
+                return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
             except ClusterError as error:
-                raise refusal(error, request, self._slurm) from error
+                raise refusal(error, request, self.slurm) from error
         make_folder(request.folder)
         return StepJob(
             processes.step_command(job_id, hosts),
             job_id=job_id,
             hosts=tuple(hosts),
-            slurm=self._slurm,
-            env=clean_environment(self._settings.system.env),
+            slurm=self.slurm,
+            env=clean_environment(self.settings.system.env),
             log=request.folder / layout.SRUN,
         )

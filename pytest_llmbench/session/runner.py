@@ -7,13 +7,7 @@ from typing import Any
 
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster import executors
-from pytest_llmbench.cluster.allocation import (
-    Allocation,
-    ExistingJob,
-    HeldJob,
-    JobEndedError,
-    Waiting,
-)
+from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import end_all
 from pytest_llmbench.cluster.lease import LeasePool
@@ -63,9 +57,9 @@ class Runner:
         self._launcher = Launcher(settings, session, self._heartbeat, self._slurm)
         self._follower = Follower(settings, session, self._slurm, keeper.notes.append)
         self._schedule = Schedule(
-            settings,
-            self._launcher,
-            self._slurm,
+            settings=settings,
+            launcher=self._launcher,
+            slurm=self._slurm,
             begun=self._note_begun,
             fail=lambda run, problem: self._publish(run.spec, problem=problem),
             say=keeper.notes.append,
@@ -100,8 +94,7 @@ class Runner:
     def stop(self, say: Callable[[str], None] | None = None) -> None:
         """End every run that is not finished, give the nodes back, fall silent. Safe to call twice.
 
-        Args:
-            say: told what is waited for, where that takes longer than a moment.
+        If that takes longer than a moment, `say` shows the reason.
         """
         self.begin_no_more()
         deadline = time.monotonic() + self._stop_wait_s
@@ -208,8 +201,8 @@ class Runner:
         """Run every check; return the nodes that runs may have."""
         plan, launcher = self._plan, self._launcher
         validator = Validator(
-            self._settings,
-            self._session,
+            settings=self._settings,
+            session=self._session,
             gate=plan.gate,
             start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, self._allocation.job_id),
             look=self._look_while_checking,
@@ -270,9 +263,7 @@ class Runner:
     def _give_up(self, problem: Problem, ended: JobStatus | None = None) -> None:
         """End what runs and record why, for every run that has no record yet.
 
-        Args:
-            problem: the reason.
-            ended: how the job ended that held the nodes of what runs, if it is that.
+        The reason may be that the job `ended` that held the nodes of what runs.
         """
         self._schedule.take_launched(None)  # each command has an end, and a soon one where somebody waits for ours
         active = list(self._schedule.active)
@@ -313,13 +304,9 @@ class Runner:
             )
 
     def _publish(
-        self,
-        run: RunSpec,
-        *,
-        active: Active | None = None,
-        outcome: Outcome | None = None,
+        self, run: RunSpec, *, active: Active | None = None, outcome: Outcome | None = None,
         problem: Problem | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make a run's record final: judged by its outcome, or broken by a problem."""
         told = findings(outcome, self._settings) if outcome else {"problem": problem}
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)

@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease, LeasePool
@@ -45,18 +45,14 @@ class _Launching:
     work: Aside[_Launched]
 
 
+@dataclass(kw_only=True)
 class Schedule:
     """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
 
-    Args:
-        settings: the user's request.
-        launcher: starts a run.
-        slurm: is asked about the job that holds the nodes.
+    Attributes:
         begun: told each run that was launched.
         fail: told each run that never will be, and why.
         say: told what people should know.
-
-    Attributes:
         waiting: runs that wait, in order.
         active: runs under way.
         launches: launches that came to nothing.
@@ -64,29 +60,19 @@ class Schedule:
         job_id: the job that holds them, if one does.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        launcher: Launcher,
-        slurm: Slurm,
-        *,
-        begun: Callable[[Active], None],
-        fail: Callable[[PreparedRun, Problem], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._settings = settings
-        self._launcher = launcher
-        self._slurm = slurm
-        self._begun = begun
-        self._fail = fail
-        self._say = say
-        self.waiting: list[PreparedRun] = []
-        self.active: list[Active] = []
-        self.launches = Launches()
-        self.pool: LeasePool | None = None
-        self.job_id: str | None = None
-        self._launching: _Launching | None = None
-        self._first_run_over = False
+    settings: Settings
+    launcher: Launcher
+    slurm: Slurm
+    begun: Callable[[Active], None]
+    fail: Callable[[PreparedRun, Problem], None]
+    say: Callable[[str], None]
+    waiting: list[PreparedRun] = field(default_factory=list)
+    active: list[Active] = field(default_factory=list)
+    launches: Launches = field(default_factory=Launches)
+    pool: LeasePool | None = None
+    job_id: str | None = None
+    _launching: _Launching | None = None
+    _first_run_over: bool = False
 
     @property
     def launching(self) -> PreparedRun | None:
@@ -115,7 +101,7 @@ class Schedule:
                     self.waiting.remove(run)
                     #: problem allocation: Slurm refuses the request, will never start the job, or has a node in it that
                     #:  is in quarantine
-                    self._fail(run, Problem(kind="allocation", message=str(error)))
+                    self.fail(run, Problem(kind="allocation", message=str(error)))
                     continue
                 if lease is None and run.spec.group is None:
                     return  # in order: a later, smaller run must not starve this one
@@ -136,21 +122,21 @@ class Schedule:
         """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
         launches = self.launches
         if not launches.failed(run.key, why):
-            self._say(f"run {run.key} could not be launched: {why}; once more in {launches.pause_s:.0f} s")
+            self.say(f"run {run.key} could not be launched: {why}; once more in {launches.pause_s:.0f} s")
             self.waiting.insert(0, run)
             return
         times = len(launches.reasons[run.key])
         logs = str(run.place.folder / layout.LOGS)
-        self._fail(run, Problem(kind="launch_failed", message=f"{why} (launched {times} times)", log=logs))
+        self.fail(run, Problem(kind="launch_failed", message=f"{why} (launched {times} times)", log=logs))
         if launches.hopeless:
             message = f"not launched: {launches.in_a_row} runs in a row could not be, the last ({run.key}): {why}"
-            self._say(f"no more runs are launched: {launches.in_a_row} in a row could not be: {why}")
+            self.say(f"no more runs are launched: {launches.in_a_row} in a row could not be: {why}")
             self.fail_waiting(Problem(kind="launch_failed", message=message))
 
     def fail_waiting(self, problem: Problem) -> None:
         """Give up every run that waits."""
         while self.waiting:
-            self._fail(self.waiting.pop(0), problem)
+            self.fail(self.waiting.pop(0), problem)
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
         """Take a run's nodes back; `worked` says that its ranks had started."""
@@ -164,12 +150,12 @@ class Schedule:
 
     @property
     def _is_full(self) -> bool:
-        alone = self._settings.first_run_alone and bool(self.active) and not self._first_run_over
-        return alone or (self._settings.max_runs is not None and len(self.active) >= self._settings.max_runs)
+        alone = self.settings.first_run_alone and bool(self.active) and not self._first_run_over
+        return alone or (self.settings.max_runs is not None and len(self.active) >= self.settings.max_runs)
 
     def _launch(self, run: PreparedRun, lease: Lease | None) -> bool:
         """Launch a run; return whether others may follow at once."""
-        if self._settings.cluster != "slurm":
+        if self.settings.cluster != "slurm":
             return self._take(run, lease, lambda: self._start(run, lease))
         # Slurm may take minutes to answer, or never do: runs under way are looked after meanwhile.
         work = Aside(lambda: self._start(run, lease), "launch")
@@ -181,7 +167,7 @@ class Schedule:
     def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
         taken = marks is not None and bool(marks.preempted)
-        job = None if taken else self._launcher.start_run(run, lease, self.job_id)
+        job = None if taken else self.launcher.start_run(run, lease, self.job_id)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
         return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
 
@@ -195,11 +181,11 @@ class Schedule:
             return False
         except (ClusterError, OSError) as error:
             self._free(lease)
-            self._fail(run, Problem(kind="launch_failed", message=str(error)))
+            self.fail(run, Problem(kind="launch_failed", message=str(error)))
             return True
         except Exception:  # noqa: BLE001 - a run's border
             self._free(lease)
-            self._fail(run, broken())
+            self.fail(run, broken())
             return True
         job = launched.job
         if job is None:
@@ -211,12 +197,12 @@ class Schedule:
             run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
         )
         self.active.append(active)
-        self._begun(active)
+        self.begun(active)
         return True
 
     def _marks(self) -> JobMarks | None:
         """Past events of the job that holds the nodes; empty if each run will have a job of its own."""
-        return JobMarks() if self.job_id is None else self._slurm.marks(self.job_id)
+        return JobMarks() if self.job_id is None else self.slurm.marks(self.job_id)
 
     def _free(self, lease: Lease | None) -> None:
         if self.pool is not None and lease is not None:

@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Site, get_check
 from pytest_llmbench.cluster.runs import Session
@@ -17,49 +18,33 @@ from pytest_llmbench.session.fleet import HeldFleet, Start
 _GATED = ("collectives", "network")
 
 
+@dataclass(kw_only=True)
 class Validator:
     """Runs the checks of a session.
 
     Attributes:
+        gate: whether links are left unmeasured on nodes that failed another check, unless `--nccl` measures them.
+        start: starts a probe on nodes, in a folder.
+        look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
+        keep: takes each record as soon as it is final.
+        say: told which check runs now.
         out: nodes that are not fit, and why.
         bad: those of them with findings; the others are unknown.
         all_out: reason why no node is known to be fit: there is a fault, and its node is unknown.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        session: Session,
-        *,
-        gate: bool,
-        start: Start,
-        look: Callable[[], None],
-        keep: Callable[[HealthRecord], None],
-        say: Callable[[str], None],
-    ) -> None:
-        """Prepare.
-
-        Args:
-            settings: options of the user.
-            session: whose checks they are.
-            gate: whether links are left unmeasured on nodes that failed another check.
-            start: starts a probe on nodes, in a folder.
-            look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
-            keep: takes each record as soon as it is final.
-            say: told which check runs now.
-        """
-        self.out: dict[str, str] = {}
-        self.bad: dict[str, str] = {}
-        self.all_out: str | None = None
-        self._settings = settings
-        self._session = session
-        self._gate = gate and not settings.nccl
-        self._start = start
-        self._look = look
-        self._keep = keep
-        self._say = say
-        self._remembered: dict[str, list[Answer]] = {}
-        self._unreachable: dict[str, str] = {}
+    settings: Settings
+    session: Session
+    gate: bool
+    start: Start
+    look: Callable[[], None]
+    keep: Callable[[HealthRecord], None]
+    say: Callable[[str], None]
+    out: dict[str, str] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)
+    all_out: str | None = None
+    _remembered: dict[str, list[Answer]] = field(default_factory=dict)
+    _unreachable: dict[str, str] = field(default_factory=dict)
 
     def run(self, names: Sequence[str], hosts: Sequence[str], job_id: str | None) -> None:
         """Run checks on nodes, one after the other: two at once would measure each other.
@@ -67,26 +52,26 @@ class Validator:
         Raises:
             ClusterError: the nodes are gone; the checks that are left have records that say so.
         """
-        site = site_of(self._settings, names)
+        site = site_of(self.settings, names)
         for number, name in enumerate(names, 1):
-            self._say(f"{name}, {number} of {len(names)}")
+            self.say(f"{name}, {number} of {len(names)}")
             try:
-                self._keep(self._one(get_check(name), site, hosts, job_id))
+                self.keep(self._one(get_check(name), site, hosts, job_id))
             except ClusterError as error:
                 for left in names[number - 1 :]:
-                    self._keep(self._record(get_check(left), hosts, job_id, Report(problem=str(error))))
+                    self.keep(self._record(get_check(left), hosts, job_id, Report(problem=str(error))))
                 raise
 
     def _one(self, check: Check, site: Site, hosts: Sequence[str], job_id: str | None) -> HealthRecord:
-        settings = self._settings.system.validation.get(check.name, CheckSettings())
+        settings = self.settings.system.validation.get(check.name, CheckSettings())
         gated = self._gated(check)
         began = time.time()
         fleet = HeldFleet(
             site,
-            [host for host in hosts if host not in gated and host not in self._unreachable],
-            self._session.check_folder(check.name),
-            start=self._start,
-            look=self._look,
+            tuple(host for host in hosts if host not in gated and host not in self._unreachable),
+            self.session.check_folder(check.name),
+            start=self.start,
+            look=self.look,
             remembered=self._remembered,
             unreachable=self._unreachable,
         )
@@ -99,7 +84,7 @@ class Validator:
 
     def _report(self, check: Check, fleet: HeldFleet, settings: CheckSettings, gated: dict[str, str]) -> Report:
         if settings.skip is not None:
-            return Report(skip=f"system {self._settings.system.name} leaves it out: {settings.skip}")
+            return Report(skip=f"system {self.settings.system.name} leaves it out: {settings.skip}")
         gone = {host: why for host, why in self._unreachable.items() if host not in gated}
         who = "; ".join(f"{host} failed {why}" for host, why in gated.items())
         if gated and (check.scope == "cluster" or not fleet.hosts):
@@ -120,7 +105,7 @@ class Validator:
 
     def _gated(self, check: Check) -> dict[str, str]:
         """Nodes that this check has to do without."""
-        return dict(self.out) if self._gate and check.family in _GATED else {}
+        return dict(self.out) if self.gate and not self.settings.nccl and check.family in _GATED else {}
 
     def _learn(self, record: HealthRecord) -> None:
         for host, why in record.unfit().items():
@@ -146,49 +131,28 @@ class Validator:
         return None if self.out else self.all_out
 
     def _record(self, check: Check, hosts: Sequence[str], job_id: str | None, report: Report) -> HealthRecord:
-        return health_record(check, self._settings, self._session, hosts=hosts, job_id=job_id, report=report)
+        return health_record(check, self.settings, self.session, hosts=hosts, job_id=job_id, report=report)
 
 
 def health_record(
-    check: Check,
-    settings: Settings,
-    session: Session,
-    *,
-    report: Report,
-    hosts: Sequence[str] = (),
+    check: Check, settings: Settings, session: Session, *, report: Report, hosts: Sequence[str] = (),
     job_id: str | None = None,
-) -> HealthRecord:
+) -> HealthRecord:  # fmt: skip
     """Put a check's report on record."""
     return HealthRecord(
-        session=session.id,
-        token=session.token,
-        check=check.name,
-        family=check.family,
-        scope=check.scope,
-        system=settings.system.name,
-        cluster=settings.cluster,
-        job_id=job_id,
-        hosts=tuple(hosts),
-        gpus_per_node=settings.gpus_of_a_node or 0,
-        folder=str(session.check_folder(check.name)),
-        report=report,
-    )
+        session=session.id, token=session.token, check=check.name, family=check.family, scope=check.scope,
+        system=settings.system.name, cluster=settings.cluster, job_id=job_id, hosts=tuple(hosts),
+        gpus_per_node=settings.gpus_of_a_node or 0, folder=str(session.check_folder(check.name)), report=report,
+    )  # fmt: skip
 
 
 def site_of(settings: Settings, names: Sequence[str]) -> Site:
     """The part of the cluster that checks may see."""
     system, gpu = settings.system, settings.system.gpu
     return Site(
-        system=system.name,
-        nodes=settings.nodes or 1,
-        gpus_per_node=settings.gpus_of_a_node or 0,
-        cpu_ranks_per_node=system.cpu_ranks_per_node,
-        gpu_model=gpu.model if gpu else None,
-        gpu_memory_gib=gpu.memory_gib if gpu else None,
-        peak_tflops={**gpu.peak_tflops} if gpu else {},
-        env=system.env,
-        environments=system.environments,
-        scale=settings.scale,
-        slurm=settings.cluster == "slurm",
+        system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
+        cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
+        gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
+        env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
         selected=tuple(names),
-    )
+    )  # fmt: skip

@@ -55,8 +55,7 @@ class Watch:
     def work_is_done(self, done: Callable[[], bool]) -> bool:
         """Whether all work is done, and Slurm is slow to say so.
 
-        Args:
-            done: reads what the ranks have said of their end; asked now and then, once nothing moves any more.
+        `done` reads what the ranks have said of their end; it is asked now and then, once nothing moves any more.
         """
         now = time.monotonic()
         if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:

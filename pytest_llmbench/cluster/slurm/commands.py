@@ -86,11 +86,8 @@ def is_silence(words: str) -> bool:
 def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S) -> SlurmAnswer:
     """Run one Slurm command to its end, whatever that is.
 
-    Bytes that are no UTF-8 are replaced: a reason or a comment may be in any encoding.
-
-    Args:
-        command: the command and its arguments.
-        limit_s: how long it may take in all, in seconds; asked again while it runs, as it may become less.
+    Bytes that are no UTF-8 are replaced: a reason or a comment may be in any encoding. It may take `limit_s` seconds in
+    all, which are asked for again while it runs, as they may become less.
 
     Raises:
         NoAnswerError: it did not end in time, and was killed.

@@ -318,11 +318,8 @@ class Slurm:
 
     def partitions(self) -> str:
         """List the partitions with node counts and time limits, for people; empty when sinfo fails."""
-        return ", ".join(
-            dict.fromkeys(
-                f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in self._sinfo(("%P", "%D", "%l"))
-            )
-        )
+        rows = self._sinfo(("%P", "%D", "%l"))
+        return ", ".join(dict.fromkeys(f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in rows))
 
     def unavailable(self, nodelist: str = "") -> str:
         """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
@@ -356,12 +353,11 @@ class Slurm:
         Raises:
             ClusterError: Slurm does not answer.
         """
-        found = [(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
-        for job_id, stray in found:
+        found = {job_id: stray for stray in self.strays if (job_id := self.find(stray)) is not None}
+        for job_id, stray in found.items():
             self.watch(job_id, stray)
-        job_ids = [job_id for job_id, _ in found]
-        self.cancel(*job_ids)
-        return job_ids
+        self.cancel(*found)
+        return list(found)
 
     def _explained(self, status: JobStatus) -> JobStatus:
         """Say which node it was that failed, while Slurm still shows it."""

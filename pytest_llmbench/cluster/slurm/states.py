@@ -14,21 +14,12 @@ SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "Job
 
 # A pending job with one of these reasons waits for an administrator, not for nodes.
 HOPELESS_REASONS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssociationJobLimit",
-        "BadConstraints",
-        "InvalidAccount",
-        "InvalidQOS",
-        "JobHeldAdmin",
-        "JobHeldUser",
-        "PartitionInactive",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "QOSNotAllowed",
+    (
+        "AccountNotAllowed", "AssociationJobLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+        "JobHeldUser", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
         "launch_failed_requeued_held",
-    }
-)
+    )
+)  # fmt: skip
 
 
 class JobState(StrEnum):
@@ -50,17 +41,10 @@ class JobState(StrEnum):
 _ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
 _STATE_WORDS: Mapping[str, JobState] = {
     **{state.value: state for state in JobState},
-    "CONFIGURING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
+    **dict.fromkeys(("CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"), JobState.PENDING),
+    **dict.fromkeys(("RESV_DEL_HOLD", "SPECIAL_EXIT"), JobState.PENDING),
+    **dict.fromkeys(("SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING"), JobState.RUNNING),
     "STOPPED": JobState.SUSPENDED,
-    "SIGNALING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
     "BOOT_FAIL": JobState.NODE_FAIL,
     "DEADLINE": JobState.TIMEOUT,
     "REVOKED": JobState.CANCELLED,
@@ -72,7 +56,6 @@ class JobStatus:
     """Slurm's answer about one job.
 
     Attributes:
-        state: its state.
         reason: the reason why it is pending or ended, in Slurm's word.
         nodelist: its nodes in Slurm's notation, empty while it is pending.
         word: the state as Slurm printed it.

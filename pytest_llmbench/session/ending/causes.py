@@ -32,16 +32,7 @@ JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.LOST: "job_lost",
 }  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
 # What a healthy rank says when another one is gone; never the cause.
-_AFTERSHOCKS = (
-    "connection",
-    "peer",
-    "socket",
-    "broken pipe",
-    "nccl",
-    "timed out",
-    "ownergone",
-    "keyboardinterrupt",
-)
+_AFTERSHOCKS = ("connection", "peer", "socket", "broken pipe", "nccl", "timed out", "ownergone", "keyboardinterrupt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,11 +116,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
-    return Problem(
-        kind=JOB_ENDS[status.state],
-        message=ended(job.job_id, known),
-        log=str(outcome.folder / layout.LOGS),
-    )
+    return Problem(kind=JOB_ENDS[status.state], message=ended(job.job_id, known), log=str(outcome.folder / layout.LOGS))
 
 
 def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:

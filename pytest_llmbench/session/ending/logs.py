@@ -12,9 +12,7 @@ _OUTPUT = Path(layout.OUTPUT).name
 def log_to_read(logs: Path, rank: int = 0) -> Path:
     """The first file with something in it of what a rank, a command or its launcher printed, else their folder.
 
-    Args:
-        logs: the folder of the output of the ranks of a run, next to which their step logs are.
-        rank: whose words count.
+    The step logs of the ranks are next to that folder.
     """
     patterns = (
         layout.printed(rank), f"*_{rank}_log.err", _OUTPUT, layout.SRUN,

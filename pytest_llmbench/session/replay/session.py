@@ -37,8 +37,8 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         else:
             ran = planned[key].recipe
             replayed = planned[key].replayed or _left_behind(run, ran)
-        recipe = _of_today(ran, recipes, run)
-        yield RunSpec(key=key, recipe=_with_references(ran, recipe, replayed), replayed=replayed)
+        today = _of_today(ran, recipes, run).on(replayed.topology).references
+        yield RunSpec(key=key, recipe=ran.model_copy(update={"references": today}), replayed=replayed)
 
 
 def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
@@ -71,27 +71,15 @@ def _of_today(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
     return recipe
 
 
-def _with_references(ran: Recipe, today: Recipe, replayed: Replayed) -> Recipe:
-    return ran.model_copy(update={"references": today.on(replayed.topology).references})
-
-
 def _concluded(record: RunRecord, logs: Path) -> Replayed:
     started, ended = record.timings.submitted, record.timings.ended
     return Replayed(
-        logs=logs if record.replayed is None else Path(record.replayed),
-        nodes=record.nodes,
-        gpus_per_node=record.gpus // record.nodes,
-        ranks_per_node=record.ranks // record.nodes,
-        hosts=record.hosts,
-        gpu=record.device,
-        cut_off=record.cut_off,
+        logs=logs if record.replayed is None else Path(record.replayed), nodes=record.nodes,
+        gpus_per_node=record.gpus // record.nodes, ranks_per_node=record.ranks // record.nodes, hosts=record.hosts,
+        gpu=record.device, cut_off=record.cut_off, launched=started, ended=ended,
         wall_s=ended - started if started and ended and ended > started else None,
-        token=record.run_token if _has_token(record) else None,
-        launched=started,
-        ended=ended,
-        problem=record.problem,
-        provenance=record.provenance,
-    )
+        token=record.run_token if _has_token(record) else None, problem=record.problem, provenance=record.provenance,
+    )  # fmt: skip
 
 
 def _has_token(record: RunRecord) -> bool:
@@ -103,17 +91,10 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
     """Say how a run without a record was made, by what its launch left on disk."""
     task = _task(run)
     if task is None:
-        return Replayed(
-            logs=run,
-            nodes=recipe.nodes,
-            gpus_per_node=recipe.gpus_per_node,
-            ranks_per_node=recipe.gpus_per_node or 1,
-            problem=Problem(
-                kind="session_ended",
-                message="the session that declared this run was killed before the run began: run it again",
-                log=str(run.parent.parent),
-            ),
-        )
+        message = "the session that declared this run was killed before the run began: run it again"
+        gpus = recipe.gpus_per_node
+        problem = Problem(kind="session_ended", message=message, log=str(run.parent.parent))
+        return Replayed(logs=run, nodes=recipe.nodes, gpus_per_node=gpus, ranks_per_node=gpus or 1, problem=problem)
     traces, driver = _traces(run), read_report(run)
     return Replayed(
         logs=run,

@@ -28,12 +28,8 @@ _TIMEOUT_S = 120.0
 def refuse_unimportable(entries: Mapping[str, str], settings: Settings) -> None:
     """See that each entry can be imported by a fresh Python, in an empty folder, with the environment of the ranks.
 
-    Nothing is tried where the ranks' environment is made on the nodes alone: by the system's `setup`, or with a Python
-    that is not on this machine.
-
-    Args:
-        entries: `package.module:function` by the engine or check that runs it.
-        settings: of the session.
+    An entry is `package.module:function`, by the engine or check that runs it. Nothing is tried where the ranks'
+    environment is made on the nodes alone: by the system's `setup`, or with a Python that is not on this machine.
 
     Raises:
         ConfigError: one cannot be imported; says which, why, and what helps.

@@ -62,10 +62,7 @@ def setup_of(environment: Environment) -> tuple[str, ...]:
 def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
     """The start of a shell command line, whose rest runs inside the image on the first node of a run.
 
-    Args:
-        container: the image.
-        place: the run's future place.
-        variables: names of the environment variables that go inside.
+    The environment variables of these names go inside.
     """
     folder = str(place.folder)
     if container.runtime == "pyxis":

@@ -38,12 +38,7 @@ def holder_request(plan: Plan, settings: Settings, session: Session) -> JobReque
 def run_request(run: RunSpec, topology: Topology, settings: Settings, session: Session, *, driven: bool) -> JobRequest:
     """The job, or the local processes, of one run.
 
-    Args:
-        run: the run.
-        topology: its nodes and ranks.
-        settings: options of the user.
-        session: the session it belongs to.
-        driven: whether its framework is a command: one process of ours, on the first node, then runs its script.
+    It is `driven` where its framework is a command: one process of ours, on the first node, then runs its script.
     """
     return JobRequest(
         name=f"llmbench-{run.key}",

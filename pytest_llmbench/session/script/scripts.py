@@ -27,14 +27,7 @@ _WITHOUT_SLURM = "only srun can start {what}, and there is none: run it with --c
 
 
 def write_script(script: Script, place: Place, topology: Topology, env: Mapping[str, str], title: str = "a run") -> str:
-    """Write the bash script of a run.
-
-    Args:
-        script: the commands.
-        place: the place in which they run.
-        topology: the numbers of nodes and ranks.
-        env: the system's environment variables, under the environment's own.
-        title: name of the run, for the first line.
+    """Write the bash script of a run; `env` has the system's environment variables, under the environment's own.
 
     Raises:
         ConfigError: ranks that only srun can start are to start without it.

@@ -35,7 +35,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
     write_text(heartbeat.path, "0\n")
     launcher = Launcher(settings, session, heartbeat, Slurm())
     return HeldFleet(
-        cpu_site(1), ["here"], tmp_path / "s" / "checks" / "x", look=lambda: None, remembered={}, unreachable={},
+        cpu_site(1), ("here",), tmp_path / "s" / "checks" / "x", look=lambda: None, remembered={}, unreachable={},
         start=lambda probe, folder, hosts: launcher.start_probe(probe, folder, hosts, None),
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ class Node:
 def held(start: Node, unreachable: dict[str, str], folder: Path) -> HeldFleet:
     """A fleet of three nodes."""
     return HeldFleet(
-        cpu_site(3), ["n1", "n2", "n3"], folder, start=start.start, look=lambda: None, remembered={},
+        cpu_site(3), ("n1", "n2", "n3"), folder, start=start.start, look=lambda: None, remembered={},
         unreachable=unreachable,
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_the_end_of_the_session_ends_the_probes(tmp_path: Path) -> None:
         raise ClusterError("the session ended")
 
     fleet = HeldFleet(
-        cpu_site(1), ["n1"], tmp_path, start=Node().start, look=over, remembered={}, unreachable={}
+        cpu_site(1), ("n1",), tmp_path, start=Node().start, look=over, remembered={}, unreachable={}
     )  # fmt: skip
     with pytest.raises(ClusterError, match="session ended"):
         fleet.run([Probe(name="p", entry="a:b", deadline_s=5)])
