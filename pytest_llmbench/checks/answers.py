@@ -19,12 +19,8 @@ def read_answers(
 ) -> list[Answer[AnswerModel]]:
     """Read each answer as the model in which the function of the ranks answers.
 
-    An answer that is not exactly such a one counts as missing: its `why` names the field.
-
-    Args:
-        answers: of the ranks of a probe.
-        model: the type of an answer.
-        asked: fields of it that have to be there, with the keys that were asked for in each.
+    An answer that is not exactly such a one counts as missing: its `why` names the field. So does one that lacks a
+    field that was `asked` for, or one of the keys that were asked for in it.
     """
     return [_read(answer, model, asked or {}) for answer in answers]
 

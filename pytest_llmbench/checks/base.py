@@ -34,7 +34,6 @@ class Probe:
         entry: `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; what it returns is the
             rank's answer. See `workloads.rank.probe`.
         config: handed to it as `RankContext.config`.
-        ranks_per_node: ranks on each node.
         gpus: whether the ranks need the nodes' GPUs.
         together: whether the ranks talk to each other. Ranks that do not are asked again, node by node, where a
             node keeps the others from answering.
@@ -56,7 +55,6 @@ class Answer(Generic[AnswerData]):
     """The answer of one rank of a probe.
 
     Attributes:
-        host: its node.
         rank: its number among the ranks of the probe.
         local_rank: its number on its node.
         data: the result of its function, as it came or as a model; None where there is no answer.
@@ -76,7 +74,6 @@ class Site:
     """The part of the system's file and the options that a check may see.
 
     Attributes:
-        system: the system's name.
         gpus_per_node: GPUs of one node in this session; 0 for none.
         cpu_ranks_per_node: ranks per node where there are no GPUs.
         gpu_model, gpu_memory_gib: as in the system's file; None where it lists none.

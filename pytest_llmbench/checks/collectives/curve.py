@@ -31,13 +31,8 @@ def judge(
 ) -> Report:
     """Judge a curve: by its values always, and by bounds if nothing speaks against it.
 
-    Args:
-        curve: the collective.
-        references: bounds of the check.
-        fleet: the nodes.
-        device: the GPU model as the driver names it, or `cpu`.
-        wrong: elements with a wrong value by the node that got them, where that is known.
-        doubt: the reason why it proves nothing, if that is known already.
+    `wrong` counts elements with a wrong value by the node that got them, where that is known. `doubt` is the reason why
+    the curve proves nothing, if that is known already.
     """
     site, hosts = fleet.site, fleet.hosts
     gpus = site.gpus_per_node * len(hosts)

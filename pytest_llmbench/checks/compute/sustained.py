@@ -168,7 +168,6 @@ class _Judged:
     """The measurements of one device.
 
     Attributes:
-        rated: its numbers.
         why: the reason why they cannot be judged; empty if they can.
     """
 

@@ -134,7 +134,6 @@ class ExpectedTests:
     """The parts of a whole diagnostic.
 
     Attributes:
-        level: as it was asked for.
         gpus: GPUs of a node at least.
         allowed_skips: tests that need not have run.
     """
@@ -154,10 +153,8 @@ class Judged:
     """The verdict on a node's diagnostic.
 
     Attributes:
-        findings: the findings.
         unjudged: the reason why it proves nothing; empty if it does.
         skipped: tests that did not run and need not have.
-        diagnosis: the diagnostic that was read.
     """
 
     findings: tuple[Finding, ...]

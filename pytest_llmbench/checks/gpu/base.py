@@ -20,11 +20,9 @@ _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The answers of the nodes.
+    """The answers of the nodes, by host.
 
     Attributes:
-        told: facts by host.
-        smi: output of nvidia-smi, by host.
         failed: nodes where nvidia-smi is missing, failed, or cannot be read, and why.
         silent: nodes without an answer, and why.
     """
@@ -157,10 +155,7 @@ class PerGpu(GpuCheck):
 def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
     """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
 
-    Args:
-        what: the compared value, in words.
-        values: by host and subject; leave out what is not known.
-        action: recommended action for one that differs.
+    Values, which `what` names, are by host and subject; leave out what is not known.
     """
     wrong = dissenters(values)
     counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())

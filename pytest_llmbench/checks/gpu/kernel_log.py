@@ -22,9 +22,7 @@ class KernelEvent:
 
     Attributes:
         switch: whether it is of an NVSwitch (an SXid) and not of a GPU.
-        code: its number.
         bus: PCI address of the device, `0000:1b:00.0`.
-        text: text of the driver.
     """
 
     switch: bool

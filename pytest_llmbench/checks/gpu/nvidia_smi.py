@@ -77,7 +77,6 @@ class Process:
     Attributes:
         pid: its number on the node; None where it is hidden.
         kind: `C` for compute, `G` for graphics, or several such as `M+C`.
-        name: its program.
     """
 
     pid: int | None
@@ -102,7 +101,6 @@ class SmiGpu:
         bus: PCI address, `0000:1b:00.0`.
         lost: the driver's text instead of values that it could not get; empty for a GPU that answers.
         recovery_action: the action that the driver asks for, such as `None` or `GPU Reset Required`.
-        memory_total_mib, memory_used_mib: of its own memory.
         performance_state: `P0` for full speed to `P12`.
         link_gen, max_link_gen, link_width, max_link_width: of its PCIe link, now and at most.
         replays: PCIe packets sent again since the driver was loaded.
@@ -115,7 +113,6 @@ class SmiGpu:
         power_limit_w, default_power_limit_w: in force, and from the factory.
         application_mhz, default_application_mhz, max_sm_mhz: of its SM clock.
         fabric: state of its registration with the NVLink fabric, such as `Completed`.
-        processes: processes on it.
     """
 
     index: int
@@ -158,13 +155,7 @@ class SmiGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Smi:
-    """All GPUs of a node, in the driver's order.
-
-    Attributes:
-        driver: its version.
-        gpus: the GPUs.
-        warnings: text around the XML.
-    """
+    """All GPUs of a node, in the driver's order; `warnings` is the text around the XML."""
 
     driver: str | None
     gpus: tuple[SmiGpu, ...]

@@ -27,11 +27,7 @@ class HostCheck(NodeCheck):
 
 
 def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
-    """Ask every node for the facts that the checks of hosts judge, once for all of them.
-
-    Returns:
-        The facts by host, and why there are none by host.
-    """
+    """Ask every node for the facts that the checks of hosts judge, once: facts by host, and why there are none."""
     site = fleet.site
     runtimes = sorted({each.container.runtime for each in site.environments.values() if each.container is not None})
     paths = sorted(named_paths(site))
@@ -68,12 +64,7 @@ def named_paths(site: Site) -> dict[str, str]:
 
 
 def variables(site: Site, *, bare: bool = False) -> dict[str, Mapping[str, str]]:
-    """Environment variables that the system's file sets, by where it does.
-
-    Args:
-        site: known facts of the system.
-        bare: leave out those that are for the inside of a container.
-    """
+    """Environment variables that the system's file sets, by where it does; `bare` leaves out those of containers."""
     return {"env": site.env} | {
         f"environments.{name}": each.env
         for name, each in site.environments.items()
@@ -99,9 +90,6 @@ def differing(values: Mapping[str, str]) -> dict[str, str]:
 
     A value that more hosts have than any other is right. Without such a group, every host stands out, and all
     groups are named: the right one is unknown.
-
-    Args:
-        values: by host.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for host, value in values.items():
@@ -117,11 +105,9 @@ def differing(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
-    """Name sizes in GiB by host, with the same words for sizes that are close to each other.
+    """Name sizes in bytes by host as GiB, with the same words for sizes that are close to each other.
 
-    Args:
-        sizes: bytes by host.
-        tolerance: how much larger than the smallest of its group a size may be, as a fraction.
+    A size may be larger than the smallest of its group by the tolerance, a fraction.
     """
     named: dict[str, str] = {}
     smallest, name = 0, ""

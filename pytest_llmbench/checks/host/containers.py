@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Site
+from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
 from pytest_llmbench.checks.host.base import HostCheck, ask_hosts
 from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.facts import RuntimeReply
@@ -84,5 +84,3 @@ _WRONG: Mapping[str, Callable[[RuntimeReply, bool], Iterator[tuple[str, str]]]] 
     "enroot": _enroot,
     "pyxis": _pyxis,
 }
-
-CHECKS: tuple[Check, ...] = (ContainerRuntime(),)

@@ -43,11 +43,6 @@ def chosen(value: str, there: Collection[str], rule: DeviceVariable) -> tuple[se
 
     `^` before the list leaves the named ones out, and `=` before it (after a `^`) asks for whole names. Only a list
     that does not leave out has names that miss something.
-
-    Args:
-        value: the variable's.
-        there: names of the devices there are.
-        rule: the variable's.
     """
     leave_out = value.startswith("^")
     rest = value.removeprefix("^")

@@ -14,7 +14,7 @@ _SWAP_BYTES = 256 * 2**20
 _PERFORMANCE = {"performance"}
 _IDENTITY = "identity"
 
-Hint = tuple[str, str, str]
+Hint = tuple[str, str, str]  # subject, what was found, what to do
 
 
 class Tuning(HostCheck):
@@ -49,12 +49,7 @@ class Tuning(HostCheck):
 
 
 def of_host(told: KernelTuning, swapped: int) -> Iterator[Hint]:
-    """Hints about a node whatever it computes on: subject, what was found, what to do.
-
-    Args:
-        told: its settings.
-        swapped: bytes that are swapped out.
-    """
+    """Hints about a node whatever it computes on, by its settings and the bytes that are swapped out."""
     governors = {name: count for name, count in told.governors.items() if name not in _PERFORMANCE}
     if governors:
         found = ", ".join(f"{count} CPUs have {name}" for name, count in governors.items())

@@ -24,7 +24,6 @@ class GroupRun:
     """One group that was measured.
 
     Attributes:
-        group: its nodes.
         slow: the result; None for no answer, which counts as slow.
     """
 

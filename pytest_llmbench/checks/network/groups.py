@@ -20,12 +20,7 @@ Fault = Literal["no_answer", "error", "wrong_values"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankGroup:
-    """Ranks that measure together.
-
-    Attributes:
-        hosts: their nodes.
-        local_ranks: the ranks of each.
-    """
+    """Ranks that measure together: these local ranks of each host."""
 
     hosts: tuple[str, ...]
     local_ranks: tuple[int, ...]
@@ -36,7 +31,6 @@ class GroupResult:
     """The result of a group.
 
     Attributes:
-        group: its members.
         busbw: GB/s of its slowest rank; None where there is no number that counts.
         latency_us: of a small all_reduce, likewise.
         fault: the reason why there is no number.

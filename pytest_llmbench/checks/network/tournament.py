@@ -68,7 +68,6 @@ class Game:
     """One measured pair.
 
     Attributes:
-        pair: the two players.
         value: the rate they reached; None where they reached none.
     """
 
@@ -123,14 +122,11 @@ def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
 
     The median of all pairs would not do: with a third of the nodes bad, more than half of the pairs are slow. So
     players are compared first, each by its best pair; the pairs among those that hold up are what a pair should reach.
+    Fewer than three players have no floor, and it means nothing where half of them are bad.
 
     Args:
         games: those of the first pass.
         tolerance: allowed shortfall from the median, as a fraction of it.
-
-    Returns:
-        The floor, in the unit of the games. None of fewer than three players; it means nothing where half of them are
-        bad.
     """
     values = {game.pair: game.value for game in games if game.value is not None}
     best: dict[str, float] = {}
@@ -146,12 +142,7 @@ def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
 
 
 def suspect(games: Sequence[Game], floor: float | None) -> Suspicion:
-    """Name those whom the slow pairs of the first pass point at: as few as explain them.
-
-    Args:
-        games: those of the first pass.
-        floor: the rate below which a pair is slow.
-    """
+    """Name those whom the slow pairs of the first pass, below the floor, point at: as few as explain them."""
     left = [game.pair for game in games if is_slow(game, floor)]
     played = Counter(player for game in games for player in game.pair)
     slow = Counter(player for pair in left for player in pair)

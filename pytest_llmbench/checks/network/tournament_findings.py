@@ -49,13 +49,9 @@ def unjudged_of(hunt: Hunt) -> dict[str, str]:
 
 
 def readings_of(hunt: Hunt, statistic: str, per_node: str, gpus: int) -> list[Reading]:
-    """The rate of every pair, and the median of every node's pairs.
+    """The rate of every pair, and, as statistic `per_node`, the median of every node's pairs.
 
-    Args:
-        hunt: the measured statistic.
-        statistic: name of a pair's rate.
-        per_node: name of the median.
-        gpus: of each node, as far as they took part.
+    `gpus` counts those of one node that took part.
     """
     pairs = {" - ".join(pair): (pair, result.busbw) for pair, result in hunt.first.items() if result.busbw is not None}
     readings = [

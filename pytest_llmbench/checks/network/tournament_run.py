@@ -20,11 +20,8 @@ class Hunt:
     Attributes:
         players: node and rail by player; the rail is empty where all of them are used.
         first: results of the first pass between nodes that answered, by pair.
-        second: results of the second pass.
-        verdict: result of both passes.
         silent: nodes that gave no answer, and why.
         witnessed: whether most nodes answered, so that silence is about the silent.
-        device: the device.
         referenced: whether the floor is that of a reference.
     """
 

@@ -34,12 +34,8 @@ class GpuTopology:
     def differences(self, truth: GpuTopology, *, ignoring: frozenset[str] = frozenset()) -> Iterator[str]:
         """Yield in what this differs from the truth, in words.
 
-        It may list more switches than the truth, which then were hidden from the observer; and an attribute that one of
-        them leaves out does not count.
-
-        Args:
-            truth: the content of the other file.
-            ignoring: attributes of devices that do not count.
+        It may list more switches than the truth, which then were hidden from the observer. An attribute that one of
+        them leaves out does not count, nor does one of a device that `ignoring` names.
         """
         for bus in sorted(truth.devices.keys() - self.devices.keys()):
             yield f"{bus} is missing"
@@ -133,12 +129,7 @@ def render(told: PciFacts, *, link_speed: str, link_width: int) -> str:
     """Write the file: one switch for each NUMA node with devices, and its GPUs and NICs behind it.
 
     Virtual machines hide the real switches and links. All devices of a NUMA node are near each other there, so that
-    is what the file says, at the speed that is given.
-
-    Args:
-        told: the node's devices.
-        link_speed: of every switch and device, as sysfs would write it: `16 GT/s`.
-        link_width: likewise, lanes.
+    is what the file says, at the given speed, as sysfs would write it (`16 GT/s`), and width in lanes.
 
     Raises:
         RunError: `unreadable`, when sysfs does not say the class or NUMA node of a device.

@@ -14,7 +14,6 @@ class MeasuredCollectives(ProbeAnswer):
     Attributes:
         curves: by operation.
         unsupported: reasons of the backend for operations without one.
-        notes: remarks for people.
         device: the GPU model as the driver names it, or `cpu`.
     """
 

@@ -63,7 +63,6 @@ class CollectivesPlan(Strict):
     Attributes:
         collectives: the collectives to measure, in this order.
         sizes: of the messages, bytes, ascending.
-        dtype: type of an element.
         iterations: operations that are timed together.
         warm_up: operations before them; 1 for large messages.
         checked: further operations whose results are looked at, each with values of its own.

@@ -27,7 +27,6 @@ class NcclTestsCommand(Strict):
     Attributes:
         root: the folder of the programs, or the checkout that has them in `build`.
         collectives: the operation; the program of `all_reduce` is `all_reduce_perf`.
-        args: arguments of every program.
         hosts: the nodes, this one first.
         gpus: of every node.
         launcher: command that starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and
@@ -52,9 +51,7 @@ class NcclTestsOutput(ProbeAnswer):
     """The output of a program.
 
     Attributes:
-        command: the program and its arguments.
         code: its exit status; None when it took too long.
-        text: the printed text.
         written: the file that it wrote with `-J`; None if it cannot.
     """
 

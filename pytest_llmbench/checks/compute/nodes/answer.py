@@ -35,7 +35,6 @@ class GemmRates(ProbeAnswer):
     Attributes:
         side: of the matrices.
         factors: SHA-256 of them.
-        precisions: rates by precision.
         lacking: reasons for precisions without one.
     """
 
@@ -60,9 +59,7 @@ class DeviceRates(ProbeAnswer):
     Attributes:
         device: the GPU model as the driver names it, or `cpu`.
         setting: properties that two devices must share for their products to be the same bit by bit.
-        gemm: matrix products.
         memory: the triad of STREAM, B/s.
-        host_device: copies.
     """
 
     device: str
@@ -77,7 +74,6 @@ class SustainedLoad(ProbeAnswer):
 
     Attributes:
         device: as in `DeviceRates`.
-        precision: of the products.
         rates: seconds since the start and FLOP/s, at the end of each block.
         telemetry: seconds since the start, and a raw line of telemetry.
         trouble: the reason for a lack of telemetry; None where there is no reason.

@@ -1,4 +1,7 @@
-"""Measurements of a node's devices, all at the same time: products, memory, the way to the host."""
+"""Measurements of a node's devices, all at the same time: products, memory, the way to the host.
+
+Each takes `seconds` after the warm-up. Its `start` returns when the other ranks are warm, too.
+"""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -26,13 +29,7 @@ from pytest_llmbench.workloads.training.matmul import rates
 
 
 def triad(device: torch.device, size: int, *, seconds: float, start: Callable[[], object]) -> float:
-    """Measure a = b + 3 c in fp32, the triad of STREAM.
-
-    Args:
-        device: whose memory.
-        size: bytes of each of the three vectors, far more than any cache holds.
-        seconds: for how long, after the warm-up.
-        start: returns when the other ranks are warm, too.
+    """Measure a = b + 3 c in fp32, the triad of STREAM, with vectors of `size` bytes, more than any cache holds.
 
     Returns:
         B/s, read and written: 3 times the size each time; the median of blocks of about 50 ms.
@@ -43,14 +40,7 @@ def triad(device: torch.device, size: int, *, seconds: float, start: Callable[[]
 
 
 def copy(device: torch.device, size: int, *, to_device: bool, seconds: float, start: Callable[[], object]) -> float:
-    """Measure copies between the GPU and pinned memory of the host.
-
-    Args:
-        device: a GPU.
-        size: bytes of each copy.
-        to_device: from the host to the GPU, or back.
-        seconds: for how long, after the warm-up.
-        start: returns when the other ranks are warm, too.
+    """Measure copies of `size` bytes between the GPU and pinned memory of the host.
 
     Returns:
         B/s, each byte counted once; the median of blocks of about 50 ms.

@@ -43,14 +43,9 @@ def factors(side: int) -> Factors:
 def gemm(
     precision: str, given: Factors, device: torch.device, *, seconds: float, start: Callable[[], object]
 ) -> GemmRate:
-    """Multiply the matrices for some time, and look at the results.
+    """Multiply the matrices for `seconds` after the warm-up, and look at the results; fp8 is e4m3, its result bf16.
 
-    Args:
-        precision: `bf16`, `fp16`, `fp32`, `tf32` or `fp8` (e4m3, result in bf16).
-        given: shapes and precisions to multiply.
-        device: the rank's device.
-        seconds: for how long, after the warm-up.
-        start: returns when the other ranks are warm, too.
+    `start` returns when the other ranks are warm, too.
     """
     with tf32(allowed=precision == "tf32"):
         left, right, multiply = prepared(precision, given, device)

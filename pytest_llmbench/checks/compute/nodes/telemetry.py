@@ -25,11 +25,7 @@ class Telemetry:
     """
 
     def __init__(self, uuid: str | None) -> None:
-        """Prepare to watch.
-
-        Args:
-            uuid: of a GPU, as nvidia-smi knows it; None for the CPU.
-        """
+        """Prepare to watch a GPU, by its UUID as nvidia-smi knows it, or the CPU, which has none."""
         self.samples: list[tuple[float, str]] = []
         self.trouble: str | None = None
         self._uuid = uuid

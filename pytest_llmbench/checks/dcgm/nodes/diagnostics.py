@@ -26,10 +26,7 @@ class DiagnosticOutput(ProbeAnswer):
     """The raw output of a diagnostic.
 
     Attributes:
-        command: the command.
         code: its exit status; None when it was ended at its limit.
-        seconds: how long it took.
-        stdout, stderr: the printed texts.
     """
 
     command: str

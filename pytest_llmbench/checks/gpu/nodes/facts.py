@@ -24,7 +24,6 @@ class ToolEnd(ProbeAnswer):
     """How a program ended.
 
     Attributes:
-        command: the program and its arguments.
         code: its exit status; None where there is none.
         error: the reason of a failure; None if it ended well.
     """

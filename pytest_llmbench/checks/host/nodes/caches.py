@@ -23,7 +23,6 @@ class KernelCache(ProbeAnswer):
     """A folder of compiled kernels.
 
     Attributes:
-        folder: its path.
         mount: its mount, or that of the nearest folder above it that is there.
         warm: whether anything lies in it.
         marked: whether this node left its mark in it.

@@ -31,7 +31,6 @@ class KernelClock(ProbeAnswer):
 
     Attributes:
         synchronised: whether a program keeps it (NTP, chrony, timesyncd, PTP).
-        max_error_s: its largest error, seconds.
     """
 
     synchronised: bool
@@ -45,7 +44,6 @@ class NodeClock(ProbeAnswer):
         time: Unix time.
         ahead_s: lead over the stamp of a file just touched, seconds.
         uncertainty_s: largest error of that.
-        mount: the file's mount.
         kernel: None where the kernel does not say.
     """
 

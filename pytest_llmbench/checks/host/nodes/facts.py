@@ -35,7 +35,6 @@ class ProcessLimits(ProbeAnswer):
     """Limits of a rank's process, and what they have to be enough for.
 
     Attributes:
-        soft, hard: the limits.
         cpus: of the node; None where the system does not say.
         uid: the effective user.
         capabilities: the effective capabilities as a bit mask.
@@ -73,11 +72,9 @@ class RuntimeReply(ProbeAnswer):
     """The reply of a container runtime.
 
     Attributes:
-        command: the command.
         cdi: files that describe GPUs to it.
         nvidia_container_cli: path of the program that gives containers their GPUs; None without one.
         code: exit status; None where there is none.
-        text: its output.
     """
 
     command: str
@@ -91,11 +88,9 @@ class HostFacts(ProbeAnswer):
     """A node as a host.
 
     Attributes:
-        limits: limits of a rank's process.
         meminfo: the text of `/proc/meminfo`; None where it cannot be read.
         interfaces: network interfaces and their state.
         infiniband: names of the InfiniBand devices.
-        tuning: settings of the kernel.
         software: versions by name.
         containers: replies of the runtimes asked for.
         paths: the reason why each path asked for cannot be used; empty if it can.

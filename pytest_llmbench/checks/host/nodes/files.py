@@ -31,7 +31,6 @@ class Mount(ProbeAnswer):
     """A mounted file system.
 
     Attributes:
-        point: the folder.
         type: such as `nfs4`.
         source: a device, or a server and its folder.
     """

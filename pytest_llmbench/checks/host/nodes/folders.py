@@ -23,9 +23,7 @@ class Room(ProbeAnswer):
     """Room in one folder. Free is what is free to this user, apart from quotas, which no file system tells here.
 
     Attributes:
-        path: the folder.
         why: the reason why nothing can be written into it; None where something can.
-        mount: its mount.
         bytes, free_bytes: None where the folder is not there.
         inodes, free_inodes: the same of files; 0 on a file system that makes inodes as it needs them.
     """
@@ -89,7 +87,6 @@ class SharedView(ProbeAnswer):
 
     Attributes:
         read: the text of the file that pytest's machine wrote; None where there is none.
-        mount: the folder's mount.
     """
 
     read: str | None

@@ -24,13 +24,7 @@ class MeasuredGame(ProbeAnswer):
 
 
 class PlayedGame(ProbeAnswer):
-    """The outcome of a group of a round, each by its number: a measurement, missing ranks, or an error.
-
-    Attributes:
-        missing: ranks that did not come.
-        error: the first line of the error.
-        measured: the measurement.
-    """
+    """The outcome of a group of a round, each by its number: a measurement, missing ranks, or an error."""
 
     round: NonNegativeInt
     group: NonNegativeInt

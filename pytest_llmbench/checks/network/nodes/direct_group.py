@@ -20,15 +20,7 @@ class DirectGroup:
     """
 
     def __init__(self, store: Any, ranks: Sequence[int], rank: int, device: torch.device, timeout_s: float) -> None:
-        """Join the others.
-
-        Args:
-            store: one that no other group uses.
-            ranks: members of the group.
-            rank: this one.
-            device: device of its tensors.
-            timeout_s: how long to wait for the others, here and in every collective.
-        """
+        """Join the others by a store that no other group uses; `timeout_s` limits each wait, later ones too."""
         self.size = len(ranks)
         self._seat = ranks.index(rank)
         self._device = device

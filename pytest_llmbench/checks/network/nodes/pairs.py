@@ -76,15 +76,7 @@ def play(context: RankContext, log: ProbeLog) -> RankGames:
 
 
 class _Player:
-    """One rank on its way through the rounds.
-
-    Attributes:
-        games: its measurements so far.
-        phase: its current phase.
-        stopped: the reason why it stopped.
-        failed_to_start: the reason why it never played.
-        broken: groups that failed.
-    """
+    """One rank on its way through the rounds."""
 
     def __init__(self, context: RankContext, log: ProbeLog, plan: PairsPlan) -> None:
         self.games: list[PlayedGame] = []

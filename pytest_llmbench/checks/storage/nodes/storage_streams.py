@@ -29,7 +29,6 @@ class Stream:
     """One file that one thread writes, and a thread of another node reads.
 
     Attributes:
-        path: its path.
         seed: seed of its content: each file has its own, which does not compress.
         blocks: its size in blocks of 4 MiB.
         memory: a block of the content, aligned as direct input and output need it; made with the stream, which takes

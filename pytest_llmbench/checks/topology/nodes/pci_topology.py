@@ -23,7 +23,6 @@ class PciDevice(ProbeAnswer):
 
     Attributes:
         bus: its address.
-        driver: the driver.
         pci_class: such as `0x030200`; None where sysfs does not have it.
         numa: its NUMA node, -1 where the machine has none; None where sysfs does not have it.
     """
