@@ -191,8 +191,6 @@ class EngineDefaults:
 
 
 ENGINES: Extensions[Engine] = Extensions("engine", "engines", named(Engine))
-
-
 get_engine = ENGINES.load
 
 

@@ -15,8 +15,6 @@ from pytest_llmbench.engines.base import EngineDefaults, Place, Script
 from pytest_llmbench.readers.base import READERS, LogReader
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
-# What the driver of a run writes, relative to the run's folder.
-
 
 class External(EngineDefaults, ABC):
     """See `base.Engine`. An engine adds its name, its options, its script and its reader.
@@ -97,6 +95,13 @@ def fill(text: str, place: Place, where: str) -> str:
         ConfigError: the environment says nothing of a name.
     """
     return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
+
+
+def filled(value: Any, place: Place, where: str) -> Any:
+    """Fill in an argument, or each word of one; a number or a switch stays as it is."""
+    if isinstance(value, tuple):
+        return tuple(filled(each, place, where) for each in value)
+    return fill(value, place, where) if isinstance(value, str) else value
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:

@@ -2,9 +2,10 @@
 
 So the plan, the model's FLOPs, the references and the gate are about the training that runs. An argument is one of:
 
-- one for a field of the recipe, or another name for it: it must agree, or the recipe is refused - one that changes how
-much work a step or a run is, and that no field has: the recipe is refused - one that is known to change neither the
-model nor its work - any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
+- one for a field of the recipe, or another name for it: it must agree, or the recipe is refused
+- one that changes how much work a step or a run is, and that no field has: the recipe is refused
+- one that is known to change neither the model nor its work
+- any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
 """
 
 from collections.abc import Collection, Iterator, Mapping

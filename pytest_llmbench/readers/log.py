@@ -15,27 +15,7 @@ from pathlib import Path
 from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire.labels import NEEDLE, Label, labels_in
-from pytest_llmbench.readers.items import (
-    EVERY_LINE,
-    BadEnd,
-    Begun,
-    Claims,
-    Completed,
-    Count,
-    Failed,
-    Item,
-    LogInterval,
-    Needles,
-    Node,
-    Parse,
-    Pause,
-    Said,
-    Skipped,
-    StepLine,
-    Total,
-    Unreadable,
-    WorldSize,
-)
+from pytest_llmbench.readers import items
 from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.numbers import unix_time
 from pytest_llmbench.readers.words import FAILURES, cut_off, remoteness
@@ -45,18 +25,21 @@ _MOST_REPORTED = 20
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
 _MOST_CLAIMS = 1000
-_OF_STEP = Step.model_fields.keys() & {each.name for each in fields(StepLine)} - {"interval"}
+_OF_STEP = Step.model_fields.keys() & {each.name for each in fields(items.StepLine)} - {"interval"}
 # One for each node.
 _MOST_LABELS = 100_000
 
 
-def no_claims(text: str) -> Iterable[Said | Skipped]:  # noqa: ARG001 - see `items.Claims`
+def no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
     """Read nothing of what a line says of the training."""
     return ()
 
 
 def read_log(
-    paths: Iterable[Path], parse: Parse, claims: Claims = no_claims, needles: Needles = EVERY_LINE
+    paths: Iterable[Path],
+    parse: items.Parse,
+    claims: items.Claims = no_claims,
+    needles: items.Needles = items.EVERY_LINE,
 ) -> StepSeries:
     """Read log files, in the order given, as one log. Lines without any of the `needles` may be left out.
 
@@ -74,26 +57,26 @@ def read_log(
         try:
             for item in parse(line.text):
                 collected.take(item, line)
-                collected.stamp(line, failed=isinstance(item, Failed))
-        except Unreadable as why:
+                collected.stamp(line, failed=isinstance(item, items.Failed))
+        except items.Unreadable as why:
             collected.refuse(line, str(why))
     if needles.always and collected.completed is None:
         for line in collected.lines(files, lambda: FAILURES):
             collected.take_cut_off(line)
-            with suppress(Unreadable):
-                for failed in (item for item in parse(line.text) if isinstance(item, Failed)):
+            with suppress(items.Unreadable):
+                for failed in (item for item in parse(line.text) if isinstance(item, items.Failed)):
                     collected.take(failed, line)
                     collected.stamp(line, failed=True)
     return collected.series()
 
 
-def last_step(path: Path, parse: Parse) -> Progress | None:
+def last_step(path: Path, parse: items.Parse) -> Progress | None:
     """Read the last step from the end of a log that is still being written, at constant cost."""
     last = None
     for line in last_lines(path):  # in order, as a dialect may remember the lines before
-        with suppress(Unreadable):
-            items = list(parse(line.text)) if line.whole else []
-            last = next((item for item in reversed(items) if isinstance(item, StepLine)), last)
+        with suppress(items.Unreadable):
+            said = list(parse(line.text)) if line.whole else []
+            last = next((item for item in reversed(said) if isinstance(item, items.StepLine)), last)
     return Progress(step=last.step, seconds=last.seconds) if last is not None else None
 
 
@@ -112,7 +95,7 @@ class _Collected:
     """
 
     completed: str | None = None
-    _steps: dict[str, dict[int, StepLine]] = field(default_factory=dict)
+    _steps: dict[str, dict[int, items.StepLine]] = field(default_factory=dict)
     _totals: dict[str, float] = field(default_factory=dict)
     _counts: dict[str, Counter[str]] = field(default_factory=dict)
     _world_size: int | None = None
@@ -128,11 +111,11 @@ class _Collected:
     _bad_ends: dict[str, None] = field(default_factory=dict)
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
-    _claims: dict[Said, Claim] = field(default_factory=dict)
+    _claims: dict[items.Said, Claim] = field(default_factory=dict)
     _stamped: dict[bool, tuple[float, float]] = field(default_factory=dict)
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
-    _nodes: dict[Node, None] = field(default_factory=dict)
+    _nodes: dict[items.Node, None] = field(default_factory=dict)
     _labels: dict[str, Label] = field(default_factory=dict)
 
     @property
@@ -153,37 +136,37 @@ class _Collected:
         self._labels |= {str(label): label for label in labels[: _MOST_LABELS - len(self._labels)]}
         return replace(line, text=rest)
 
-    def take(self, item: Item, line: Line) -> None:
+    def take(self, item: items.Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
         match item:
-            case StepLine() if not line.whole:
+            case items.StepLine() if not line.whole:
                 self.refuse(line, f"step {item.step} is cut off")
-            case StepLine() if not self._restarted:
+            case items.StepLine() if not self._restarted:
                 self._take_step(item, line)
-            case WorldSize() if line.whole:
+            case items.WorldSize() if line.whole:
                 self._take_world_size(item, line)
-            case Begun(words=words) if line.whole:
+            case items.Begun(words=words) if line.whole:
                 self._take_begin(words, line)
-            case Node() if line.whole and len(self._nodes) < _MOST_LABELS:
+            case items.Node() if line.whole and len(self._nodes) < _MOST_LABELS:
                 self._nodes[item] = None
-            case LogInterval(steps=steps) if line.whole:
+            case items.LogInterval(steps=steps) if line.whole:
                 self._log_interval = self._log_interval or steps
-            case Total(name=name, value=value) if line.whole:
+            case items.Total(name=name, value=value) if line.whole:
                 self._totals.setdefault(name, value)
-            case Count(name=name) if line.whole:
+            case items.Count(name=name) if line.whole:
                 self._counts.setdefault(line.source, Counter())[name] += 1
-            case Failed(words=words):
+            case items.Failed(words=words):
                 self._take_failure(words, line)
             case _:
                 self._take_words(item)
 
-    def _take_words(self, item: Item) -> None:
+    def _take_words(self, item: items.Item) -> None:
         match item:
-            case Completed(words=words):
+            case items.Completed(words=words):
                 self.completed = self.completed or words.strip()
-            case Pause():
+            case items.Pause():
                 self._pausing = True
-            case BadEnd(words=words):
+            case items.BadEnd(words=words):
                 self._bad_ends[words] = None
 
     def take_cut_off(self, line: Line) -> None:
@@ -198,9 +181,9 @@ class _Collected:
             first, last = self._stamped.get(failed, (at, at))
             self._stamped[failed] = (min(first, at), max(last, at))
 
-    def claim(self, said: Said | Skipped, line: Line) -> None:
+    def claim(self, said: items.Said | items.Skipped, line: Line) -> None:
         """Keep where a setting was printed first; a line that was cut off may have lost digits."""
-        if isinstance(said, Skipped):
+        if isinstance(said, items.Skipped):
             if line.whole:
                 self._skipped[said.step] = max(said.so_far, self._skipped.get(said.step, 0))
         elif line.whole and len(self._claims) < _MOST_CLAIMS:
@@ -247,7 +230,7 @@ class _Collected:
         found = ((remoteness(words), self._file, line.place), words.strip())
         self._failure = min(self._failure or found, found, key=lambda each: each[0])
 
-    def _take_step(self, step: StepLine, line: Line) -> None:
+    def _take_step(self, step: items.StepLine, line: Line) -> None:
         steps = self._steps.setdefault(line.source, {})
         last = next(reversed(steps), 0)
         before = self._files.setdefault(line.source, line.file)
@@ -264,7 +247,7 @@ class _Collected:
             after = f"after step {last}" if step.step < last else "again, with other numbers"
             self._restart(line, f"step {step.step} {after}")
 
-    def _take_world_size(self, size: WorldSize, line: Line) -> None:
+    def _take_world_size(self, size: items.WorldSize, line: Line) -> None:
         source = (line.file, line.source)
         if self._steps and source in self._sized:
             self._restart(line, "the number of ranks is printed again after the first step")
@@ -281,7 +264,7 @@ class _Collected:
         self._restarted = self._restarted or f"{line.file}:{line.number}: {why}: a second run in the same log"
 
 
-def _with_intervals(lines: Sequence[StepLine], paused: AbstractSet[int]) -> Iterator[Step]:
+def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -> Iterator[Step]:
     """Tell of how many steps each line is the mean.
 
     The first line of a log that starts in the middle is about no more steps than the second; of a single line

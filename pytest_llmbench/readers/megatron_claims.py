@@ -32,18 +32,14 @@ _PRECISIONS = {
     "torch.half": "fp16",
     "torch.bfloat16": "bf16",
 }
+_SWITCH = {"True": on_off(True), "False": on_off(False)}
 _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline", "context": "context_parallel"}
 
 
 # A line that holds none of these says nothing.
 NEEDLES = (
-    b" ........",
-    b"parameters",
-    b"dded vocab",
-    b"setting number of micro",
-    b"parallel size: ",
-    b"GPTDatasetConfig(",
-)
+    b" ........", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"GPTDatasetConfig(",
+)  # fmt: skip
 
 
 def said(text: str) -> Iterator[Said]:
@@ -65,7 +61,7 @@ def said(text: str) -> Iterator[Said]:
 def _parameters(text: str) -> Iterator[Said]:
     """Read how many parameters a part of the model has. Before there were pipelines, only tensor ranks were named."""
     if match := _WEIGHTS.match(text):
-        yield Said("precision", _precision(match[1]) or match[1])
+        yield Said("precision", _PRECISIONS.get(match[1], match[1]))
     if match := _PARAMETERS.search(text):
         names, ranks = (match[1] or "tensor").split(", "), match[2].split(",")
         stages = [int(rank) for name, rank in zip(names, ranks, strict=False) if name == "pipeline"]
@@ -84,14 +80,6 @@ def _count(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def _switch(text: str) -> str | None:
-    return on_off(text == "True") if text in {"True", "False"} else None
-
-
-def _precision(text: str) -> str | None:
-    return _PRECISIONS.get(text)
-
-
 def _eight_bits(text: str) -> str | None:
     return None if text in {"None", "False"} else "fp8 or fp4"
 
@@ -99,10 +87,6 @@ def _eight_bits(text: str) -> str | None:
 def _checkpointed(text: str) -> str | None:
     """Before there was a choice, layers were checkpointed whole: by a switch, then by one of two methods."""
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
-
-
-def _sharding(text: str) -> str | None:
-    return {"True": "optimizer", "False": "none"}.get(text)
 
 
 def _experts(text: str) -> int | None:
@@ -118,9 +102,9 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "hidden_size": ("hidden_size", _count),
     "ffn_hidden_size": ("feed_forward_size", _count),
     "num_attention_heads": ("attention_heads", _count),
-    "group_query_attention": ("grouped_queries", _switch),
+    "group_query_attention": ("grouped_queries", _SWITCH.get),
     "num_query_groups": ("kv_groups", _count),
-    "swiglu": ("gated_feed_forward", _switch),
+    "swiglu": ("gated_feed_forward", _SWITCH.get),
     "num_experts": ("experts", _experts),
     "seq_length": ("sequence_length", _count),
     "global_batch_size": ("global_batch_size", _count),
@@ -130,11 +114,11 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "context_parallel_size": ("context_parallel", _count),
     "world_size": ("world_size", _count),
     "train_iters": ("steps", _count),
-    "params_dtype": ("precision", _precision),
+    "params_dtype": ("precision", _PRECISIONS.get),
     "fp8": ("precision", _eight_bits),
     "fp4": ("precision", _eight_bits),
-    "sequence_parallel": ("sequence_parallel", _switch),
-    "use_distributed_optimizer": ("sharding", _sharding),
+    "sequence_parallel": ("sequence_parallel", _SWITCH.get),
+    "use_distributed_optimizer": ("sharding", {"True": "optimizer", "False": "none"}.get),
     "recompute_granularity": ("activation_checkpointing", _checkpointed),
     "checkpoint_activations": ("activation_checkpointing", _checkpointed),
     "activations_checkpoint_method": ("activation_checkpointing", _checkpointed),

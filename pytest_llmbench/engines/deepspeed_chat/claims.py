@@ -19,15 +19,9 @@ _SIZE = re.compile(
 # A published model, by its own name or by that of its folder in a cache: nothing else says its size.
 _OPT = re.compile(r"\bfacebook(?:/|--)opt-([\d.]+[mb])(?:/|$)", re.ASCII)
 _OPT_SIZES = {
-    "125m": (12, 768),
-    "350m": (24, 1024),
-    "1.3b": (24, 2048),
-    "2.7b": (32, 2560),
-    "6.7b": (32, 4096),
-    "13b": (40, 5120),
-    "30b": (48, 7168),
-    "66b": (64, 9216),
-}
+    "125m": (12, 768), "350m": (24, 1024), "1.3b": (24, 2048), "2.7b": (32, 2560), "6.7b": (32, 4096),
+    "13b": (40, 5120), "30b": (48, 7168), "66b": (64, 9216),
+}  # fmt: skip
 # It prints three decimals.
 _READABLE_BILLIONS = 0.1
 

@@ -16,20 +16,8 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import claims as deepspeed_claims
-from pytest_llmbench.engines.deepspeed_chat import eval_batch
+from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
 from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
-from pytest_llmbench.engines.deepspeed_chat.stages import (
-    MAIN,
-    TRAINING,
-    DeepSpeedChatOptions,
-    arguments,
-    launcher_args,
-    lora_of,
-    parameters_of,
-    rules,
-    timed_steps,
-    variables,
-)
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
@@ -45,16 +33,9 @@ _SHORT = "its epochs ended before its steps; give more of them (num_train_epochs
 
 
 _OF_ONE_MODEL: tuple[ClaimName, ...] = (
-    "activation_checkpointing",
-    "bf16",
-    "fp16",
-    "global_batch_size",
-    "micro_batch_size",
-    "lora",
-    "parameters_of_rank",
-    "sequence_length",
-    "sharding",
-)
+    "activation_checkpointing", "bf16", "fp16", "global_batch_size", "micro_batch_size", "lora", "parameters_of_rank",
+    "sequence_length", "sharding",
+)  # fmt: skip
 
 
 class DeepSpeedChat(External):
@@ -62,7 +43,7 @@ class DeepSpeedChat(External):
 
     name = "deepspeed_chat"
     proof = "the line `Throughput:`, printed once after the last step"
-    options = DeepSpeedChatOptions
+    options = stages.DeepSpeedChatOptions
     reader = "deepspeed_chat"
     log_per_run = True
 
@@ -79,8 +60,8 @@ class DeepSpeedChat(External):
             yield f"{where}: DeepSpeed-Chat checkpoints none or full, not selective"
         if recipe.precision != "fp16":
             yield f"{where}: DeepSpeed-Chat trains in fp16, not {recipe.precision}"
-        yield from rules(recipe).problems(recipe, options_of(recipe, DeepSpeedChatOptions).arguments)
-        if timed_steps(recipe) < 1:
+        yield from stages.rules(recipe).problems(recipe, options_of(recipe, stages.DeepSpeedChatOptions).arguments)
+        if stages.timed_steps(recipe) < 1:
             yield f"{where}: {recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
         if recipe.samples_per_step != topology.world_size * recipe.micro_batch_size:
             yield (
@@ -95,44 +76,42 @@ class DeepSpeedChat(External):
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its model
         """Collect the claims of its log; in step 3, which has four models, a claim cannot be assigned to one."""
-        if options_of(recipe, DeepSpeedChatOptions).step == 3:
+        if options_of(recipe, stages.DeepSpeedChatOptions).step == 3:
             return dict.fromkeys(_OF_ONE_MODEL)
-        return {"parameters_of_rank": parameters_of(recipe), "lora": lora_of(recipe)}
+        return {"parameters_of_rank": stages.parameters_of(recipe), "lora": stages.lora_of(recipe)}
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         """Build the commands: the log begins with the hostfile, as Lambda's evaluator wants it; then `deepspeed`."""
-        options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
-        main = fill("{root}/", place, where) + MAIN[options.step]
+        options, where = options_of(recipe, stages.DeepSpeedChatOptions), f"recipe {recipe.name}: options"
+        main = fill("{root}/", place, where) + stages.MAIN[options.step]
         through = None if options.through is None else fill(options.through, place, where)
         head = 'cat "$LLMBENCH_HOSTFILE" && echo'
         commands = [Command(launcher="once", argv=(head,), shell=True, bare=True)]  # noqa: S604 - a script's line
         env = {} if through is None else {"MAIN": main}
         if topology.nodes > 1:
             file = str(place.folder / "deepspeed_env")
-            shell = f"{variables(place, env)} > {shlex.quote(file)}"
+            shell = f"{stages.variables(place, env)} > {shlex.quote(file)}"
             commands.append(Command(launcher="once", argv=(shell,), shell=True, env=env))  # noqa: S604 - a script's line
             env = {**env, "DS_ENV_FILE": file}
-        commands.append(
-            Command(
-                launcher="deepspeed",
-                argv=(through or main, *flags(arguments(recipe, place))),
-                launcher_args=launcher_args(options, topology, place),
-                env=env,
-                folder=f"{place.environment.root}/{TRAINING}",
-            )
+        train = Command(
+            launcher="deepspeed",
+            argv=(through or main, *flags(stages.arguments(recipe, place))),
+            launcher_args=stages.launcher_args(options, topology, place),
+            env=env,
+            folder=f"{place.environment.root}/{stages.TRAINING}",
         )
-        return Script(commands=tuple(commands), notes=options.notes)
+        return Script(commands=(*commands, train), notes=options.notes)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far; that its epochs ended before its steps, it says itself."""
-        series, timed = super().read(folder, recipe), timed_steps(recipe)
+        series, timed = super().read(folder, recipe), stages.timed_steps(recipe)
         steps = series.totals.get("execution_steps", timed)
         short = None if steps >= timed else f"it timed {steps:g} steps where the recipe has {timed}: {_SHORT}"
         return series.model_copy(update={"short": short})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
         """Count `max_seq_len` tokens to a sample of step 1, with padding; those of a pair or an episode are unknown."""
-        return super().tokens_of(step, recipe) if options_of(recipe, DeepSpeedChatOptions).step == 1 else None
+        return super().tokens_of(step, recipe) if options_of(recipe, stages.DeepSpeedChatOptions).step == 1 else None
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield where its last lines contradict each other or the recipe."""
@@ -141,7 +120,7 @@ class DeepSpeedChat(External):
         if seconds is None or steps is None or rate is None:
             yield "its log has no line `Execution time:` followed by `Throughput:`: its speed is unknown"
             return
-        timed = timed_steps(recipe)
+        timed = stages.timed_steps(recipe)
         if steps != timed:
             yield f"it timed {steps:g} steps where the recipe has {timed}"
         samples = recipe.micro_batch_size * topology.world_size * steps
@@ -178,7 +157,7 @@ def _counted_work(m: Measurement) -> float | None:
     seconds, rate = m.totals.get("execution_time_s"), m.totals.get("throughput_samples_per_s")
     if seconds is None or rate is None:
         return None
-    return 100.0 * seconds * rate / (m.recipe.samples_per_step * timed_steps(m.recipe))
+    return 100.0 * seconds * rate / (m.recipe.samples_per_step * stages.timed_steps(m.recipe))
 
 
 _STATISTICS: Mapping[str, Statistic] = {

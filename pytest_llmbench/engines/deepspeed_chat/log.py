@@ -13,19 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import (
-    BadEnd,
-    Completed,
-    Failed,
-    Item,
-    Node,
-    Parse,
-    StepLine,
-    Total,
-    Unreadable,
-    WorldSize,
-)
+from pytest_llmbench.readers import items, words
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
@@ -60,7 +48,7 @@ NEEDLES = (
 )  # fmt: skip
 
 
-def parse(text: str) -> Iterable[Item]:
+def parse(text: str) -> Iterable[items.Item]:
     """Read one line by itself.
 
     Raises:
@@ -70,7 +58,7 @@ def parse(text: str) -> Iterable[Item]:
     return reader()(text)
 
 
-def reader() -> Parse:
+def reader() -> items.Parse:
     """Return a dialect for one log, whose lines are to be given in order."""
     return _Log().read
 
@@ -86,18 +74,13 @@ class _Log:
     batches: int | None = None  # of an epoch; None before the first
     ppo: bool = False
     evaluating: str = ""
-    step: StepLine | None = None
+    step: items.StepLine | None = None
 
-    def read(self, text: str) -> Iterable[Item]:
-        pieces = _GLUED.split(text)
-        return [
-            item
-            for piece in pieces
-            for part in (self._of_a_step, self._of_the_setting, self._of_the_end)
-            for item in part(piece)
-        ]
+    def read(self, text: str) -> Iterable[items.Item]:
+        parts = (self._of_a_step, self._of_the_setting, self._of_the_end)
+        return [item for piece in _GLUED.split(text) for part in parts for item in part(piece)]
 
-    def _of_a_step(self, text: str) -> Iterator[Item]:
+    def _of_a_step(self, text: str) -> Iterator[items.Item]:
         if match := _TIMER.search(text):
             if not self.ppo:
                 at = unix_time(stamp[1]) if (stamp := _TIME.match(text)) else None
@@ -105,20 +88,20 @@ class _Log:
         elif match := _PPO.match(text):
             said = _quantities(match[3], "|")
             if len(said) <= match[3].count("|"):
-                raise Unreadable(f"not all of {match[3].strip()!r} are numbers")
-            yield self._add(StepLine(step=self._number(match[1], match[2]), reported=said))
+                raise items.Unreadable(f"not all of {match[3].strip()!r} are numbers")
+            yield self._add(items.StepLine(step=self._number(match[1], match[2]), reported=said))
         elif self.accumulates:
             return
         elif match := _LOSS.match(text):
-            yield self._add(StepLine(step=self._number(match[1], match[2]), loss=number("loss", match[3])))
+            yield self._add(items.StepLine(step=self._number(match[1], match[2]), loss=number("loss", match[3])))
         elif self.batches is not None and (match := _SPEED.match(text)):
             yield self._add(_of_speed(self._next(), _quantities(match[1], ",")))
         elif self.step and (match := _MORE_OF_PPO.match(text)):
             prefix = f"{match[1]} " if match[1] else ""
             said = _quantities(match[2], "|" if "|" in match[2] else ",")
-            yield self._add(StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
+            yield self._add(items.StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
 
-    def _of_the_setting(self, text: str) -> Iterator[Item]:
+    def _of_the_setting(self, text: str) -> Iterator[items.Item]:
         if match := _EPOCH.match(text):
             self.batches, self.ppo = int(match[3]), match[2] == "Generation"
             self.step = None if match[1] == "1" else self.step
@@ -126,47 +109,48 @@ class _Log:
             self.evaluating = f" after epoch {match[1]}"
         elif self.evaluating and (match := _EVALUATED.match(text)):
             for name, value in _quantities(match[0], ",").items():
-                yield Total(name + self.evaluating, value)
+                yield items.Total(name + self.evaluating, value)
         elif match := _WORLD_SIZE.search(text):
             self.world_size = self.world_size or int(match[1] or match[2])
-            yield WorldSize(int(match[1] or match[2]))
+            yield items.WorldSize(int(match[1] or match[2]))
         elif match := _NODES.search(text):
             for node in _NODE.finditer(match[1]):
-                yield Node(node[1], len(node[2].split(",")))
+                yield items.Node(node[1], len(node[2].split(",")))
         elif match := _CONFIG.search(text):
             if match[1] == "train_batch_size":
                 self.samples = self.samples or int(match[2])
             else:
                 self.accumulates |= int(match[2]) > 1
-            yield Total(match[1], float(match[2]))
+            yield items.Total(match[1], float(match[2]))
 
-    def _of_the_end(self, text: str) -> Iterator[Item]:
+    def _of_the_end(self, text: str) -> Iterator[items.Item]:
         if match := _EXECUTION.search(text):
-            yield from (Total("execution_time_s", float(match[1])), Total("execution_steps", float(match[2])))
+            yield items.Total("execution_time_s", float(match[1]))
+            yield items.Total("execution_steps", float(match[2]))
         elif match := _THROUGHPUT.search(text):
-            yield from (Total("throughput_samples_per_s", float(match[1])), Completed(match[0]))
+            yield from (items.Total("throughput_samples_per_s", float(match[1])), items.Completed(match[0]))
         elif _EXIT.search(text):
             self.exits += 1
             if self.batches is not None and self.exits == self.world_size:
-                yield Completed(f"{self.exits} of {self.world_size} processes exit successfully")
+                yield items.Completed(f"{self.exits} of {self.world_size} processes exit successfully")
         elif match := _RETURN_CODE.search(text):
-            yield Failed(f"a process {match[1]}")
-            yield BadEnd(match[1])
+            yield items.Failed(f"a process {match[1]}")
+            yield items.BadEnd(match[1])
         elif why := words.failure(text):
-            yield Failed(why)
+            yield items.Failed(why)
 
     def _number(self, epoch: str, step: str) -> int:
         if int(epoch) and self.batches is None:
-            raise Unreadable(f"step {step} of epoch {epoch}: the log does not give the number of steps of an epoch")
+            raise items.Unreadable(
+                f"step {step} of epoch {epoch}: the log does not give the number of steps of an epoch"
+            )
         return int(epoch) * (self.batches or 0) + int(step) + 1
 
     def _next(self) -> int:
         """The step of a speed that is printed without a number: the last one, unless its speed has been printed."""
-        if self.step is None:
-            return 1
-        return self.step.step + ("Latency" in self.step.reported)
+        return 1 if self.step is None else self.step.step + ("Latency" in self.step.reported)
 
-    def _add(self, said: StepLine) -> StepLine:
+    def _add(self, said: items.StepLine) -> items.StepLine:
         """Merge these values with those of an earlier line about the same step."""
         old = self.step
         said = replace(said, revises=True)
@@ -184,12 +168,12 @@ class _Log:
         self.step = said
         return said
 
-    def _of_timer(self, step: int, said: dict[str, float]) -> StepLine:
+    def _of_timer(self, step: int, said: dict[str, float]) -> items.StepLine:
         """A line of DeepSpeed's timer: the last step's rate, by the batch of all ranks, and rank 0's memory."""
         rate, peak = said.get("CurrSamplesPerSec"), said.pop("MaxMemAllocated", None)
         if rate is None or not rate > 0.0:
-            raise Unreadable(f"its CurrSamplesPerSec is {rate}")
-        return StepLine(
+            raise items.Unreadable(f"its CurrSamplesPerSec is {rate}")
+        return items.StepLine(
             step=step,
             interval=1,
             seconds=self.samples / rate if self.samples else None,
@@ -199,14 +183,14 @@ class _Log:
         )
 
 
-def _of_speed(step: int, said: dict[str, float]) -> StepLine:
+def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
     """A line of upstream's throughput: the batch it divides is one rank's in steps 1 and 2, so it says no samples."""
     latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
     if latency is None or rate is None or batch is None:
-        raise Unreadable("its Latency, Samples/sec or Batch Size is not a number")
+        raise items.Unreadable("its Latency, Samples/sec or Batch Size is not a number")
     # Both have two decimals and come from the same time: the bigger one has more digits.
     seconds = batch / rate if rate > max(latency, 0.0) else latency
-    return StepLine(step=step, seconds=seconds, reported=said)
+    return items.StepLine(step=step, seconds=seconds, reported=said)
 
 
 def _quantities(text: str, sign: str) -> dict[str, float]:

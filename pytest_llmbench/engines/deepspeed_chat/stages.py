@@ -10,7 +10,7 @@ from pytest_llmbench.core.record.claims import Span
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Place, options_of
 from pytest_llmbench.engines.deepspeed_chat.claims import lora
-from pytest_llmbench.engines.external import fill
+from pytest_llmbench.engines.external import filled
 from pytest_llmbench.engines.overrides import Rules, Same, given
 from pytest_llmbench.judging.flops import parameters
 
@@ -103,7 +103,7 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
         ConfigError: the environment lacks a name.
     """
     options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
-    own = {name: _filled(value, place, where) for name, value in options.arguments.items()}
+    own = {name: filled(value, place, where) for name, value in options.arguments.items()}
     return {**_given(recipe, options.step), **own}
 
 
@@ -131,12 +131,6 @@ def lora_of(recipe: Recipe) -> str:
     """Say in the words of a claim which weights the arguments of step 1 or 2 train."""
     given = options_of(recipe, DeepSpeedChatOptions).arguments
     return lora(given.get("lora_dim") or 0, alone=bool(given.get("only_optimize_lora")))
-
-
-def _filled(value: Argument, place: Place, where: str) -> Argument:
-    if isinstance(value, tuple):
-        return tuple(fill(word, place, where) for word in value)
-    return fill(value, place, where) if isinstance(value, str) else value
 
 
 def _given(recipe: Recipe, step: int) -> dict[str, Any]:

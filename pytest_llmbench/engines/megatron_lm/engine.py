@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, flags
+from pytest_llmbench.engines.external import External, fill, filled, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.arguments import asks, rules
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
@@ -92,8 +92,7 @@ class MegatronLM(External):
         script = fill(options.script, place, where)
         module = script.removeprefix("module:")
         argv = ("-m", *module.split()) if module != script else (fill("{root}/", place, where) + script,)
-        own = {key: fill(value, place, where) if isinstance(value, str) else value
-               for key, value in options.arguments.items()}  # fmt: skip
+        own = {key: filled(value, place, where) for key, value in options.arguments.items()}
         command = Command(
             launcher="torchrun",
             argv=(*argv, *_arguments(recipe, own)),

@@ -17,18 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import (
-    Begun,
-    Completed,
-    Failed,
-    Item,
-    LogInterval,
-    Pause,
-    StepLine,
-    Unreadable,
-    WorldSize,
-)
+from pytest_llmbench.readers import items, words
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 
 _ITERATION = re.compile(
@@ -72,26 +61,26 @@ NEEDLES = (
 )  # fmt: skip
 
 
-def parse(text: str) -> Iterable[Item]:
+def parse(text: str) -> Iterable[items.Item]:
     """Read one line; see `items.Parse`."""
     if "iteration" in text and (_ITERATION.search(text) or _ELAPSED.search(text)):  # the first is 20 times as fast
         return [_step(text)]
     return _other(text)
 
 
-def _other(text: str) -> Iterator[Item]:
+def _other(text: str) -> Iterator[items.Item]:
     if match := _WORLD_SIZE.search(text):
-        yield WorldSize(int(match[1]))
+        yield items.WorldSize(int(match[1]))
     if match := _BEGIN.search(text):
-        yield Begun(match[0].strip())
+        yield items.Begun(match[0].strip())
     if _pauses(text):
-        yield Pause()
+        yield items.Pause()
     if match := _LOG_INTERVAL.fullmatch(text):
-        yield LogInterval(int(match[1]))
+        yield items.LogInterval(int(match[1]))
     if _COMPLETED.search(text):
-        yield Completed(text)
+        yield items.Completed(text)
     if _FAILED.search(text) or words.failure(text):
-        yield Failed(text)
+        yield items.Failed(text)
 
 
 def _pauses(text: str) -> bool:
@@ -99,18 +88,18 @@ def _pauses(text: str) -> bool:
     return "save-checkpoint" in text or ("iteration" in text and ("validation" in text or "checkpoint" in text))
 
 
-def _step(text: str) -> StepLine:
+def _step(text: str) -> items.StepLine:
     head = _head(text)
     step, last = (count(name, head[name]) for name in ("step", "last"))
     if step > last:
-        raise Unreadable(f"iteration {step} of {last}")
+        raise items.Unreadable(f"iteration {step} of {last}")
     fields = _fields(text[head.end() :])
     for key in (_LOSS, _NORM, *_OFTEN):
         if key in fields:
             number(key, fields[key])
     samples = count(_BATCH, fields[_BATCH]) if _BATCH in fields else None
     length = count(_LENGTH, fields[_LENGTH]) if _LENGTH in fields else None
-    return StepLine(
+    return items.StepLine(
         step=step,
         at=_time(head["at"]),
         first_apart=head["micro"] is not None,  # from core 0.16 on
@@ -128,18 +117,18 @@ def _time(text: str | None) -> float | None:
     try:
         return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
-        raise Unreadable(f"its time is {text}") from None
+        raise items.Unreadable(f"its time is {text}") from None
 
 
 def _head(text: str) -> re.Match[str]:
     """Find the one iteration of a line: if there are two, it is unknown which has lost text."""
     head = _ITERATION.search(text)
     if head is None:
-        raise Unreadable("a line without its iteration number")
+        raise items.Unreadable("a line without its iteration number")
     if head["at"] is None and _OTHER_TIME.search(text[max(0, head.start() - 50) : head.start()]):
-        raise Unreadable("its time cannot be read")
+        raise items.Unreadable("its time cannot be read")
     if len(_BEGUN.findall(text)) > 1 or len(_ELAPSED.findall(text)) > 1:
-        raise Unreadable("two iterations in one line")
+        raise items.Unreadable("two iterations in one line")
     return head
 
 
@@ -150,14 +139,14 @@ def _fields(text: str) -> Mapping[str, str]:
     for part in parts:
         key, value = _field(part)
         if key in fields:
-            raise Unreadable(f"{key} twice")
+            raise items.Unreadable(f"{key} twice")
         behind = behind or not key
         if behind and not _whole(fields):
-            raise Unreadable(f"{part.strip()[:40]!r} is not a field")
+            raise items.Unreadable(f"{part.strip()[:40]!r} is not a field")
         if not behind:
             fields[key] = value
     if not _whole(fields) and (rest.strip() or _CONSUMED in fields):
-        raise Unreadable(f"cut off after {next(reversed(fields), 'its number')}: {rest.strip()[:40]!r}")
+        raise items.Unreadable(f"cut off after {next(reversed(fields), 'its number')}: {rest.strip()[:40]!r}")
     return fields
 
 
@@ -177,7 +166,7 @@ def _whole(fields: Mapping[str, str]) -> bool:
 def _seconds(fields: Mapping[str, str]) -> float:
     keys = [key for key in _PER_SECOND if key in fields]
     if len(keys) != 1:
-        raise Unreadable("elapsed time twice" if keys else "no elapsed time")
+        raise items.Unreadable("elapsed time twice" if keys else "no elapsed time")
     return duration(keys[0], fields[keys[0]]) / _PER_SECOND[keys[0]]
 
 

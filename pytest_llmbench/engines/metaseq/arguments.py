@@ -44,19 +44,10 @@ _FAMILIES = ("clip-norm-type", "fp16-", "loss-scale", "min-loss-scale", "save-in
 
 # Layers, hidden size and attention heads that `opt-baselines` has for each `--model-size`.
 _SIZES: Mapping[str, tuple[int, int, int]] = {
-    "8m": (4, 128, 2),
-    "8m_mp1": (4, 128, 2),
-    "125m": (12, 768, 12),
-    "350m": (24, 1024, 16),
-    "760m": (24, 1536, 16),
-    "1.3b": (24, 2048, 32),
-    "2.7b": (32, 2560, 32),
-    "6.7b": (32, 4096, 32),
-    "13b": (40, 5120, 40),
-    "30b": (48, 7168, 56),
-    "66b": (64, 9216, 72),
-    "175b": (96, 12288, 96),
-}
+    "8m": (4, 128, 2), "8m_mp1": (4, 128, 2), "125m": (12, 768, 12), "350m": (24, 1024, 16),
+    "760m": (24, 1536, 16), "1.3b": (24, 2048, 32), "2.7b": (32, 2560, 32), "6.7b": (32, 4096, 32),
+    "13b": (40, 5120, 40), "30b": (48, 7168, 56), "66b": (64, 9216, 72), "175b": (96, 12288, 96),
+}  # fmt: skip
 
 
 def rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:

@@ -13,7 +13,7 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, flags
+from pytest_llmbench.engines.external import External, fill, filled, flags
 from pytest_llmbench.engines.metaseq.arguments import rules, size_problem
 from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
 from pytest_llmbench.engines.overrides import Rules, precision_problem, unknown_arguments
@@ -103,8 +103,7 @@ class Metaseq(External):
         """Build the command."""
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"
-        own = {key: fill(value, place, where) if isinstance(value, str) else value
-               for key, value in options.arguments.items()}  # fmt: skip
+        own = {key: filled(value, place, where) for key, value in options.arguments.items()}
         if options.program == _LAUNCHER:
             command = _launcher(options, topology, place, own)
         else:
@@ -136,10 +135,8 @@ class Metaseq(External):
         yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)
         skipped = series.totals.get("gradient_overflows")
         if skipped:
-            yield (
-                f"{skipped:g} updates were skipped because their gradient overflowed; its words per second count "
-                f"them all the same"
-            )
+            overflowed = f"{skipped:g} updates were skipped because their gradient overflowed"
+            yield f"{overflowed}; its words per second count them all the same"
         yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
         yield from agreement.against_wall(series, topology)
         yield from agreement.no_slower(series, topology)

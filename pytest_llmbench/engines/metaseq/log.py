@@ -13,19 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_llmbench.core.record.claims import ClaimName
-from pytest_llmbench.readers import words
-from pytest_llmbench.readers.items import (
-    Completed,
-    Count,
-    Failed,
-    Item,
-    LogInterval,
-    Said,
-    StepLine,
-    Total,
-    Unreadable,
-    WorldSize,
-)
+from pytest_llmbench.readers import items, words
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
 
 _STEP = "| train_inner |"
@@ -46,7 +34,7 @@ NEEDLES = (
 )  # fmt: skip
 
 
-def parse(text: str) -> Iterable[Item]:
+def parse(text: str) -> Iterable[items.Item]:
     """Read one line; see `items.Parse`.
 
     The totals are `done_training_s`, `max_update` (how many updates the run was to make) and
@@ -55,30 +43,30 @@ def parse(text: str) -> Iterable[Item]:
     return [_step(text)] if _STEP in text else _other(text)
 
 
-def _other(text: str) -> Iterator[Item]:
+def _other(text: str) -> Iterator[items.Item]:
     if match := _WORLD_SIZE.search(text):
-        yield WorldSize(int(match[1]))
+        yield items.WorldSize(int(match[1]))
     if "log_interval" in text and (match := _LOG_INTERVAL.search(text)):
-        yield LogInterval(int(match[1]))
+        yield items.LogInterval(int(match[1]))
     if _OVERFLOW in text:
-        yield Count("gradient_overflows")
+        yield items.Count("gradient_overflows")
     if match := _STOP.search(text):
-        yield Total("max_update", float(match[1]))
+        yield items.Total("max_update", float(match[1]))
     if (match := _DONE.search(text)) and (seconds := as_number(match[1])) is not None:
-        yield Completed(text)
-        yield Total("done_training_s", seconds)
+        yield items.Completed(text)
+        yield items.Total("done_training_s", seconds)
     if words.failure(text):
-        yield Failed(text)
+        yield items.Failed(text)
 
 
-def _step(text: str) -> StepLine:
+def _step(text: str) -> items.StepLine:
     said = _object(text.partition(_STEP)[2])
     numbers = {key: value for key, each in said.items() if (value := as_number(each)) is not None}
     samples = _finite("bsz", said)
     tokens = _finite("wpb", said)
     memory = _finite("cuda_gb_allocated", said)
     loss = number("loss", said["loss"]) if "loss" in said else None
-    return StepLine(
+    return items.StepLine(
         step=count("num_updates", said.get("num_updates", "missing")),
         at=unix_time(match[1]) if (match := _TIME.search(text)) else None,
         seconds=_seconds(said),
@@ -95,16 +83,16 @@ def _object(text: str) -> Mapping[str, Any]:
     try:
         said = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"no JSON, or cut off: {str(error)[:80]}") from None
+        raise items.Unreadable(f"no JSON, or cut off: {str(error)[:80]}") from None
     if not isinstance(said, dict):
-        raise Unreadable("no JSON object")
+        raise items.Unreadable("no JSON object")
     return said
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     said = dict(pairs)
     if len(said) < len(pairs):
-        raise Unreadable("a name twice")
+        raise items.Unreadable("a name twice")
     return said
 
 
@@ -114,7 +102,7 @@ def _finite(name: str, said: Mapping[str, Any]) -> float | None:
         return None
     value = number(name, said[name])
     if not 0.0 <= value < 1e15:
-        raise Unreadable(f"{name} is {value}")
+        raise items.Unreadable(f"{name} is {value}")
     return value
 
 
@@ -149,30 +137,30 @@ _SETTINGS: Mapping[str, ClaimName] = {
 CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
 
 
-def said(text: str) -> Iterator[Said]:
+def said(text: str) -> Iterator[items.Said]:
     """Yield the settings that a line prints."""
     if match := _PARAMETERS.search(text):
         whole, trained = (int(count.replace(",", "")) for count in match.groups())
-        yield from (Said("parameters_of_rank", whole), Said("frozen_parameters", whole - trained))
+        yield from (items.Said("parameters_of_rank", whole), items.Said("frozen_parameters", whole - trained))
     elif match := _MICRO_BATCH.search(text):
-        yield Said("micro_batch_size", int(match[1]))
+        yield items.Said("micro_batch_size", int(match[1]))
     elif "decoder_layers" in text:
         yield from _configured(text)
 
 
-def _configured(text: str) -> Iterator[Said]:
+def _configured(text: str) -> Iterator[items.Said]:
     """Read the configuration, one line in which most settings stand several times."""
     for match in _SETTING.finditer(text):
         name = _SETTINGS.get(match[1])
         if name is not None and match[2].isdigit():
-            yield Said(name, int(match[2]))
+            yield items.Said(name, int(match[2]))
     switches = {(match[1], match[2]) for match in _SETTING.finditer(text)}
     on, printed = {name for name, value in switches if value == "True"}, {name for name, _ in switches}
     if "fp16" in printed:
         half = "fp16" if on & {"fp16", "memory_efficient_fp16"} else "fp32"
-        yield Said("precision", "bf16" if "bf16" in on else half)
+        yield items.Said("precision", "bf16" if "bf16" in on else half)
     if "checkpoint_activations" in printed:
-        yield Said("activation_checkpointing", "full" if "checkpoint_activations" in on else "none")
+        yield items.Said("activation_checkpointing", "full" if "checkpoint_activations" in on else "none")
     for _, backend in sorted(each for each in switches if each[0] == "ddp_backend"):
         whole = "gradients" if "no_reshard_after_forward" in on else "full"
-        yield Said("sharding", whole if backend == "fully_sharded" else "none")
+        yield items.Said("sharding", whole if backend == "fully_sharded" else "none")

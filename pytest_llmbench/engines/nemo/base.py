@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.external import External, fill
+from pytest_llmbench.engines.external import External, filled
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.arguments import plain, rules
@@ -93,8 +93,7 @@ class Nemo(External):
         If the log has them too, both must agree. That the run was completed is in the log alone.
         """
         said = super().read(folder, recipe)
-        files = () if folder.is_file() else folder.rglob(tensorboard.PATTERN)
-        events = nemo.series(files)
+        events = nemo.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
         if not events.steps and not events.unread:
             return said
         return said.model_copy(
@@ -133,8 +132,7 @@ class Nemo(External):
 
 def _untimely(totals: Mapping[str, float]) -> Iterator[str]:
     """Yield where the wall clock of the training is not what lies between the dates around it, in whole seconds."""
-    said = [totals.get(name) for name in ("elapsed_s", "begin_training", "end_training")]
-    elapsed, begin, end = said
+    elapsed, begin, end = (totals.get(name) for name in ("elapsed_s", "begin_training", "end_training"))
     if elapsed is None or begin is None or end is None:
         return
     between = end - begin
@@ -148,14 +146,8 @@ def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[
     Raises:
         ConfigError: the environment says nothing of a name.
     """
-    filled = {name: _filled(value, place, where) for name, value in arguments.items()}
-    return [f"{name}={_hydra(value)}" for name, value in filled.items() if value is not None]
-
-
-def _filled(value: Value, place: Place, where: str) -> Value:
-    if isinstance(value, tuple):
-        return tuple(fill(each, place, where) if isinstance(each, str) else each for each in value)
-    return fill(value, place, where) if isinstance(value, str) else value
+    own = {name: filled(value, place, where) for name, value in arguments.items()}
+    return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]
 
 
 def _hydra(value: Value) -> str:

@@ -121,16 +121,10 @@ def _mounts(place: Place) -> tuple[str, ...]:
     return tuple(mount for mount in mounts if mount not in own)
 
 
-_ENV_VARS = {
-    "22.06": (
-        "NCCL_TOPO_FILE", "UCX_IB_PCI_RELAXED_ORDERING", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_TIMEOUT",
-        "NCCL_DEBUG",
-    ),
-    "22.09": (
-        "NCCL_TOPO_FILE", "UCX_IB_PCI_RELAXED_ORDERING", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_TIMEOUT",
-        "NCCL_DEBUG", "NCCL_PROTO",
-    ),
-}  # fmt: skip
+_ENV_VARS_22_06 = (
+    "NCCL_TOPO_FILE", "UCX_IB_PCI_RELAXED_ORDERING", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_TIMEOUT", "NCCL_DEBUG",
+)  # fmt: skip
+_ENV_VARS = {"22.06": _ENV_VARS_22_06, "22.09": (*_ENV_VARS_22_06, "NCCL_PROTO")}
 
 # `debug` is what keeps it from submitting.
 _GIVEN_22_06: Mapping[str, Value] = {

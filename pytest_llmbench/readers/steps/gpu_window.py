@@ -223,11 +223,9 @@ class GpuWindow:
     def _energy(self, last_edge: Edge | None) -> Energy:
         if self._set_back or not self._samples or self._numbers["energy_mj"].count < self._samples:
             return Energy()  # for a reason that is about more than the energy
-        return (
-            Energy(why="its energy counter went backwards")
-            if self._energy_fell
-            else between(self._first_edge, last_edge)
-        )
+        if self._energy_fell:
+            return Energy(why="its energy counter went backwards")
+        return between(self._first_edge, last_edge)
 
     def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
         """The reasons for unknown values."""

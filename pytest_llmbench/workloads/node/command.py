@@ -66,9 +66,7 @@ class _Driver:
         hosts = task.hosts or hosts_of_this_job()
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)
-        known = (
-            gather(task, env) if problem is None else Gathered({}, secret_values(environment(task, env), task.secrets))
-        )
+        known = Gathered({}, secret_values(environment(task, env), task.secrets)) if problem else gather(task, env)
         report = DriverReport(
             hosts=hosts,
             device=device,

@@ -77,29 +77,16 @@ def token_of(folder: Path) -> str | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Variables:
-    """Names of the environment variables that place a rank; of several, the first that is set counts."""
-
-    rank: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    ranks: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-
-# Inside a larger allocation only the step's own counts are those of the run.
-_SLURM = _Variables(
-    rank=("SLURM_PROCID",),
-    local_rank=("SLURM_LOCALID",),
-    ranks=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-    nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
-)
-_LOCAL = _Variables(
-    rank=("SUBMITIT_LOCAL_GLOBALID",),
-    local_rank=("SUBMITIT_LOCAL_LOCALID",),
-    ranks=("SUBMITIT_LOCAL_NTASKS",),
-    nodes=("SUBMITIT_LOCAL_JOB_NUM_NODES",),
-)
+# Names of the environment variables of rank, local rank, number of ranks and number of nodes. Of two, the first that is
+# set counts: inside a larger allocation only the step's own counts are those of the run.
+_SLURM = (
+    ("SLURM_PROCID",), ("SLURM_LOCALID",),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+)  # fmt: skip
+_LOCAL = (
+    ("SUBMITIT_LOCAL_GLOBALID",), ("SUBMITIT_LOCAL_LOCALID",),
+    ("SUBMITIT_LOCAL_NTASKS",), ("SUBMITIT_LOCAL_JOB_NUM_NODES",),
+)  # fmt: skip
 
 
 def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
@@ -137,14 +124,12 @@ def _placed(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Rank, local rank, number of ranks, number of nodes."""
     # A local run started from inside a Slurm job sees that job's variables too: they are not about it.
     if environ.get("SUBMITIT_EXECUTOR") == "local":
-        names = _LOCAL
+        names: tuple[tuple[str, ...], ...] = _LOCAL
     elif "SLURM_PROCID" in environ:
         names = _SLURM
     else:
         return 0, 0, 1, 1
-    rank, local_rank, ranks, nodes = (
-        _number(environ, choices) for choices in (names.rank, names.local_rank, names.ranks, names.nodes)
-    )
+    rank, local_rank, ranks, nodes = (_number(environ, choices) for choices in names)
     return rank, local_rank, ranks, nodes
 
 

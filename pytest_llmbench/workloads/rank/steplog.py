@@ -20,21 +20,8 @@ from typing import Self
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import make_folder
-from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import harmless, redacted
-from pytest_llmbench.core.wire.step_events import (
-    EndEvent,
-    Event,
-    FailureEvent,
-    GpuEvent,
-    MatmulEvent,
-    Phase,
-    StartEvent,
-    StepEvent,
-    TelemetryEvent,
-    TrainingEvent,
-    json_number,
-)
 from pytest_llmbench.workloads.node.disclosure import secret_values
 from pytest_llmbench.workloads.rank.context import RankContext
 
@@ -70,7 +57,7 @@ class StepLog:
     def start(self, device: str, versions: Mapping[str, str], gpu: str | None = None) -> None:
         """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
         self._write(
-            StartEvent(
+            step_events.StartEvent(
                 schema=2,
                 rank=self._context.rank,
                 world_size=self._context.world_size,
@@ -89,13 +76,13 @@ class StepLog:
 
     def matmul(self, flops_per_s: float) -> None:
         """Write this rank's measured dense matrix-product rate, FLOP/s."""
-        self._write(MatmulEvent(flops_per_s=flops_per_s))
+        self._write(step_events.MatmulEvent(flops_per_s=flops_per_s))
 
-    def training(self, event: TrainingEvent) -> None:
+    def training(self, event: step_events.TrainingEvent) -> None:
         """Write what this rank trained, as it counted it, after its last step."""
         self._write(event)
 
-    def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
+    def telemetry(self, event: step_events.TelemetryEvent | step_events.GpuEvent) -> None:
         """Write what is known of this rank's GPU; any thread may, at any time before the log is closed."""
         self._write(event)
 
@@ -124,13 +111,13 @@ class StepLog:
         now = time.time()
         self._steps += 1
         self._write(
-            StepEvent(
+            step_events.StepEvent(
                 step=self._steps,
                 seconds=seconds,
                 tokens=tokens,
                 samples=samples,
-                loss=json_number(loss),
-                grad_norm=json_number(grad_norm),
+                loss=step_events.json_number(loss),
+                grad_norm=step_events.json_number(grad_norm),
                 peak_memory_bytes=peak_memory_bytes,
                 time=now if ended is None else ended,
                 logged=now,
@@ -140,14 +127,14 @@ class StepLog:
     def end(self) -> None:
         """Say that this rank finished its last step."""
         self.phase(self._steps, "done")
-        self._write(EndEvent(steps=self._steps, time=time.time()))
+        self._write(step_events.EndEvent(steps=self._steps, time=time.time()))
 
     def failure(self, error: str) -> None:
         """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""
         folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
-        self._write(FailureEvent(error=folded, time=time.time()))
+        self._write(step_events.FailureEvent(error=folded, time=time.time()))
 
-    def phase(self, step: int, name: Phase, micro_batch: int = 0) -> None:
+    def phase(self, step: int, name: step_events.Phase, micro_batch: int = 0) -> None:
         """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
 
         A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
@@ -155,7 +142,7 @@ class StepLog:
         """
         os.pwrite(self._phase, f"{step} {name} {micro_batch}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: step_events.Event) -> None:
         line = event.line()
         if os.write(self._log, line) != len(line):
             raise OSError(f"the log of rank {self._context.rank} cannot be written: is the disk full?")

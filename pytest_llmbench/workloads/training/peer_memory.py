@@ -39,7 +39,9 @@ ShareMemory = Callable[[int, torch.dtype, dist.ProcessGroup], Places]
 
 
 class Symmetric:
-    """`Places` in the memory of GPUs that reach one another's; all ranks of the group, which divide the size, make it.
+    """`Places` in the memory of GPUs that reach one another's; all ranks of the group make it together.
+
+    Their number divides the size.
 
     Raises:
         ConfigError: they do not reach one another's.
