@@ -6,6 +6,8 @@ from typing import Literal, Self
 
 # So few steps decide on a bound that each of them is away from by this factor.
 _LEAST_FAR, _FAR = 4, 10.0
+# Steps that still become faster may go on to do so by as much as they did, this many times.
+_GOES_ON = 2.0
 
 Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
 Decided = Literal["fast_enough", "too_slow"]
@@ -88,9 +90,11 @@ class Steady:
         # Of steps that still become faster, those to come are faster than these.
         if self.high <= bound:
             return "fast_enough" if self.mean_with_pauses + self.half_width <= bound else "pauses_decide"
-        if not self.settled:
+        # A fall that levels off has less to go than it went.
+        further = 0.0 if self.settled else _GOES_ON * abs(self.drift or 0.0) * self.mean
+        if not self.settled and self.low - further <= bound:
             return self._far(bound) or "not_settled"
-        if self.low > bound:
+        if self.low - further > bound:
             return "too_slow" if self.mean_with_pauses - self.half_width > bound else "pauses_decide"
         return "drifts" if self.drift is not None else "within_noise"
 
