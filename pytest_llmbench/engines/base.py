@@ -67,7 +67,6 @@ class Script:
     """The commands of one run, one after the other; the first that fails ends it.
 
     Attributes:
-        commands: the commands.
         notes: the source's command, and the reasons for deviations, for the head of the script.
     """
 

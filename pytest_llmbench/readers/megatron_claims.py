@@ -26,12 +26,9 @@ _DATA = re.compile(r"\bconfig=GPTDatasetConfig\(random_seed=\d+, sequence_length
 _WHOLE = re.compile(r"\d{1,15}", re.ASCII)
 
 _PRECISIONS = {
-    "torch.float32": "fp32",
-    "torch.float": "fp32",
-    "torch.float16": "fp16",
-    "torch.half": "fp16",
+    "torch.float32": "fp32", "torch.float": "fp32", "torch.float16": "fp16", "torch.half": "fp16",
     "torch.bfloat16": "bf16",
-}
+}  # fmt: skip
 _SWITCH = {"True": on_off(True), "False": on_off(False)}
 _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline", "context": "context_parallel"}
 

@@ -66,14 +66,10 @@ def _made(found: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[S
     for number in logged:
         said = found.steps[number]
         yield Step(
-            step=number,
-            interval=max(1, number - before),
-            seconds=said.get(_SECONDS),
-            samples=whole(said.get(_BATCH)),
-            loss=_loss(found.steps, range(before + 1, number + 1)),
-            grad_norm=said.get(_NORM),
+            step=number, interval=max(1, number - before), seconds=said.get(_SECONDS), samples=whole(said.get(_BATCH)),
+            loss=_loss(found.steps, range(before + 1, number + 1)), grad_norm=said.get(_NORM),
             reported={name: said[tag] for tag, name in _REPORTED.items() if tag in said},
-        )
+        )  # fmt: skip
         before = 0 if apart and number == 1 else number
 
 

@@ -52,9 +52,8 @@ class NemoLauncher(Nemo):
         root = fill("{root}", place, where)
         old = options.version == "22.06"
         name = _name_22_06(place) if old else options.training.replace("/", "_")
-        given = {**_given(recipe, topology, place, options, name), **(_GIVEN_22_06 if old else _given_22_09(place))}
-        if not old:
-            given["++cluster.nodes"] = topology.nodes
+        own = _GIVEN_22_06 if old else _given_22_09(topology, place)
+        given = {**_given(recipe, topology, place, options, name), **own}
         generate = Command(
             launcher="once",
             argv=(
@@ -88,7 +87,7 @@ def _given(
     """Overrides for both versions."""
     container, env = place.environment.container, place.environment.env
     hours, minutes = divmod(place.time_limit_min, 60)
-    given: dict[str, Value] = {
+    return {
         "training": options.training,
         "cluster_type": "bcm",
         "bignlp_path": "{root}",
@@ -111,7 +110,6 @@ def _given(
         "training.model.tensor_model_parallel_size": recipe.parallelism.tensor,
         "training.model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
     }
-    return given
 
 
 def _mounts(place: Place) -> tuple[str, ...]:
@@ -137,13 +135,14 @@ _GIVEN_22_06: Mapping[str, Value] = {
 }
 
 
-def _given_22_09(place: Place) -> dict[str, Value]:
+def _given_22_09(topology: Topology, place: Place) -> dict[str, Value]:
     container = place.environment.container
     home = "--container-mount-home" if container and container.mount_home else "--no-container-mount-home"
     return {
         "stages": ("training",),
         "++cluster.stderr_to_stdout": True,
         "cluster.srun_args": (home, *(container.args if container else ())),
+        "++cluster.nodes": topology.nodes,
     }
 
 

@@ -106,15 +106,10 @@ def _made(found: Collected) -> Iterator[Step]:
             continue
         timings = [said.pop(tag) for tag in TIMINGS if tag in said]
         yield Step(
-            step=step,
-            interval=step - before,
-            at=found.times.get(step),
-            seconds=timings[0] if timings else None,
-            samples=whole(said.get("global_batch_size")),
-            loss=said.pop("reduced_train_loss", None),
-            grad_norm=said.pop("grad_norm", None),
-            reported=said,
-        )
+            step=step, interval=step - before, at=found.times.get(step), seconds=timings[0] if timings else None,
+            samples=whole(said.get("global_batch_size")), loss=said.pop("reduced_train_loss", None),
+            grad_norm=said.pop("grad_norm", None), reported=said,
+        )  # fmt: skip
         before = step
 
 

@@ -226,15 +226,9 @@ class _Sum:
             between = self.ended - before.ended
             seconds = between if between > 0.0 else seconds
         return Step(
-            step=self.number,
-            seconds=seconds,
-            tokens=self.tokens,
-            samples=self.samples,
-            loss=self.losses / self.ranks,
-            grad_norm=self.grad_norm,
-            peak_memory_bytes=self.peak_memory_bytes,
-            ranks=self.ranks,
-        )
+            step=self.number, seconds=seconds, tokens=self.tokens, samples=self.samples, loss=self.losses / self.ranks,
+            grad_norm=self.grad_norm, peak_memory_bytes=self.peak_memory_bytes, ranks=self.ranks,
+        )  # fmt: skip
 
     def unlike_norms(self) -> str | None:
         """Say that the ranks have not one gradient's norm, where they have not; NaN and infinity others say."""

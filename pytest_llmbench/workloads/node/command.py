@@ -68,13 +68,9 @@ class _Driver:
         device, problem = _look_at(task, hosts, env)
         known = Gathered({}, secret_values(environment(task, env), task.secrets)) if problem else gather(task, env)
         report = DriverReport(
-            hosts=hosts,
-            device=device,
-            provenance=known.facts,
-            secrets=tuple(mark_of(value) for value in known.secrets),
-            problem=problem,
-            started=time.time(),
-        )
+            hosts=hosts, device=device, provenance=known.facts,
+            secrets=tuple(mark_of(value) for value in known.secrets), problem=problem, started=time.time(),
+        )  # fmt: skip
         write_model(self._folder / layout.DRIVER, report)
         if problem is not None:
             return

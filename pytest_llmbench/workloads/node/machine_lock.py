@@ -16,9 +16,8 @@ _held: list[int] = []
 def hold(path: Path | None) -> tuple[int, ...]:
     """Hold a machine's lock, with all others that hold it, until this process ends; nothing is held without a path.
 
-    Returns:
-        The descriptor, for programs that this process starts and that may outlive it: handed to them, it holds the lock
-        until they end as well.
+    The descriptor is for programs that this process starts and that may outlive it: handed to them, it holds the lock
+    until they end as well.
     """
     if path is None:
         return ()

@@ -57,14 +57,9 @@ def environment_of(
         return env
     nodes, nodelist, ranks = str(len(hosts)), ",".join(hosts), str(len(hosts) * ranks_per_node)
     env |= {
-        "SLURM_NNODES": nodes,
-        "SLURM_JOB_NUM_NODES": nodes,
-        "SLURM_NODELIST": nodelist,
-        "SLURM_JOB_NODELIST": nodelist,
-        "SLURM_NTASKS": ranks,
-        "SLURM_NPROCS": ranks,
-        "SLURM_NTASKS_PER_NODE": str(ranks_per_node),
-    }
+        "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NODELIST": nodelist, "SLURM_JOB_NODELIST": nodelist,
+        "SLURM_NTASKS": ranks, "SLURM_NPROCS": ranks, "SLURM_NTASKS_PER_NODE": str(ranks_per_node),
+    }  # fmt: skip
     return _with_srun(folder, env)
 
 

@@ -108,16 +108,9 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
             "node: check --nodes, --ntasks and --ntasks-per-node of the launcher",
         )
     return RankContext(
-        rank=rank,
-        world_size=world_size,
-        local_rank=local_rank,
-        ranks_per_node=task.ranks_per_node,
-        nodes=task.nodes,
-        folder=folder,
-        config=task.config,
-        device=task.device,
-        token=task.token,
-    )
+        rank=rank, world_size=world_size, local_rank=local_rank, ranks_per_node=task.ranks_per_node, nodes=task.nodes,
+        folder=folder, config=task.config, device=task.device, token=task.token,
+    )  # fmt: skip
 
 
 def _placed(environ: Mapping[str, str]) -> tuple[int, int, int, int]:

@@ -64,18 +64,11 @@ class Fed:
         """
         found = self._dtypes or set(dtypes)
         return TrainingEvent(
-            world_size=dist.get_world_size(),
-            tensor=tensor[1],
-            pipeline=pipeline[1],
-            tensor_rank=tensor[0],
-            pipeline_rank=pipeline[0],
-            copy_rank=copy,
-            layers=layers,
-            parameters=parameters,
+            world_size=dist.get_world_size(), tensor=tensor[1], pipeline=pipeline[1], tensor_rank=tensor[0],
+            pipeline_rank=pipeline[0], copy_rank=copy, layers=layers, parameters=parameters,
             precision=" and ".join(sorted(_PRECISIONS.get(dtype, str(dtype)) for dtype in found)),
-            sequence_length=_only(self._lengths),
-            micro_batch_size=_only(self._batches),
-        )
+            sequence_length=_only(self._lengths), micro_batch_size=_only(self._batches),
+        )  # fmt: skip
 
 
 def _only(values: set[int]) -> int | None:

@@ -87,14 +87,9 @@ class StepClock:
         self._ended, self._ended_at = step.end, self._ended_at + seconds
         loss, grad_norm = step.numbers.tolist()
         self._log.step(
-            seconds=seconds,
-            ended=self._ended_at,
-            tokens=step.tokens,
-            samples=step.samples,
-            loss=loss,
-            grad_norm=grad_norm,
-            peak_memory_bytes=peak_memory_bytes(self._device),
-        )
+            seconds=seconds, ended=self._ended_at, tokens=step.tokens, samples=step.samples, loss=loss,
+            grad_norm=grad_norm, peak_memory_bytes=peak_memory_bytes(self._device),
+        )  # fmt: skip
 
 
 def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float, samples: int, tokens: int) -> _Asked:

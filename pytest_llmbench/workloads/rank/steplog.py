@@ -56,23 +56,13 @@ class StepLog:
 
     def start(self, device: str, versions: Mapping[str, str], gpu: str | None = None) -> None:
         """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
-        self._write(
-            step_events.StartEvent(
-                schema=2,
-                rank=self._context.rank,
-                world_size=self._context.world_size,
-                local_rank=self._context.local_rank,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                device=device,
-                versions=dict(versions),
-                node=os.environ.get("SLURMD_NODENAME"),
-                pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
-                gpu=gpu,
-                token=self._context.token,
-                time=time.time(),
-            )
-        )
+        own = self._context
+        event = step_events.StartEvent(
+            schema=2, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
+            pid=os.getpid(), device=device, versions=dict(versions), node=os.environ.get("SLURMD_NODENAME"),
+            pid_namespace=Path("/proc/self/ns/pid").stat().st_ino, gpu=gpu, token=own.token, time=time.time(),
+        )  # fmt: skip
+        self._write(event)
 
     def matmul(self, flops_per_s: float) -> None:
         """Write this rank's measured dense matrix-product rate, FLOP/s."""
@@ -110,19 +100,12 @@ class StepLog:
         """
         now = time.time()
         self._steps += 1
-        self._write(
-            step_events.StepEvent(
-                step=self._steps,
-                seconds=seconds,
-                tokens=tokens,
-                samples=samples,
-                loss=step_events.json_number(loss),
-                grad_norm=step_events.json_number(grad_norm),
-                peak_memory_bytes=peak_memory_bytes,
-                time=now if ended is None else ended,
-                logged=now,
-            )
-        )
+        event = step_events.StepEvent(
+            step=self._steps, seconds=seconds, tokens=tokens, samples=samples, loss=step_events.json_number(loss),
+            grad_norm=step_events.json_number(grad_norm), peak_memory_bytes=peak_memory_bytes,
+            time=now if ended is None else ended, logged=now,
+        )  # fmt: skip
+        self._write(event)
 
     def end(self) -> None:
         """Say that this rank finished its last step."""

@@ -20,14 +20,10 @@ Work = Callable[[], object]
 def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = None) -> float:
     """Measure the dense matrix-product rate of this rank while all ranks measure theirs.
 
-    Square matrices of 8192 (GPU) or 1024 (CPU) with entries from N(0, 1), in blocks of about 50 ms between
-    two synchronisations; the first block warms up and sizes the others. All ranks start together,
-    because shared power, cooling and memory make a device alone faster than one among its neighbours.
-
-    Args:
-        device: shapes to measure.
-        dtype: precision of the training.
-        seconds: for how long, after the warm-up; by default 1 s on a GPU, 0.3 s on a CPU.
+    Square matrices of 8192 (GPU) or 1024 (CPU) with entries from N(0, 1), in blocks of about 50 ms between two
+    synchronisations, for 1 s on a GPU and 0.3 s on a CPU unless `seconds` says otherwise; a first block warms up and
+    sizes the others. All ranks start together, because shared power, cooling and memory make a device alone faster than
+    one among its neighbours.
 
     Returns:
         The median of the blocks, FLOP/s; one product is 2 side³ operations.

@@ -27,14 +27,8 @@ def advantages_and_returns(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Estimate by how much each token did better than expected, and the return to expect in its place.
 
-    Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equation 16) over answers that end
-    with their last token.
-
-    Args:
-        rewards: paid when the token is chosen.
-        values: the critic's earlier expectation.
-        discount: weight of the next token.
-        gae_lambda: weight of later rewards: 0 for one token, 1 for all.
+    Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equation 16) over answers that end with
+    their last token. A reward is paid when its token is chosen; the values are what the critic expected.
     """
     advantages = torch.empty_like(rewards)
     last = torch.zeros_like(rewards[:, 0])

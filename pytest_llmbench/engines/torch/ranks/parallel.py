@@ -24,13 +24,10 @@ from pytest_llmbench.workloads.training.peer_memory import InTurns, Places, Shar
 
 
 def use_copies(modules: Iterable[FSDPModule], group: dist.ProcessGroup, share: ShareMemory = Symmetric) -> None:
-    """Let modules of `fully_shard` copy what they gather and reduce.
+    """Let modules of `fully_shard` copy what they gather and reduce, through the memory that `share` makes.
 
-    Args:
-        modules: those whose parameters are gathered once a step and stay whole until its gradients are reduced: with
-            `reshard_after_forward=False`.
-        group: the ranks that the parameters are split over.
-        share: makes the memory through which they copy.
+    Their parameters are gathered once a step and stay whole until its gradients are reduced: with
+    `reshard_after_forward=False`.
 
     Raises:
         ConfigError: FSDP of this PyTorch, older than 2.9, takes no collectives of others.
