@@ -64,13 +64,10 @@ def answer_of(options: argparse.Namespace) -> ProjectionAnswer:
     hardware = _hardware(options, system, gpu.model)
     cost = layer_cost(slices, hardware)
     tried = product(options.nodes, options.pipeline or [None], options.chunks or [None])
-    rows = [
-        row(
-            recipe, Topology(nodes=nodes, gpus_per_node=per_node), gpu.memory_gib, cost, hardware,
-            pipeline=pipeline, chunks=chunks,
-        )
-        for nodes, pipeline, chunks in tried
-    ]  # fmt: skip
+    rows = []
+    for nodes, pipeline, chunks in tried:
+        shape = Topology(nodes=nodes, gpus_per_node=per_node)
+        rows.append(row(recipe, shape, gpu.memory_gib, cost, hardware, pipeline=pipeline, chunks=chunks))
     return ProjectionAnswer(
         title=f"{recipe.name} on {system.name}, {per_node} × {gpu.model} a node",
         rows=rows,
@@ -148,11 +145,8 @@ def _count(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m pytest_llmbench.project",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.project", description=__doc__, formatter_class=raw)
     several: dict[str, Any] = {"nargs": "+", "default": []}
     files: dict[str, Any] = {**several, "type": Path, "metavar": "FILE"}
     add = parser.add_argument

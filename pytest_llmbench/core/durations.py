@@ -14,8 +14,7 @@ _SLURM = re.compile(
 def parse_minutes(text: str) -> int:
     """Read `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`.
 
-    Returns:
-        Whole minutes, rounded up: Slurm's own granularity.
+    The result is whole minutes, rounded up: Slurm's own granularity.
 
     Raises:
         ConfigError: the text has none of these forms, or the limit is zero.

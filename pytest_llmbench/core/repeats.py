@@ -4,12 +4,9 @@ from collections.abc import Hashable, Sequence
 
 
 def repeated(rows: Sequence[tuple[Hashable, ...]], length: int, different: int) -> tuple[int, int] | None:
-    """Find a stretch of rows that stands there again, further on; return where both begin.
+    """Find a stretch of rows of this length that stands there again, further on; return where both begin.
 
-    Args:
-        rows: in order.
-        length: of the stretch.
-        different: number of its rows that have to differ from one another: a value that stands still repeats itself.
+    So many of its rows have to be `different` from one another: a value that stands still repeats itself.
     """
     seen: dict[tuple[tuple[Hashable, ...], ...], int] = {}
     for begin in range(len(rows) - length + 1):

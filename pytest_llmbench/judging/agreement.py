@@ -30,9 +30,7 @@ _Range = tuple[float, float]
 def same_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
     """Yield where a rate times the step's duration, by the samples of the step, is not the same in all lines.
 
-    Args:
-        steps: the lines.
-        rates: names of what is reported that is so much work per second, and their units.
+    `rates` has the unit of each reported name that is so much work per second.
     """
     for name, unit in rates.items():
         works = list(_works(steps, name))
@@ -77,10 +75,7 @@ def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
 def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
     """Yield where the samples consumed so far are not those of the steps so far, or do not grow by them.
 
-    Args:
-        steps: the lines.
-        name: of what was consumed.
-        samples: of a step, by the recipe.
+    The lines report what was consumed under `name`; `samples` are those of a step, by the recipe.
     """
     first = next((step for step in steps if name in step.reported), None)
     if first is not None and first.samples == samples and first.reported[name] != first.step * samples:
@@ -129,13 +124,9 @@ def _told(before: Step, step: Step) -> float:
 def product(
     steps: Sequence[Step], rate: str, factors: tuple[str, str], slack: Callable[[Step], float]
 ) -> Iterator[str]:
-    """Yield where a rate is not the product of two other numbers of its line.
+    """Yield where a rate is not the product of two other numbers of its line, all by name.
 
-    Args:
-        steps: the lines.
-        rate: name of the rate.
-        factors: names of what it is the product of.
-        slack: allowed difference, as a share, in addition to rounding.
+    `slack` is the allowed difference, as a share, in addition to rounding.
     """
     lines = [step for step in steps if all(step.reported.get(name) for name in (rate, *factors))]
     said, first, second = (_rounded([step.reported[name] for step in lines]) for name in (rate, *factors))
@@ -159,12 +150,8 @@ def asked(
 ) -> Iterator[str]:
     """Yield where a rate is not the recipe's work of a step in the time that the same line says of it.
 
-    Args:
-        steps: the lines.
-        rate: name of so much work per second.
-        work: of one step, by the recipe.
-        per_second: name of how many steps a second has; without it, the line's seconds count.
-        slack: allowed difference, as a share, in addition to rounding.
+    `per_second` is the name of how many steps a second has; without it, the line's seconds count. `slack` is the
+    allowed difference, as a share, in addition to rounding.
     """
     times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
     lines = [step for step in steps if times[step.step] and step.reported.get(rate)]

@@ -25,7 +25,6 @@ class CheckKey(str):
     """The parameter of our `health`: a check, and the slot of the node it is about.
 
     Attributes:
-        check: the check's name.
         slot: 0-based number of the node among those of the session; None for a verdict on all of them together.
     """
 
@@ -41,11 +40,7 @@ class CheckKey(str):
 
 
 def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
-    """Give a test that asks for `health` one case per check and node.
-
-    Args:
-        metafunc: the test.
-        nodes: how many the session asks for.
+    """Give a test that asks for `health` one case per check and node of the session.
 
     Raises:
         ConfigError: the marker names an unknown check.
@@ -126,10 +121,8 @@ class Health:
     Attributes:
         record: the whole evidence.
         slot: the node's; None for all of them.
-        host: its name.
         faults: findings that keep the node from training; empty if there are none.
         hints: findings that do not keep it from training.
-        readings: measured values.
     """
 
     def __init__(self, record: HealthRecord, slot: int | None) -> None:

@@ -44,8 +44,7 @@ class Interruption:
     def take_signals(self, ask_to_end: Callable[[str], None]) -> None:
         """Handle signals from now on, unless another handler is installed.
 
-        Args:
-            ask_to_end: called with the first signal where it is not raised.
+        `ask_to_end` is called with the first signal where it is not raised.
         """
         self._ask_to_end = ask_to_end
         for number, default in _DEFAULTS.items():

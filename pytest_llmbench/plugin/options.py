@@ -171,12 +171,8 @@ def add_ini_keys(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         parser.addini(_INI_PREFIX + option.key, f"{option.described} (as {option.short})", default=None)
     for kind in ("recipes", "systems"):
-        parser.addini(
-            f"{_INI_PREFIX}{kind}",
-            f"Folders with {kind} of your own, in addition to the installed ones",
-            type="paths",
-            default=[],
-        )
+        told = f"Folders with {kind} of your own, in addition to the installed ones"
+        parser.addini(f"{_INI_PREFIX}{kind}", told, type="paths", default=[])
 
 
 def add_options(parser: pytest.Parser, config: pytest.Config) -> None:
@@ -234,9 +230,8 @@ def value(config: pytest.Config, option: str) -> Any:
 
 def given_on_command_line(config: pytest.Config) -> bool:
     """Whether any of our options was."""
-    return any(flag(config, f.key) for f in FLAGS) or any(
-        config.getoption(_INI_PREFIX + o.key) is not None for o in OPTIONS
-    )
+    values = (config.getoption(_INI_PREFIX + option.key) for option in OPTIONS)
+    return any(flag(config, each.key) for each in FLAGS) or any(value is not None for value in values)
 
 
 def plan_only(config: pytest.Config) -> bool:

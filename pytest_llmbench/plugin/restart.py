@@ -49,12 +49,10 @@ class Second:
 
 
 def correct(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Undo pytest's taking a path behind an option of ours for a test.
+    """Undo pytest's taking a path behind an option of ours for a test, before conftest files are loaded.
 
-    Args:
-        config: of the session that is about to load its conftest files.
-        parser: without our options so far.
-        args: the words that pytest will parse finally, including the ini file's `addopts`.
+    The parser is without our options so far. `args` are the words that pytest will parse finally, including the ini
+    file's `addopts`.
     """
     words = [os.fspath(word) for word in config.invocation_params.args]
     addopts = shlex.split(os.environ.get(_ADDOPTS, ""))
@@ -71,12 +69,9 @@ def correct(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> No
 def _setup(config: pytest.Config, line: Namespace) -> tuple[Path, Path | None]:
     """The root folder and the ini file that pytest finds for a command line."""
     root, ini, *_ = determine_setup(
-        inifile=line.inifilename,
-        override_ini=None,
-        args=line.file_or_dir,
-        rootdir_cmd_arg=line.rootdir or None,
+        inifile=line.inifilename, override_ini=None, args=line.file_or_dir, rootdir_cmd_arg=line.rootdir or None,
         invocation_dir=config.invocation_params.dir,
-    )
+    )  # fmt: skip
     return root, ini
 
 

@@ -255,12 +255,9 @@ class Supervisor:
             self._runner.begin_no_more()
 
     def _make_reports(self, keeper: Keeper) -> None:
+        session, planned = self._bench.session, self._bench.planned
         finished = FinishedSession(
-            id=self._bench.session.id,
-            folder=self._bench.session.folder,
-            planned=self._bench.planned,
-            runs=keeper.runs,
-            checks=keeper.checks,
+            id=session.id, folder=session.folder, planned=planned, runs=keeper.runs, checks=keeper.checks
         )
         self._made = make_reports(finished, self._config)
         keeper.notes.extend(report.failure for report in self._made if report.failure is not None)
@@ -332,11 +329,8 @@ def _judgements(rows: list[Mapping[str, Any]]) -> dict[tuple[str, str], list[Jud
             Judgement(
                 test=str(row["test"]),
                 verdict=Verdict(str(row["verdict"])),
-                statistic=row.get("statistic"),
                 measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
-                threshold=row.get("threshold"),
-                reference=row.get("reference"),
-                reason=row.get("reason"),
+                **{name: row.get(name) for name in ("statistic", "threshold", "reference", "reason")},
             )
         )
     return found

@@ -9,7 +9,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.projection.inputs import MeasuredSlice
-from pytest_llmbench.projection.layout import Layout, layout_of, same_work
+from pytest_llmbench.projection.layout import layout_of, same_work
 from pytest_llmbench.projection.links import TrainingLinks
 from pytest_llmbench.projection.memory import OTHER_GIB, memory
 from pytest_llmbench.projection.model import Band, project
@@ -97,7 +97,7 @@ def inputs(slices: Sequence[MeasuredSlice], cost: LayerCost, hardware: Hardware)
     """The same as plain data."""
     return {
         "slices": [
-            {"name": each.name, "gpu": each.gpu, "layout": _plain(each.layout), "step_s": asdict(each.step_s)}
+            {"name": each.name, "gpu": each.gpu, "layout": each.layout.plain, "step_s": asdict(each.step_s)}
             for each in slices
         ],
         "layer_s": dict(cost.layer_s),
@@ -109,12 +109,7 @@ def inputs(slices: Sequence[MeasuredSlice], cost: LayerCost, hardware: Hardware)
     }
 
 
-def _plain(layout: Layout) -> dict[str, Any]:
-    return {**asdict(layout), "model": layout.model.model_dump()}
-
-
 def _links(links: TrainingLinks) -> dict[str, Any]:
     names = ("node_gb_s", "network_gb_s", "tensor_exposed", "hidden", "sends_exposed")
-    bands: dict[str, Band | None] = {name: getattr(links, name) for name in names}
-    plain: dict[str, Any] = {name: None if band is None else asdict(band) for name, band in bands.items()}
+    plain = {name: None if (band := getattr(links, name)) is None else asdict(band) for name in names}
     return {**plain, "curves": [curve.model_dump(mode="json") for curve in links.curves]}

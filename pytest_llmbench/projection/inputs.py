@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -68,9 +68,6 @@ class MeasuredSlice:
     """One slice as it was measured.
 
     Attributes:
-        name: of the file's contents.
-        gpu: the GPU model.
-        layout: how it ran.
         steps_s: duration of a step, in each of its runs, s.
         spread: allowed difference of another run, as a share.
     """
@@ -85,10 +82,8 @@ class MeasuredSlice:
     def step_s(self) -> Band:
         """The median of the runs; the ends are those of the runs, or what one run leaves open."""
         likely = statistics.median(self.steps_s)
-        least, most = min(self.steps_s), max(self.steps_s)
-        return Band(
-            best=min(least, likely * (1.0 - self.spread)), likely=likely, worst=max(most, likely * (1.0 + self.spread))
-        )
+        least, most = min(*self.steps_s, likely * (1.0 - self.spread)), max(*self.steps_s, likely * (1.0 + self.spread))
+        return Band(best=least, likely=likely, worst=most)
 
 
 def read_slice(document: Mapping[str, Any], where: str) -> MeasuredSlice:
@@ -125,9 +120,8 @@ def _of_record(record: RunRecord, where: str) -> MeasuredSlice:
         raise ConfigError(f"{where}: run {name} has no time of every judged step")
     topology = Topology(nodes=record.nodes, gpus_per_node=record.gpus // record.nodes)
     layout = layout_of(record.recipe.on(topology), topology)
-    return MeasuredSlice(
-        name=name, gpu=record.device, layout=layout, steps_s=(statistics.median(known),), spread=SPREAD
-    )
+    usual = statistics.median(known)
+    return MeasuredSlice(name=name, gpu=record.device, layout=layout, steps_s=(usual,), spread=SPREAD)
 
 
 def layer_cost(slices: Sequence[MeasuredSlice], hardware: Hardware) -> LayerCost:
@@ -141,9 +135,7 @@ def layer_cost(slices: Sequence[MeasuredSlice], hardware: Hardware) -> LayerCost
         before = by_layout.get(each.layout)
         steps = (*(before.steps_s if before else ()), *each.steps_s)
         spread = 0.0 if before else each.spread  # several runs have a spread of their own
-        by_layout[each.layout] = MeasuredSlice(
-            name=each.name, gpu=each.gpu, layout=each.layout, steps_s=steps, spread=spread
-        )
+        by_layout[each.layout] = replace(each, steps_s=steps, spread=spread)
     found = sorted(by_layout.values(), key=lambda each: each.layout.model.layers)
     if len(found) == 1:
         return one_slice(found[0].layout, found[0].step_s, hardware)

@@ -1,7 +1,7 @@
 """Layouts: how a model is spread over GPUs, and what each of them computes, holds and moves. Pure counts."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import ModelShape, Precision, Recipe
@@ -24,8 +24,7 @@ class Layout:
         micro_batch: sequences per forward pass.
         micro_batches: how many of them one copy of the model takes per step.
         tensor, pipeline, data: ranks that share a layer, stages, copies of the model.
-        chunks: chunks of layers of one stage.
-        gpus_per_node: GPUs of one node.
+        chunks: of layers of one stage.
         sharded: whether the data-parallel ranks split the optimizer's state.
         sequence_parallel: whether tensor-parallel ranks also split what has no matrices.
     """
@@ -122,6 +121,11 @@ class Layout:
         width = 4 if self.precision == "fp32" else 2
         return float(width * self.tokens_per_micro_batch * self.model.hidden_size)
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {**asdict(self), "model": self.model.model_dump()}
+
     def __str__(self) -> str:
         chunks = f" in {self.chunks} chunks" if self.chunks > 1 else ""
         return (
@@ -197,17 +201,9 @@ def layout_of(recipe: Recipe, topology: Topology, chunks: int | None = None, pip
                 f" of {recipe.micro_batch_size}"
             )
     return Layout(
-        model=recipe.model,
-        sequence_length=recipe.sequence_length,
-        micro_batch=recipe.micro_batch_size,
-        micro_batches=micro_batches,
-        tensor=way.tensor,
-        pipeline=stages,
+        model=recipe.model, sequence_length=recipe.sequence_length, micro_batch=recipe.micro_batch_size,
+        micro_batches=micro_batches, tensor=way.tensor, pipeline=stages, data=copies,
         chunks=chunks or (way.virtual_pipeline if stages == way.pipeline else 1),
-        data=copies,
-        gpus_per_node=topology.gpus_per_node,
-        recomputation=way.activation_checkpointing,
-        precision=recipe.precision,
-        sharded=way.sharding == "optimizer",
-        sequence_parallel=way.sequence,
-    )
+        gpus_per_node=topology.gpus_per_node, recomputation=way.activation_checkpointing, precision=recipe.precision,
+        sharded=way.sharding == "optimizer", sequence_parallel=way.sequence,
+    )  # fmt: skip

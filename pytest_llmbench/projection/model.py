@@ -96,8 +96,8 @@ def terms(layout: Layout, costs: Costs) -> dict[str, float]:
     """Parts of a step, s; `step` is their sum.
 
     The last stage has the head in addition to its layers, and all others wait for it, micro batch after micro batch.
-    While
-    the pipeline fills and drains, a stage waits for the others: 1 / v of their time for one micro batch, v chunks.
+    While the pipeline fills and drains, a stage waits for the others: 1 / v of their time for one micro batch, v
+    chunks.
     """
     p, v, m = layout.pipeline, layout.chunks, layout.micro_batches
     borders = v if p > 1 else 0
@@ -119,7 +119,6 @@ class Projection:
     """The predicted speed of one layout.
 
     Attributes:
-        layout: of what.
         terms: seconds per step by name, at each end.
         step_s: their sum.
     """
@@ -132,9 +131,7 @@ class Projection:
     def tokens_per_s(self) -> Band:
         """Tokens of all ranks per second; the best end is the largest."""
         tokens = self.layout.tokens_per_step
-        return Band(
-            best=tokens / self.step_s.best, likely=tokens / self.step_s.likely, worst=tokens / self.step_s.worst
-        )
+        return Band(**{end: tokens / self.step_s.at(end) for end in ENDS})
 
     @property
     def seconds_for_20m_tokens(self) -> Band:
@@ -144,8 +141,7 @@ class Projection:
     def calibrated(self, error: float) -> Band:
         """The likely rate, tokens/s, and what it would be if it were off by as much as the worst of the checks.
 
-        Args:
-            error: largest of |predicted / published - 1|.
+        `error` is the largest of |predicted / published - 1|.
         """
         likely = self.tokens_per_s.likely
         return Band(best=likely / (1.0 - error), likely=likely, worst=likely / (1.0 + error))

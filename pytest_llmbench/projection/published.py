@@ -18,22 +18,12 @@ _MEMORY = Band(best=1.0, likely=0.916, worst=0.75)
 
 # Line rate of the network by system, Gb/s for each GPU, as the description in suites/systems/ has it.
 NETWORK_GBIT_S: Mapping[str, float] = {
-    "a3-highgpu-8g": 100.0,
-    "a3-megagpu-8g": 200.0,
-    "a3-ultragpu-8g": 400.0,
-    "BM.GPU4.8": 200.0,
-    "BM.GPU.A100-v2.8": 200.0,
-    "BM.GPU.H100.8": 400.0,
-    "BM.GPU.H200.8": 400.0,
+    "a3-highgpu-8g": 100.0, "a3-megagpu-8g": 200.0, "a3-ultragpu-8g": 400.0,
+    "BM.GPU4.8": 200.0, "BM.GPU.A100-v2.8": 200.0, "BM.GPU.H100.8": 400.0, "BM.GPU.H200.8": 400.0,
     "JUWELS_Booster": 200.0,
-    "ND96amsr_A100_v4": 200.0,
-    "ND96asr_v4": 200.0,
-    "ND96isr_H100_v5": 400.0,
-    "ND96isr_H200_v5": 400.0,
-    "p4d.24xlarge": 50.0,
-    "p4de.24xlarge": 50.0,
-    "p5.48xlarge": 400.0,
-}
+    "ND96amsr_A100_v4": 200.0, "ND96asr_v4": 200.0, "ND96isr_H100_v5": 400.0, "ND96isr_H200_v5": 400.0,
+    "p4d.24xlarge": 50.0, "p4de.24xlarge": 50.0, "p5.48xlarge": 400.0,
+}  # fmt: skip
 # What NCCL gets of a line. Best: 46 to 48 GB/s of 400 Gb/s are expected (NVIDIA/nccl-tests#290), 24 GB/s of 200 Gb/s
 # (#119). Likely and worst: 340 GB/s of all_reduce and 200 GB/s of all_gather on 32 nodes of 8 H100 with 8 × 400 Gb/s
 # (NVIDIA/nccl#1218).

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.projection.memory import MemoryNeed
-from pytest_llmbench.projection.model import Band, Projection
+from pytest_llmbench.projection.model import Projection
 from pytest_llmbench.projection.published import CALIBRATED_ERROR
 
 
@@ -15,7 +15,6 @@ class ProjectionRow:
     """One number of nodes with one layout.
 
     Attributes:
-        nodes: how many.
         refused: the reason for a missing answer; None where it has one.
         memory: memory of the fullest GPU; None where the layout does not even divide.
         projection: the answer; None where it is refused.
@@ -32,12 +31,10 @@ class ProjectionAnswer:
     """All rows, and what they rest on.
 
     Attributes:
-        title: the recipe and the system.
         rows: every layout that was tried.
         at_most_s: goal for the time for 20 million tokens, s; None where nothing is asked.
         memory_gib: memory of one GPU.
         assumptions: unmeasured inputs, in words.
-        inputs: the inputs, as plain data.
     """
 
     title: str
@@ -62,11 +59,8 @@ class ProjectionAnswer:
             how: `likely`, by the middle; `worst`, with the whole band; `calibrated`, with the error of the checks.
         """
         for nodes, row in self.best().items():
-            if (
-                row.projection is not None
-                and self.at_most_s is not None
-                and _times(row.projection)[how] <= self.at_most_s
-            ):
+            found, bound = row.projection, self.at_most_s
+            if found is not None and bound is not None and _times(found)[how] <= bound:
                 return nodes
         return None
 
@@ -90,9 +84,8 @@ def table(answer: ProjectionAnswer) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = [answer.title, ""]
     if len(rows) > 1:
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
+        padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+        lines += ["  ".join(cells).rstrip() for cells in padded]
     lines += [_refusal(row, answer) for row in answer.best().values() if row.projection is None]
     lines += ["", *_verdict(answer), "", "Rests on:", *(f"- {each}" for each in answer.assumptions)]
     return "\n".join(lines) + "\n"
@@ -108,17 +101,13 @@ def _cells(row: ProjectionRow) -> tuple[str, ...]:
     assert row.projection is not None
     assert row.memory is not None
     layout, rate = row.projection.layout, row.projection.tokens_per_s
-    time = row.projection.seconds_for_20m_tokens
+    time, calibrated = row.projection.seconds_for_20m_tokens, row.projection.calibrated(CALIBRATED_ERROR)
     return (
         str(row.nodes), str(layout.gpus), str(layout), str(layout.global_batch), f"{row.memory.total:.0f}",
         f"{rate.likely:.0f} ({rate.worst:.0f} to {rate.best:.0f})",
         f"{time.likely:.0f} ({time.best:.0f} to {time.worst:.0f})",
-        f"{_ends(row.projection.calibrated(CALIBRATED_ERROR))}",
+        f"{20e6 / calibrated.best:.0f} to {20e6 / calibrated.worst:.0f} s",
     )  # fmt: skip
-
-
-def _ends(rate: Band) -> str:
-    return f"{20e6 / rate.best:.0f} to {20e6 / rate.worst:.0f} s"
 
 
 def _verdict(answer: ProjectionAnswer) -> Iterator[str]:
@@ -156,8 +145,8 @@ def _plain(row: ProjectionRow) -> dict[str, Any]:
         plain["memory_gib"] = {**asdict(row.memory), "total": row.memory.total}
     if row.projection is not None:
         found = row.projection
-        layout = {**asdict(found.layout), "model": found.layout.model.model_dump()}
-        plain["layout"] = {**layout, "gpus": found.layout.gpus, "global_batch": found.layout.global_batch}
+        more = {"gpus": found.layout.gpus, "global_batch": found.layout.global_batch}
+        plain["layout"] = {**found.layout.plain, **more}
         plain["terms_s"] = {end: dict(terms) for end, terms in found.terms.items()}
         plain["tokens_per_s"] = asdict(found.tokens_per_s)
         plain["tokens_per_s_calibrated"] = asdict(found.calibrated(CALIBRATED_ERROR))

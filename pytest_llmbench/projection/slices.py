@@ -43,7 +43,6 @@ class LayerCost:
     """The measurements of a layer.
 
     Attributes:
-        layout: of the slice.
         layer_s, head_s: as in `Costs`, on that layout, s, at each end: the same assumptions are behind both of one end.
     """
 
@@ -111,9 +110,8 @@ def one_slice(layout: Layout, step_s: Band, hardware: Hardware) -> LayerCost:
         ConfigError: the rest of the step would take all of it, or a piece is not known.
     """
     found = {end: _solve(layout, step_s, hardware, end) for end in ENDS}
-    return LayerCost(
-        layout=layout, layer_s=found, head_s={end: _HEAD.at(end) * _head_share(layout) * found[end] for end in ENDS}
-    )
+    head = {end: _HEAD.at(end) * _head_share(layout) * found[end] for end in ENDS}
+    return LayerCost(layout=layout, layer_s=found, head_s=head)
 
 
 def two_slices(shallow: Layout, deep: Layout, steps_s: tuple[Band, Band], hardware: Hardware) -> LayerCost:
@@ -124,9 +122,8 @@ def two_slices(shallow: Layout, deep: Layout, steps_s: tuple[Band, Band], hardwa
     """
     if replace(shallow, model=deep.model) != deep or shallow.pipeline > 1:
         raise ConfigError(f"two slices may differ in their layers alone, without a pipeline: {shallow}; {deep}")
-    if shallow.model.layers >= deep.model.layers or shallow.model != deep.model.model_copy(
-        update={"layers": shallow.model.layers}
-    ):
+    cut = deep.model.model_copy(update={"layers": shallow.model.layers})
+    if shallow.model.layers >= deep.model.layers or shallow.model != cut:
         raise ConfigError("two slices need the same width and different numbers of layers")
     less, more = steps_s
     layers, m = deep.model.layers - shallow.model.layers, shallow.micro_batches
@@ -184,7 +181,7 @@ def _solve(layout: Layout, step_s: Band, hardware: Hardware, end: End) -> float:
     """The layer's time: a step is linear in it."""
     others = _others(layout, hardware, end)
     head = _HEAD.at(end) * _head_share(layout)
-    without = terms(layout, Costs(layer_s=0.0, head_s=0.0, jitter=1.0, **others))["step"]
+    without = _outside(layout, hardware, end)
     a_second = terms(layout, Costs(layer_s=1.0, head_s=head, jitter=1.0, **others))["step"]
     if step_s.at(end) <= without:
         raise ConfigError(

@@ -17,7 +17,6 @@ class FinishedSession:
     """A session after its last verdict.
 
     Attributes:
-        id: its name.
         folder: folder of its records and logs, in which a report may write.
         planned: the tasks that its tests waited for.
         runs: the records of its runs by key, each with the verdicts of its tests.

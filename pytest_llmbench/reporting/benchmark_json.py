@@ -11,11 +11,9 @@ from pytest_llmbench.judging.statistics import judged_steps
 
 
 def add_rounds(benchmarks: list[Any], record: RunRecord) -> None:
-    """Append one benchmark to a pytest-benchmark session's list; a run that was not sane adds none.
+    """Append one benchmark to `BenchmarkSession.benchmarks`; a run that was not sane adds none.
 
-    Args:
-        benchmarks: `BenchmarkSession.benchmarks`.
-        record: the run; every judged step's seconds become one round of one iteration.
+    Every judged step's seconds become one round of one iteration.
     """
     if record.problem is not None:
         return

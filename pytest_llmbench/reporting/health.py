@@ -12,13 +12,10 @@ NO_BOUND = "no bound"
 
 
 def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator[tuple[str, str]]:
-    """Yield (verdict, line).
+    """Yield (verdict, line), from the properties of the report of each test; `screen` is the terminal's width.
 
-    Args:
-        rows: one mapping per test, with the properties its report carries. A fleet may have thousands, so a check has
-            one line, and only results other than PASS are shown in detail; results that are the same for many nodes are
-            shown once.
-        screen: width of the terminal.
+    A fleet may have thousands of tests, so a check has one line, and only results other than PASS are shown in detail;
+    results that are the same for many nodes are shown once.
     """
     by_check: dict[str, list[Mapping[str, object]]] = {}
     for row in rows:

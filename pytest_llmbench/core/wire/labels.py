@@ -47,8 +47,6 @@ class Label(Strict):
 
 def labels_in(text: str) -> tuple[list[Label], str]:
     """Split a line into its labels and the rest of it: another rank may have printed before the line's end."""
-    found = [
-        Label(token=match[1], launched=float(match[2]), of=int(match[3]), host=match[4])
-        for match in _LABEL.finditer(text)
-    ]
+    told = (match.groups() for match in _LABEL.finditer(text))
+    found = [Label(token=token, launched=float(at), of=int(of), host=host) for token, at, of, host in told]
     return found, _LABEL.sub("", text) if found else text

@@ -22,10 +22,8 @@ def note_pause(folder: Path, who: str, seconds: float) -> None:
 def longest_pause(folder: Path, since: float = 0.0) -> tuple[str, float] | None:
     """The process of a run that stood still for longest, and for how many seconds; None if there is none.
 
-    Args:
-        folder: of the run.
-        since: pauses that were over before this Unix time do not count. A rank that loads libraries from a slow file
-            system stands still as well, in all its threads.
+    Pauses that were over before the Unix time `since` do not count: a rank that loads libraries from a slow file system
+    stands still as well, in all its threads.
     """
     pauses: list[tuple[float, str]] = []
     for path in sorted((folder / layout.PAUSES).glob("*")):

@@ -41,9 +41,7 @@ def logged(e: Evidence) -> Iterator[Problem]:
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
     """Return why a measured number cannot be true, such as more FLOP/s than the hardware has.
 
-    Args:
-        metrics: of the judged steps.
-        timed: these steps, where each was timed by itself, at the end of its work.
+    The metrics are of the judged steps. `timed` are these, where each was timed by itself, at the end of its work.
     """
     mfu = metrics.get("mfu")
     if mfu is not None and mfu.value > 100.0:
