@@ -2,7 +2,7 @@
 
 from typing import Literal, Protocol, TypeVar
 
-from pytest_llmbench.core.record.health import Finding, Severity
+from pytest_llmbench.core.record.health import Finding, Reading, Severity
 
 SharedKind = Literal["memory_in_use", "outlier", "unlike_others", "wrong_values"]
 
@@ -16,6 +16,15 @@ class FindingMaker(Protocol[KindOf_contra]):
         self, host: str | None, subject: str, kind: KindOf_contra, severity: Severity, message: str, action: str
     ) -> Finding:
         """Make a finding without a number."""
+
+
+def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -> Finding:
+    """A finding that takes a node out because of a number; `what` says what is wrong with it."""
+    return Finding(
+        host=reading.host, subject=reading.subject, kind=kind, severity=Severity.ISOLATE, action=action,
+        message=f"{reading.statistic} {reading.quantity} is {what}", statistic=reading.statistic,
+        measured=str(reading.quantity),
+    )  # fmt: skip
 
 
 def make_finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:

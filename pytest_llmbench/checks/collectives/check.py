@@ -106,9 +106,8 @@ class Collective:
         names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
         deadline_s = deadline_of(self, settings)
         if options.backend == "torch":
-            return self._ours(
-                read_answers(fleet.once(_ours(options, site, names, deadline_s)), RankCollectives), fleet, settings
-            )
+            ranks = fleet.once(_ours(options, site, names, deadline_s))
+            return self._ours(read_answers(ranks, RankCollectives), fleet, settings)
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
         answers = fleet.once(_theirs(options, fleet, names, deadline_s))

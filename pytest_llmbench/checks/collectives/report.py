@@ -11,7 +11,7 @@ from itertools import chain
 from pydantic import ValidationError
 
 from pytest_llmbench.checks.collectives.report_agreement import Printed, Side, average, disagreement, part, side
-from pytest_llmbench.core.record.curves import Curve, Point, Timing
+from pytest_llmbench.core.record.curves import Curve, Point
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.lines import split_prefix
 from pytest_llmbench.readers.numbers import count, number
@@ -30,12 +30,9 @@ _DTYPES = {"float": "float32", "half": "float16", "double": "float64"}
 def read_nccl_tests(text: str, collective: str | None = None, ranks: int | None = None) -> list[Curve]:
     """Read the tables of a log, one curve each; none where there is no table.
 
-    Ranks that each print their own table, with their own prefix, are kept apart.
-
-    Args:
-        text: the log. A last line without an end was cut off, and is not read.
-        collective: the collective, if the log does not name it: only versions from 2.16.7 on do.
-        ranks: how many measured, where the log does not say.
+    Ranks that each print their own table, with their own prefix, are kept apart. A last line without an end was cut
+    off, and is not read. `collective`, which only versions from 2.16.7 on name, and `ranks` count where the log does
+    not say.
     """
     tables: dict[str, list[_Table]] = {}
     lines = re.split(r"[\r\n]", text)
@@ -179,15 +176,10 @@ def _point(line: str, header: str | None) -> tuple[Point, tuple[Side, Side]]:
         count=_size(left[1]),
         dtype=dtype_of(left[2]),
         redop=words[0] if words else None,
-        out_of_place=_timing(sides[0], first[3], header),
-        in_place=_timing(sides[1], second[3], header),
+        out_of_place=sides[0].timing(_wrong(first[3], header)),
+        in_place=sides[1].timing(_wrong(second[3], header)),
     )
     return point, sides
-
-
-def _timing(read: Side, wrong: str, header: str) -> Timing:
-    time_us, algbw, busbw = (each.value for each in (read.time_us, read.algbw, read.busbw))
-    return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=_wrong(wrong, header))
 
 
 def _wrong(text: str, header: str) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, busbw_factor, size_name
+from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, Timing, busbw_factor, size_name
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.numbers import as_number, number
 
@@ -53,6 +53,10 @@ class Side:
     time_us: Printed
     algbw: Printed
     busbw: Printed
+
+    def timing(self, wrong: int | None) -> Timing:
+        """Its numbers, with the wrong elements of its result."""
+        return Timing(time_us=self.time_us.value, algbw=self.algbw.value, busbw=self.busbw.value, wrong=wrong)
 
 
 def printed(name: str, text: str) -> Printed:

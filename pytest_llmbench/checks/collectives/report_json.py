@@ -10,20 +10,15 @@ from pydantic import ValidationError
 
 from pytest_llmbench.checks.collectives.report import dtype_of
 from pytest_llmbench.checks.collectives.report_agreement import Printed, Side, average, disagreement, part, side
-from pytest_llmbench.core.record.curves import Curve, Point, Timing
+from pytest_llmbench.core.record.curves import Curve, Point
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.numbers import count, number
 
 
 def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | None = None) -> Curve:
-    """Read the file that one process wrote.
+    """Read the file that one process wrote; `collective` and `ranks` count where it does not say.
 
     A number that is not finite is the text `nan` there, and truths are the texts `true` and `false`.
-
-    Args:
-        text: the file.
-        collective: the collective, if the file does not name it.
-        ranks: how many measured, where the file does not say.
 
     Raises:
         Unreadable: it is not a whole JSON object, for example because the program was ended before it wrote the rest.
@@ -71,7 +66,7 @@ def _row(row: Mapping[str, Any]) -> tuple[Point, list[Side]]:
     size = count("size", row["size"]) if row["size"] != 0 else 0
     elements = part(row["count"], row["type"]) if isinstance(row["count"], int) else None
     sides = [None if place is None else _side(size, elements, _mapping(place)) for place in places]  # or not measured
-    timings = [None if each is None else _timing(each, _mapping(place)["nwrong"])
+    timings = [None if each is None else each.timing(_wrong(_mapping(place)["nwrong"]))
                for each, place in zip(sides, places, strict=True)]  # fmt: skip
     point = Point(
         size=size,
@@ -89,16 +84,13 @@ def _side(size: int, elements: int | None, told: Mapping[str, Any]) -> Side:
     return side(size, elements, *(_text(told[name]) for name in ("time", "alg_bw", "bus_bw")))
 
 
-def _timing(read: Side, nwrong: object) -> Timing:
-    wrong = None if nwrong in (None, "nan") else number("nwrong", nwrong)
-    if wrong is not None and not wrong.is_integer():
+def _wrong(nwrong: object) -> int | None:
+    if nwrong in (None, "nan"):
+        return None
+    wrong = number("nwrong", nwrong)
+    if not wrong.is_integer():
         raise Unreadable(f"nwrong is {wrong}")
-    return Timing(
-        time_us=read.time_us.value,
-        algbw=read.algbw.value,
-        busbw=read.busbw.value,
-        wrong=None if wrong is None else int(wrong),
-    )
+    return int(wrong)
 
 
 def _text(value: object) -> str:

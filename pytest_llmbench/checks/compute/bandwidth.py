@@ -3,19 +3,9 @@
 from collections.abc import Mapping
 
 from pytest_llmbench.checks.answers import silent
-from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, NodeCheck, Site, options_of
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, options_of
+from pytest_llmbench.checks.compute import rates
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
-from pytest_llmbench.checks.compute.rates import (
-    Rated,
-    RateOptions,
-    answered,
-    ask,
-    judge,
-    no_bound,
-    rated,
-    subject,
-    unjudged_rates,
-)
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict
 
@@ -32,7 +22,7 @@ class MemoryBandwidth(NodeCheck):
     name = "memory_bandwidth"
     family = "compute"
     summary = "bandwidth of the memory of every GPU (or of the host), against references and the other nodes"
-    options: type[Strict] = RateOptions
+    options: type[Strict] = rates.RateOptions
     #: statistic memory_bandwidth.memory_triad: STREAM's triad in a device's own memory
     statistics: Mapping[str, str] = {"memory_triad": "GB/s"}
 
@@ -48,7 +38,7 @@ class HostDeviceBandwidth(NodeCheck):
     name = "host_device_bandwidth"
     family = "compute"
     summary = "bandwidth between the host and every GPU, alone and with all GPUs of the node at once"
-    options: type[Strict] = RateOptions
+    options: type[Strict] = rates.RateOptions
     statistics: Mapping[str, str] = dict.fromkeys(_DIRECTIONS, "GB/s")
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -60,27 +50,28 @@ class HostDeviceBandwidth(NodeCheck):
 
 
 def _report(check: Check, fleet: Fleet, settings: CheckSettings, *, part: str, action: str) -> Report:
-    options = options_of(check, settings, RateOptions)
-    answers = ask(fleet, check, settings)
-    found = [each for answer, data in answered(answers) for each in _rated(fleet.site, answer, _rates(data, part))]
+    options = options_of(check, settings, rates.RateOptions)
+    answers = rates.ask(fleet, check, settings)
+    found = [
+        rates.rated(fleet.site, answer, name, value / 1e9, "GB/s")
+        for answer, data in rates.answered(answers)
+        for name, value in _bandwidths(data, part).items()
+    ]
     return Report(
-        findings=tuple(judge(found, fleet.site, settings, tolerance=options.tolerance, action=action)),
+        findings=tuple(rates.judge(found, fleet.site, settings, tolerance=options.tolerance, action=action)),
         readings=tuple(each.reading for each in found),
         unjudged=silent(answers),
-        unbounded=no_bound(found, fleet.site, settings),
-        notes=tuple(unjudged_rates(found, fleet.site, settings, options.tolerance)),
+        unbounded=rates.no_bound(found, fleet.site, settings),
+        notes=tuple(rates.unjudged_rates(found, fleet.site, settings, options.tolerance)),
         evidence={
-            f"{answer.host} {subject(fleet.site, answer)}": getattr(data, part) for answer, data in answered(answers)
+            f"{answer.host} {rates.subject(fleet.site, answer)}": getattr(data, part)
+            for answer, data in rates.answered(answers)
         },
     )
 
 
-def _rates(data: DeviceRates, part: str) -> dict[str, float]:
+def _bandwidths(data: DeviceRates, part: str) -> dict[str, float]:
     """Bandwidths of one device, B/s."""
     if part == "memory":
         return {} if data.memory is None else {"memory_triad": data.memory}
     return {} if data.host_device is None else data.host_device.model_dump()
-
-
-def _rated(site: Site, answer: Answer[DeviceRates], by_name: Mapping[str, float]) -> list[Rated]:
-    return [rated(site, answer, name, value / 1e9, "GB/s") for name, value in by_name.items()]

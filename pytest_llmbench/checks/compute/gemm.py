@@ -5,20 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.answers import dissenters, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, options_of
+from pytest_llmbench.checks.compute import rates
 from pytest_llmbench.checks.compute.kinds import ComputeKind, finding
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates, GemmPrecision, GemmRates
-from pytest_llmbench.checks.compute.rates import (
-    Fraction,
-    Rated,
-    RateOptions,
-    answered,
-    ask,
-    judge,
-    no_bound,
-    rated,
-    subject,
-    unjudged_rates,
-)
+from pytest_llmbench.checks.kinds import finding_of_reading
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -32,14 +22,14 @@ _REPLACE = "run the vendor's diagnostics and replace the GPU: it computes wrong 
 _SLOW = "check clocks, power limit and cooling"
 
 
-class GemmOptions(RateOptions):
+class GemmOptions(rates.RateOptions):
     """Options of the check.
 
     Attributes:
         min_fraction: smallest share of the published dense peak, at scale `full` and if the system's file has a peak.
     """
 
-    min_fraction: Fraction = 0.5
+    min_fraction: rates.Fraction = 0.5
 
 
 class Gemm(NodeCheck):
@@ -55,26 +45,26 @@ class Gemm(NodeCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Multiply, and judge."""
         options, site = options_of(self, settings, GemmOptions), fleet.site
-        answers = ask(fleet, self, settings)
+        answers = rates.ask(fleet, self, settings)
         measured = list(_measured(answers))
         found = [each for answer, _, products in measured for each in _rates(site, answer, products)]
         wrong = [finding for answer, _, products in measured for finding in _wrong(site, answer, products)]
         # A device that is known to be wrong has no vote on what is right.
         faulty = {(finding.host, finding.subject) for finding in wrong}
-        voters = [each for each in measured if (each[0].host, subject(site, each[0])) not in faulty]
+        voters = [each for each in measured if (each[0].host, rates.subject(site, each[0])) not in faulty]
         others, undecided, notes = _compared(site, voters)
         return Report(
             findings=(
                 *wrong,
                 *others,
-                *judge(found, site, settings, tolerance=options.tolerance, action=_SLOW),
+                *rates.judge(found, site, settings, tolerance=options.tolerance, action=_SLOW),
                 *_below_peak(found, site, options.min_fraction),
             ),
             readings=tuple(each.reading for each in found),
             unjudged={**undecided, **_implausible(found, site), **silent(answers)},
-            unbounded=no_bound(found, site, settings) and not any(_against_peak(each, site) for each in found),
-            notes=(*notes, *_lacking(measured), *unjudged_rates(found, site, settings, options.tolerance)),
-            evidence={f"{answer.host} {subject(site, answer)}": products for answer, _, products in measured},
+            unbounded=rates.no_bound(found, site, settings) and not any(_against_peak(each, site) for each in found),
+            notes=(*notes, *_lacking(measured), *rates.unjudged_rates(found, site, settings, options.tolerance)),
+            evidence={f"{answer.host} {rates.subject(site, answer)}": products for answer, _, products in measured},
         )
 
 
@@ -83,12 +73,12 @@ RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]
 
 def _measured(answers: Iterable[Answer[DeviceRates]]) -> Iterator[RankProducts]:
     """Ranks that measured products, with them."""
-    return ((answer, data, data.gemm) for answer, data in answered(answers) if data.gemm is not None)
+    return ((answer, data, data.gemm) for answer, data in rates.answered(answers) if data.gemm is not None)
 
 
-def _rates(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Rated]:
+def _rates(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[rates.Rated]:
     for precision, told in products.precisions.items():
-        yield rated(site, answer, f"gemm_{precision}", told.rate / 1e12, _UNIT)
+        yield rates.rated(site, answer, f"gemm_{precision}", told.rate / 1e12, _UNIT)
 
 
 def _wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Finding]:
@@ -133,38 +123,30 @@ def _compared(site: Site, measured: Sequence[RankProducts]) -> tuple[list[Findin
 
 
 def _finding(site: Site, answer: Answer[DeviceRates], kind: ComputeKind, message: str) -> Finding:
-    return finding(answer.host, subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
+    return finding(answer.host, rates.subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
 
 
-def _share(each: Rated, site: Site) -> float | None:
+def _share(each: rates.Rated, site: Site) -> float | None:
     """A rate as a share of the published peak of its precision; None where there is none."""
     peak = site.peak_tflops.get(each.reading.statistic.removeprefix("gemm_"))
     return None if peak is None or site.device == "cpu" else each.reading.value / peak
 
 
-def _against_peak(each: Rated, site: Site) -> float | None:
+def _against_peak(each: rates.Rated, site: Site) -> float | None:
     """The share of the published peak where it counts: at a tiny size nothing reaches it."""
     return _share(each, site) if site.scale == "full" else None
 
 
-def _below_peak(found: Sequence[Rated], site: Site, least: float) -> Iterator[Finding]:
+def _below_peak(found: Sequence[rates.Rated], site: Site, least: float) -> Iterator[Finding]:
     for each in found:
         share = _against_peak(each, site)
         if share is not None and share < least:
-            yield Finding(
-                host=each.reading.host,
-                subject=each.reading.subject,
-                kind="below_peak",  #: finding below_peak: a rate is a small share of the published peak
-                severity=Severity.ISOLATE,
-                message=f"{each.reading.statistic} {each.reading.quantity} is {share:.0%} of the published peak, at "
-                f"least {least:.0%} expected",
-                action=_SLOW,
-                statistic=each.reading.statistic,
-                measured=str(each.reading.quantity),
-            )
+            what = f"{share:.0%} of the published peak, at least {least:.0%} expected"
+            #: finding below_peak: a rate is a small share of the published peak
+            yield finding_of_reading(each.reading, kind="below_peak", what=what, action=_SLOW)
 
 
-def _implausible(found: Sequence[Rated], site: Site) -> dict[str, str]:
+def _implausible(found: Sequence[rates.Rated], site: Site) -> dict[str, str]:
     """Hosts whose numbers cannot be true, and why."""
     return {
         str(each.reading.host): f"{each.reading.subject}: {each.reading.statistic} {each.reading.quantity} is "

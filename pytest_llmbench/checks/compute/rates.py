@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
 from pytest_llmbench.checks.answers import NOT_COMPARED, read_answers
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
-from pytest_llmbench.core.record.health import Finding, Reading, Severity
+from pytest_llmbench.checks.kinds import finding_of_reading
+from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire.answers import DeviceAnswer
 from pytest_llmbench.judging.outliers import outliers
 from pytest_llmbench.judging.references import applies, missed, unbounded
 
@@ -86,15 +88,7 @@ def ask(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer[Devi
     return read_answers(fleet.once(probe), DeviceRates, asked={_PARTS[check.name]: ()})
 
 
-class OfDevice(Protocol):
-    """An answer that names its device."""
-
-    @property
-    def device(self) -> str:
-        """The GPU model as the driver names it, or `cpu`."""
-
-
-DeviceData = TypeVar("DeviceData", bound=OfDevice)
+DeviceData = TypeVar("DeviceData", bound=DeviceAnswer)
 
 
 def answered(answers: Iterable[Answer[DeviceData]]) -> Iterator[tuple[Answer[DeviceData], DeviceData]]:
@@ -121,25 +115,20 @@ def judge(
     found: Sequence[Rated], site: Site, settings: CheckSettings, *, tolerance: float | None, action: str
 ) -> Iterator[Finding]:
     """Yield a finding for each rate that misses a reference, and for each that is far below those of its like."""
-    if site.scale == "full":
-        for each in found:
-            yield from missed(
-                [each.reading], settings.references, system=site.system, device=each.device, action=action
-            )
+    yield from below(found, site, settings, action)
     for alike in _alike(found):
         values = {each.whose: each.reading.value for each in alike}
         slow = outliers(values, tolerance=tolerance_of(site, tolerance))
-        for reading in (each.reading for each in alike if each.whose in slow):
-            yield Finding(
-                host=reading.host,
-                subject=reading.subject,
-                kind="outlier",  #: finding outlier: a rate is far below those of its like, by median and MAD
-                severity=Severity.ISOLATE,
-                message=f"{reading.statistic} {reading.quantity} is {slow[f'{reading.host} {reading.subject}'].text}",
-                action=action,
-                statistic=reading.statistic,
-                measured=str(reading.quantity),
-            )
+        for each in alike:
+            if each.whose in slow:  #: finding outlier: a rate is far below those of its like, by median and MAD
+                yield finding_of_reading(each.reading, kind="outlier", what=slow[each.whose].text, action=action)
+
+
+def below(found: Sequence[Rated], site: Site, settings: CheckSettings, action: str) -> Iterator[Finding]:
+    """Yield a finding for each rate that misses a reference; at a tiny size nothing could meet one."""
+    references = settings.references if site.scale == "full" else ()
+    for each in found:
+        yield from missed([each.reading], references, system=site.system, device=each.device, action=action)
 
 
 def unjudged_rates(found: Sequence[Rated], site: Site, settings: CheckSettings, given: float | None) -> Iterator[str]:

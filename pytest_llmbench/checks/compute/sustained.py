@@ -9,23 +9,12 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_answers, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, options_of
+from pytest_llmbench.checks.compute import rates
 from pytest_llmbench.checks.compute.kinds import ComputeKind, finding
 from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad
-from pytest_llmbench.checks.compute.rates import (
-    Fraction,
-    Rated,
-    answered,
-    no_bound,
-    rated,
-    side_of,
-    subject,
-    tolerance_of,
-    unjudged_rates,
-)
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.references import missed
 
 # Samples come every second; one that comes this late is missed by those before it.
 _GAP_S = 3.0
@@ -109,7 +98,7 @@ class SustainedOptions(Strict):
     """
 
     minutes: PositiveFloat | None = None
-    drop: Fraction | None = None
+    drop: rates.Fraction | None = None
     temperature_degc: PositiveFloat = 85.0
 
 
@@ -131,7 +120,7 @@ class Sustained(NodeCheck):
             name="sustained",
             entry="pytest_llmbench.checks.compute.nodes.compute:sustain",
             config={
-                "side": side_of(site),
+                "side": rates.side_of(site),
                 "seconds": seconds,
                 "block_s": 1.0 if seconds > 10 else 0.2,
                 "timeout_s": self.deadline_s / 2,
@@ -141,24 +130,17 @@ class Sustained(NodeCheck):
             deadline_s=settings.deadline_s or self.deadline_s + seconds,
         )
         answers = read_answers(fleet.run([probe])[0], SustainedLoad)
-        told = [_Judged(site, answer, data, options) for answer, data in answered(answers)]
+        told = [_Judged(site, answer, data, options) for answer, data in rates.answered(answers)]
         found = [each for judged in told for each in judged.rated]
-        bounds = (
-            finding
-            for each in found
-            if site.scale == "full"
-            for finding in missed(
-                [each.reading], settings.references, system=site.system, device=each.device, action=_ACTION
-            )
-        )
+        below = rates.below(found, site, settings, _ACTION)
         return Report(
-            findings=(*(finding for judged in told for finding in judged.findings()), *bounds),
+            findings=(*(finding for judged in told for finding in judged.findings()), *below),
             readings=tuple(each.reading for each in found),
             unjudged={**{judged.answer.host: judged.why for judged in told if judged.why}, **silent(answers)},
-            unbounded=no_bound(found, site, settings),
+            unbounded=rates.no_bound(found, site, settings),
             notes=(
                 *(note for judged in told for note in judged.notes()),
-                *unjudged_rates(found, site, settings, options.drop),
+                *rates.unjudged_rates(found, site, settings, options.drop),
             ),
             evidence={judged.whose: judged.data for judged in told},
         )
@@ -175,12 +157,12 @@ class _Judged:
         self, site: Site, answer: Answer[SustainedLoad], data: SustainedLoad, options: SustainedOptions
     ) -> None:
         self.site, self.answer, self.data, self.options = site, answer, data, options
-        self.whose = f"{answer.host} {subject(site, answer)}"
+        self.whose = f"{answer.host} {rates.subject(site, answer)}"
         self.samples, self.strange = read(data.telemetry)
         self.why = self._why()
         self.numbers = self._numbers()
-        self.rated: list[Rated] = [
-            rated(site, answer, name, value, _UNITS[name]) for name, value in self.numbers.items()
+        self.rated: list[rates.Rated] = [
+            rates.rated(site, answer, name, value, _UNITS[name]) for name, value in self.numbers.items()
         ]
 
     def _why(self) -> str:
@@ -192,11 +174,11 @@ class _Judged:
         return ""
 
     def _numbers(self) -> dict[str, float]:
-        rates = [rate / 1e12 for _, rate in self.data.rates]
+        tflops = [rate / 1e12 for _, rate in self.data.rates]
         numbers: dict[str, float] = {}
-        if len(rates) >= _FEWEST_RATES:
-            third = len(rates) // 3
-            first, last = median(rates[:third]), median(rates[-third:])
+        if len(tflops) >= _FEWEST_RATES:
+            third = len(tflops) // 3
+            first, last = median(tflops[:third]), median(tflops[-third:])
             numbers = {"sustained": last, "sustained_drop": 100.0 * (1.0 - last / first)}
         # The first sample is of the moment when the load begins.
         seen = self.samples[1:]
@@ -209,7 +191,7 @@ class _Judged:
 
     def findings(self) -> Iterator[Finding]:
         """Its findings."""
-        drop, allowed = self.numbers.get("sustained_drop"), 100.0 * tolerance_of(self.site, self.options.drop)
+        drop, allowed = self.numbers.get("sustained_drop"), 100.0 * rates.tolerance_of(self.site, self.options.drop)
         if drop is not None and drop > allowed:  #: finding slows_down: the rate falls under load
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
             yield self._finding("slows_down", Severity.ISOLATE, message)
@@ -222,12 +204,11 @@ class _Judged:
             yield self._finding("hot", Severity.MONITOR, message)  #: finding hot: a device gets hotter than usual
 
     def _finding(self, kind: ComputeKind, severity: Severity, message: str) -> Finding:
-        return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)
+        return finding(self.answer.host, rates.subject(self.site, self.answer), kind, severity, message, _ACTION)
 
     def notes(self) -> Iterator[str]:
         """Missing measurements."""
-        rates = self.data.rates
-        for gap in gaps(self.samples, rates[-1][0] if rates else 0.0):
+        for gap in gaps(self.samples, self.data.rates[-1][0] if self.data.rates else 0.0):
             yield f"{self.whose}: {gap}"
         if self.strange:
             yield f"{self.whose}: {len(self.strange)} lines of telemetry could not be parsed, first {self.strange[0]!r}"

@@ -1,7 +1,7 @@
 """Reader of the output of `dcgmi diag`: JSON where there is any, else its table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pytest_llmbench.checks.dcgm.report_items import Diagnosis, UnreadableReport
@@ -17,8 +17,9 @@ def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
 
     An output that is empty, cut, or has no results gives one that says so; nothing raises.
     """
-    told = [*map(_document, find_documents(text)), *map(_table, split_tables(text))]
-    return tuple(told) or (_without_results(text),)
+    documents = [_read(read_document, each) for each in find_documents(text)]
+    tables = [_read(read_table, each) for each in split_tables(text)]
+    return (*documents, *tables) or (_without_results(text),)
 
 
 def error_in(text: str) -> str | None:
@@ -27,17 +28,10 @@ def error_in(text: str) -> str | None:
     return error[1].strip()[:_LONGEST] if error else None
 
 
-def _document(document: Mapping[str, Any]) -> Diagnosis:
+def _read(reader: Callable[[Any], Diagnosis], printed: object) -> Diagnosis:
     try:
-        return read_document(document)
+        return reader(printed)
     except (UnreadableReport, RecursionError) as error:
-        return Diagnosis(unreadable=str(error))
-
-
-def _table(lines: list[str]) -> Diagnosis:
-    try:
-        return read_table(lines)
-    except UnreadableReport as error:
         return Diagnosis(unreadable=str(error))
 
 

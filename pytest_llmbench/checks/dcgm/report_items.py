@@ -1,7 +1,6 @@
 """The content of a DCGM diagnostic, of any version, from JSON or a table."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -145,11 +144,6 @@ def status_of(word: object) -> Status:
     if known is None:
         raise UnreadableReport(f"{word!r} is not a status of DCGM")
     return Status[known]
-
-
-def of_all(statuses: Iterable[Status]) -> Status:
-    """The worst of some; a skip where there is none."""
-    return max(statuses, default=Status.SKIP)
 
 
 def _numbered(entity: str) -> int:

@@ -12,7 +12,6 @@ from pytest_llmbench.checks.dcgm.report_items import (
     Recorded,
     Status,
     UnreadableReport,
-    of_all,
     status_of,
 )
 
@@ -99,7 +98,7 @@ def _test(category: object, test: Mapping[str, Any]) -> DiagnosticOutcome:
         # From version 4.5 on the summary repeats what the results have recorded.
         told = {recorded.text for result in results for recorded in result.recorded}
         own = tuple(recorded for recorded in whole.recorded if recorded.text not in told)
-        if own or whole.status > of_all(result.status for result in results):
+        if own or whole.status > max((result.status for result in results), default=Status.SKIP):
             results.append(DcgmResult(status=whole.status, recorded=own))
     return DiagnosticOutcome(category=category, name=name, results=tuple(results) or (DcgmResult(status=Status.SKIP),))
 

@@ -11,7 +11,6 @@ from pytest_llmbench.checks.dcgm.report_items import (
     Recorded,
     Status,
     UnreadableReport,
-    of_all,
     status_of,
 )
 
@@ -153,6 +152,6 @@ def _result(value: str) -> DcgmResult | None:
 def _without_summary(results: list[DcgmResult]) -> list[DcgmResult]:
     """From version 4 on the first line sums up those beneath it: it counts where it says or records more than they."""
     first, *rest = results
-    worst: Status = of_all(result.status for result in rest)
+    worst = max((result.status for result in rest), default=Status.SKIP)
     repeats = bool(rest) and not first.entities and not first.recorded and first.status <= worst
     return rest if repeats else results

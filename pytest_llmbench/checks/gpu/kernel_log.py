@@ -51,13 +51,10 @@ def read_driver_log(text: str) -> DriverLog:
     for line in text.splitlines():
         if found := _EVENT.search(line):
             switch, where, code, words = found.groups()
-            event = KernelEvent(switch=bool(switch), code=int(code), bus=pci_address(where), text=words.strip())
-            events.append(event)
+            events.append(KernelEvent(switch=bool(switch), code=int(code), bus=pci_address(where), text=words.strip()))
         elif gone := _FALLEN.search(line):
-            event = KernelEvent(
-                switch=False, code=_FALLEN_OFF_THE_BUS, bus=pci_address(gone[1]), text="fallen off the bus"
-            )
-            events.append(event)
+            bus = pci_address(gone[1])
+            events.append(KernelEvent(switch=False, code=_FALLEN_OFF_THE_BUS, bus=bus, text="fallen off the bus"))
         elif "Xid" in line and _DRIVER.search(line):
             unreadable.append(line.strip()[:300])
     return DriverLog(events=tuple(events), unreadable=tuple(unreadable))

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
@@ -26,17 +27,18 @@ class HostCheck(NodeCheck):
     entry: str | None = None
 
 
+def host_probe(check: Check, settings: CheckSettings, name: str, function: str, config: Mapping[str, Any]) -> Probe:
+    """A probe with one rank per node, which calls a function of `host.nodes`, such as `facts:facts`."""
+    entry = f"pytest_llmbench.checks.host.nodes.{function}"
+    return Probe(name=name, entry=entry, config=config, deadline_s=deadline_of(check, settings))
+
+
 def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
     """Ask every node for the facts that the checks of hosts judge, once: facts by host, and why there are none."""
     site = fleet.site
     runtimes = sorted({each.container.runtime for each in site.environments.values() if each.container is not None})
     paths = sorted(named_paths(site))
-    probe = Probe(
-        name="host-facts",
-        entry="pytest_llmbench.checks.host.nodes.facts:facts",
-        config={"runtimes": runtimes, "paths": paths},
-        deadline_s=deadline_of(check, settings),
-    )
+    probe = host_probe(check, settings, "host-facts", "facts:facts", {"runtimes": runtimes, "paths": paths})
     return read_per_host(fleet.once(probe), HostFacts, asked={"containers": runtimes, "paths": paths})
 
 
@@ -48,8 +50,8 @@ def named_paths(site: Site) -> dict[str, str]:
     found: dict[str, str] = {}
     for where, env in variables(site, bare=True).items():
         for name in _READ:
-            for path in filter(_is_path, env.get(name, "").replace(":", " ").split()):
-                found.setdefault(path, f"{name} of {where}")
+            paths = env.get(name, "").replace(":", " ").split()
+            found |= {path: f"{name} of {where}" for path in paths if path.startswith("/") and path not in found}
     for where, environment in site.environments.items():
         container = environment.container
         if container is None:
@@ -58,7 +60,7 @@ def named_paths(site: Site) -> dict[str, str]:
             mounts = [("mounts", mount.partition(":")[0]) for mount in container.mounts]
             named = [("image", container.image), *mounts]
         for what, path in named:
-            if _is_path(path):
+            if path.startswith("/"):
                 found.setdefault(path, f"{what} of environments.{where}")
     return found
 
@@ -76,10 +78,6 @@ def below(readings: Sequence[Reading], site: Site, settings: CheckSettings, acti
     """Findings for readings that miss a reference of this system."""
     device = site.gpu_model or "cpu"
     return missed(readings, settings.references, system=site.system, device=device, action=action)
-
-
-def _is_path(text: str) -> bool:
-    return text.startswith("/")
 
 
 FEW = 4  # names in a message

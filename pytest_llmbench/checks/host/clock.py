@@ -7,8 +7,8 @@ from statistics import median_high, median_low
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
-from pytest_llmbench.checks.host.base import HostCheck, below, has_one_clock, kind_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.host.base import HostCheck, below, has_one_clock, host_probe, kind_of
 from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
@@ -43,12 +43,7 @@ class Clock(HostCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Ask every node for its time and the stamp of a file that it touched."""
         limit_s = options_of(self, settings, ClockOptions).skew_s
-        probe = Probe(
-            name="clock",
-            entry="pytest_llmbench.checks.host.nodes.clock:clock",
-            config={"folder": str(fleet.folder)},
-            deadline_s=deadline_of(self, settings),
-        )
+        probe = host_probe(self, settings, "clock", "clock:clock", {"folder": str(fleet.folder)})
         began = time.time()
         (answers,) = fleet.run([probe])
         ended = time.time()

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of, options_of
-from pytest_llmbench.checks.host.base import HostCheck, below
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.host.base import HostCheck, below, host_probe
 from pytest_llmbench.checks.host.kinds import HostKind, finding
 from pytest_llmbench.checks.host.nodes.folders import Room, Rooms
 from pytest_llmbench.core.record.health import Reading, Report, Severity
@@ -43,14 +43,8 @@ class Disk(HostCheck):
         """Ask every node."""
         options = options_of(self, settings, DiskOptions)
         folders = {"shared": str(fleet.folder)} | ({"scratch": options.scratch} if options.scratch else {})
-        probe = Probe(
-            name="disk",
-            entry="pytest_llmbench.checks.host.nodes.folders:disk",
-            config={"folders": folders},
-            deadline_s=deadline_of(self, settings),
-        )
-        (answers,) = fleet.run([probe])
-        facts, unjudged = read_per_host(answers, Rooms)
+        probe = host_probe(self, settings, "disk", "folders:disk", {"folders": folders})
+        facts, unjudged = read_per_host(fleet.run([probe])[0], Rooms)
         rooms = [(host, name, room) for host, told in facts.items() for name, room in told.folders.items()]
         readings = [
             Reading(host=host, subject=name, statistic="disk_free", value=room.free_bytes / 2**30, unit="GiB")

@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of
-from pytest_llmbench.checks.host.base import FEW, HostCheck, is_network, kind_of, variables
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site
+from pytest_llmbench.checks.host.base import FEW, HostCheck, host_probe, is_network, kind_of, variables
 from pytest_llmbench.checks.host.kinds import finding
 from pytest_llmbench.checks.host.nodes.caches import CacheMarks, KernelCaches
 from pytest_llmbench.core.quantity import listed
@@ -22,15 +22,13 @@ class JitCache(HostCheck):
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Look at each folder; on several nodes, leave a mark in each and see who else finds it."""
-        folders, deadline_s = _named(fleet.site), deadline_of(self, settings)
+        folders = _named(fleet.site)
         several = len(fleet.hosts) > 1
         token = secrets.token_hex(8) if several else None
 
         def step(name: str) -> list[Answer]:
-            entry = f"pytest_llmbench.checks.host.nodes.caches:{name}"
             config = {"folders": folders, "token": token}
-            (answers,) = fleet.run([Probe(name=f"cache-{name}", entry=entry, config=config, deadline_s=deadline_s)])
-            return answers
+            return fleet.run([host_probe(self, settings, f"cache-{name}", f"caches:{name}", config)])[0]
 
         facts, unjudged = read_per_host(step("mark"), KernelCaches)
         marks: dict[str, Mapping[str, tuple[str, ...]]] = {}

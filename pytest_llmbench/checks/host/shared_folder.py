@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Probe, deadline_of
-from pytest_llmbench.checks.host.base import HostCheck, kind_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet
+from pytest_llmbench.checks.host.base import HostCheck, host_probe, kind_of
 from pytest_llmbench.checks.host.kinds import finding
+from pytest_llmbench.checks.host.nodes.files import text_of
 from pytest_llmbench.checks.host.nodes.folders import SharedView
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -29,14 +30,9 @@ class SharedFolder(HostCheck):
         """Write here and read there, and the other way around."""
         folder, token = fleet.folder / "shared", secrets.token_hex(8)
         write_text(folder / _HEAD, token)
-        probe = Probe(
-            name="shared-folder",
-            entry="pytest_llmbench.checks.host.nodes.folders:shared",
-            config={"folder": str(folder), "name": _HEAD, "token": token},
-            deadline_s=deadline_of(self, settings),
-        )
-        (answers,) = fleet.run([probe])
-        facts, unjudged = read_per_host(answers, SharedView)
+        asked = {"folder": str(folder), "name": _HEAD, "token": token}
+        probe = host_probe(self, settings, "shared-folder", "folders:shared", asked)
+        facts, unjudged = read_per_host(fleet.run([probe])[0], SharedView)
         findings = strangers(facts, token, written(folder, facts, token), folder)
         lost = ("a node that does not see the folder at all cannot answer, and is an ERROR",) if unjudged else ()
         return Report(findings=tuple(findings), unjudged=unjudged, notes=lost, evidence={"nodes": facts})
@@ -47,7 +43,7 @@ def written(folder: Path, facts: Mapping[str, SharedView], token: str) -> dict[s
     hosts = [host for host, told in facts.items() if told.read == token]
     deadline = time.monotonic() + _LAG_S
     while True:
-        found = {host: _text(folder / host) for host in hosts}
+        found = {host: text_of(folder / host) for host in hosts}
         if all(text == f"{token} {host}" for host, text in found.items()) or time.monotonic() > deadline:
             return found
         time.sleep(_LOOK_S)
@@ -67,10 +63,3 @@ def strangers(
             continue  #: finding other_folder: a node sees another folder under the session's path
         action = "mount one file system at this path on all nodes, which caches attributes for seconds at most"
         yield finding(host, "shared folder", "other_folder", Severity.CONFIGURE, message, action)
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return None

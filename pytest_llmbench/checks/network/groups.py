@@ -6,8 +6,7 @@ from typing import Literal
 
 from pytest_llmbench.checks.answers import read_answers, silent
 from pytest_llmbench.checks.base import Answer, Fleet, Probe
-from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames, Sizes
 
 _ENTRY = "pytest_llmbench.checks.network.nodes.pairs:play"
 # Ranks answer with what they have before they are ended for being late.
@@ -64,17 +63,6 @@ class Played:
     silent: Mapping[str, str]
     device: str | None
     nvlink: bool | None = None
-
-
-class Sizes(Strict):
-    """Measurement of each group, as `nodes.pairs.PairsPlan` has it."""
-
-    bytes: int
-    small_bytes: int = 8
-    iterations: int
-    warm_up: int
-    timeout_s: float
-    patience_s: float
 
 
 class MeasuredGroups:

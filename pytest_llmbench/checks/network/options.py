@@ -7,7 +7,7 @@ from pydantic import Field as Constrained
 from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
-from pytest_llmbench.checks.network.groups import Sizes
+from pytest_llmbench.checks.network.nodes.answer import Sizes
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.references import applies, missed, unbounded

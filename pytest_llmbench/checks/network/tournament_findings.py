@@ -9,7 +9,7 @@ from pytest_llmbench.checks.kinds import SharedKind
 from pytest_llmbench.checks.network.groups import Fault, GroupResult
 from pytest_llmbench.checks.network.kinds import NetworkKind, finding
 from pytest_llmbench.checks.network.tournament import Game, is_slow
-from pytest_llmbench.checks.network.tournament_run import Hunt
+from pytest_llmbench.checks.network.tournament_run import Hunt, game_of
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
@@ -34,7 +34,8 @@ def unjudged_of(hunt: Hunt) -> dict[str, str]:
     for player in verdict.unresolved:
         host, rail = hunt.players[player]
         bad = "; ".join(f"with {_other(hunt, game, player)} {result.text}" for game, result in _bad(hunt, player)[:3])
-        told.setdefault(host, f"{_with(rail)}bad {bad}; no good node is left to find the bad one with; {_floor(hunt)}")
+        where = f"{rail}: " if rail else ""
+        told.setdefault(host, f"{where}bad {bad}; no good node is left to find the bad one with; {_floor(hunt)}")
     named = {*verdict.culprits, *verdict.unresolved}
     for pair, result in hunt.first.items():
         if result.fault == "wrong_values" and not named & set(pair):
@@ -71,7 +72,7 @@ def readings_of(hunt: Hunt, statistic: str, per_node: str, gpus: int) -> list[Re
 def evidence_of(hunt: Hunt) -> dict[str, Any]:
     """Numbers behind the findings; those of all good pairs are readings."""
     floor = hunt.verdict.floor
-    first = [_row(pair, result) for pair, result in hunt.first.items() if is_slow(_game(pair, result), floor)]
+    first = [_row(pair, result) for pair, result in hunt.first.items() if is_slow(game_of(pair, result), floor)]
     second = [_row(game.pair, result) for game, result in zip(hunt.verdict.second, hunt.second, strict=True)]
     return {"floor_gb_s": floor, "pairs": len(hunt.first), "slow_pairs": first, "second_pass": second}
 
@@ -95,7 +96,7 @@ def _culprits(hunt: Hunt) -> Iterator[Finding]:
         # What most of its bad pairs suffered from is what it is.
         fault = Counter(result.fault for _, result in bad).most_common(1)[0][0]
         kind, severity, action = KINDS[fault]
-        slow = sum(is_slow(_game(pair, result), hunt.verdict.floor) for pair, result in first)
+        slow = sum(is_slow(game_of(pair, result), hunt.verdict.floor) for pair, result in first)
         good = "; ".join(f"with {_other(hunt, game, player)} {result.text}" for game, result in second)
         numbers = [result.busbw for _, result in first if result.busbw is not None]
         yield Finding(
@@ -129,7 +130,7 @@ def _at_times(hunt: Hunt) -> Iterator[Finding]:
         if player in linked:
             continue
         first = [(pair, result) for pair, result in hunt.first.items() if player in pair]
-        slow = [result.text for pair, result in first if is_slow(_game(pair, result), hunt.verdict.floor)]
+        slow = [result.text for pair, result in first if is_slow(game_of(pair, result), hunt.verdict.floor)]
         message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
         message += _floor(hunt)
         action = "measure again; a link that drops or retrains shows in its counters"
@@ -148,7 +149,7 @@ def _floor(hunt: Hunt) -> str:
 
 def _bad(hunt: Hunt, player: str) -> list[tuple[Game, GroupResult]]:
     """The bad games of a player; those with good partners alone, where there are some."""
-    first = [(_game(pair, result), result) for pair, result in hunt.first.items() if player in pair]
+    first = [(game_of(pair, result), result) for pair, result in hunt.first.items() if player in pair]
     second = [(game, result) for game, result in _second(hunt) if game.pair[0] == player]
     return [(game, result) for game, result in second or first if is_slow(game, hunt.verdict.floor)]
 
@@ -157,16 +158,8 @@ def _second(hunt: Hunt) -> Iterator[tuple[Game, GroupResult]]:
     return zip(hunt.verdict.second, hunt.second, strict=True)
 
 
-def _game(pair: tuple[str, str], result: GroupResult) -> Game:
-    return Game(pair=pair, value=result.busbw)
-
-
 def _other(hunt: Hunt, game: Game, player: str) -> str:
     return hunt.players[game.pair[1] if game.pair[0] == player else game.pair[0]][0]
-
-
-def _with(rail: str) -> str:
-    return f"{rail}: " if rail else ""
 
 
 def _row(pair: Sequence[str], result: GroupResult) -> dict[str, Any]:

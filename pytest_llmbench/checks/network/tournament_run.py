@@ -74,7 +74,7 @@ def hunt(
         ]
 
     first, silent, device = _first_pass(play, draw, hosts)
-    games = [_game(pair, result) for pair, result in first.items()]
+    games = [game_of(pair, result) for pair, result in first.items()]
     bound = reference(device) if device is not None else None
     second: list[GroupResult] = []
 
@@ -82,7 +82,7 @@ def hunt(
         played = play(pairs)
         silent.update(played.silent)
         second.extend(played.results)
-        return [_game(pair, result) for pair, result in zip(_flat(pairs), played.results, strict=True)]
+        return [game_of(pair, result) for pair, result in zip(_flat(pairs), played.results, strict=True)]
 
     verdict = judge(
         games,
@@ -130,7 +130,8 @@ def _enough(known: Mapping[Pair, GroupResult], hosts: Sequence[str]) -> bool:
     return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)
 
 
-def _game(pair: Pair, result: GroupResult) -> Game:
+def game_of(pair: Pair, result: GroupResult) -> Game:
+    """A pair, and the rate it reached."""
     return Game(pair=pair, value=result.busbw)
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt
 
 from pytest_llmbench.checks.answers import NOT_COMPARED, one_per_host, read_answers
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
+from pytest_llmbench.checks.kinds import finding_of_reading
 from pytest_llmbench.checks.storage.kinds import finding
 from pytest_llmbench.checks.storage.nodes.storage import StorageLoad
 from pytest_llmbench.core.quantity import Quantity
@@ -142,15 +143,7 @@ def _slow(readings: Sequence[Reading], tolerance: float) -> Iterator[Finding]:
         of_nodes = {each.host: each for each in readings if each.statistic == statistic and each.host is not None}
         slow = outliers({host: each.value for host, each in of_nodes.items()}, tolerance=tolerance)
         for host, outlier in slow.items():
-            yield Finding(
-                host=host,
-                kind="outlier",
-                severity=Severity.ISOLATE,
-                message=f"{statistic} {of_nodes[host].quantity} is {outlier.text}",
-                action=_ACTION,
-                statistic=statistic,
-                measured=str(of_nodes[host].quantity),
-            )
+            yield finding_of_reading(of_nodes[host], kind="outlier", what=outlier.text, action=_ACTION)
 
 
 def _notes(

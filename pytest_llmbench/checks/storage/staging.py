@@ -61,8 +61,8 @@ class DataStaging(NodeCheck):
             config={"paths": [each.model_dump() for each in paths], "most": options.most},
             deadline_s=deadline_of(self, settings),
         )
-        (answers,) = fleet.run([probe])
-        facts, silent = read_per_host(answers, StagedData, asked={"paths": [each.path for each in paths]})
+        asked = {"paths": [each.path for each in paths]}
+        facts, silent = read_per_host(fleet.run([probe])[0], StagedData, asked)
         findings: list[Finding] = []
         undecided: dict[str, str] = {}
         for each in paths:

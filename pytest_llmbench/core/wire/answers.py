@@ -9,3 +9,13 @@ class ProbeAnswer(Strict):
     """An answer, or a part of one. Its numbers are finite."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+
+class DeviceAnswer(ProbeAnswer):
+    """An answer about a device.
+
+    Attributes:
+        device: the GPU model as the driver names it, or `cpu`.
+    """
+
+    device: str

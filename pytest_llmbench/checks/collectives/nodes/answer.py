@@ -5,22 +5,20 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt
 
 from pytest_llmbench.core.record.curves import Curve
-from pytest_llmbench.core.wire.answers import ProbeAnswer
+from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 
 
-class MeasuredCollectives(ProbeAnswer):
+class MeasuredCollectives(DeviceAnswer):
     """The measurement of all ranks.
 
     Attributes:
         curves: by operation.
         unsupported: reasons of the backend for operations without one.
-        device: the GPU model as the driver names it, or `cpu`.
     """
 
     curves: Mapping[str, Curve]
     unsupported: Mapping[str, str]
     notes: tuple[str, ...]
-    device: str
 
 
 class RankCollectives(ProbeAnswer):

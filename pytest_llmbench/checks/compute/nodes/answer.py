@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pytest_llmbench.core.wire.answers import ProbeAnswer
+from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 
 GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 
@@ -53,33 +53,29 @@ class CopyRates(ProbeAnswer):
     device_to_host_all: PositiveFloat
 
 
-class DeviceRates(ProbeAnswer):
+class DeviceRates(DeviceAnswer):
     """The rates of a device. A part that was not asked for is None.
 
     Attributes:
-        device: the GPU model as the driver names it, or `cpu`.
         setting: properties that two devices must share for their products to be the same bit by bit.
         memory: the triad of STREAM, B/s.
     """
 
-    device: str
     setting: Mapping[str, str]
     gemm: GemmRates | None
     memory: PositiveFloat | None
     host_device: CopyRates | None
 
 
-class SustainedLoad(ProbeAnswer):
+class SustainedLoad(DeviceAnswer):
     """A device under load.
 
     Attributes:
-        device: as in `DeviceRates`.
         rates: seconds since the start and FLOP/s, at the end of each block.
         telemetry: seconds since the start, and a raw line of telemetry.
         trouble: the reason for a lack of telemetry; None where there is no reason.
     """
 
-    device: str
     precision: GemmPrecision
     rates: tuple[tuple[float, PositiveFloat], ...]
     telemetry: tuple[tuple[float, str], ...]

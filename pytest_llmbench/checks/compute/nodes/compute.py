@@ -115,19 +115,16 @@ def _lacks(precision: str, device: torch.device) -> str:
 def _copies(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> CopyRates:
     """Each direction alone, one rank of the node after the other, and then all of them at once."""
     found: dict[str, float] = {}
+    seconds = context.config["seconds"]
     for direction, to_device in (("host_to_device", True), ("device_to_host", False)):
         for turn in range(context.ranks_per_node):
             start(f"{direction} of GPU {turn}")()
             if turn == context.local_rank:
-                found[direction] = _copy(context, device, to_device=to_device, start=lambda: None)
+                found[direction] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=lambda: None)
         start(f"{direction} of all: warm-up")()
         together = start(f"{direction} of all")
-        found[f"{direction}_all"] = _copy(context, device, to_device=to_device, start=together)
+        found[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=together)
     return CopyRates(**found)
-
-
-def _copy(context: RankContext, device: torch.device, *, to_device: bool, start: Callable[[], object]) -> float:
-    return copy(device, _COPIED, to_device=to_device, seconds=context.config["seconds"], start=start)
 
 
 def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:

@@ -1,10 +1,29 @@
-"""Answers of ranks about groups that they measured in. Without PyTorch, which the login node may not have."""
+"""Measurements of groups of ranks, and their answers. Without PyTorch, which the login node may not have."""
 
 from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, model_validator
 
-from pytest_llmbench.core.wire.answers import ProbeAnswer
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
+
+
+class Sizes(Strict):
+    """The measurement of each group.
+
+    Attributes:
+        bytes, small_bytes: sizes of the all_reduce for the bandwidth and for the latency.
+        iterations, warm_up: measured calls of each size, and calls before them.
+        timeout_s: longest wait in a group.
+        patience_s: longest wait for all ranks to be there at the start.
+    """
+
+    bytes: int
+    small_bytes: int = 8
+    iterations: int
+    warm_up: int
+    timeout_s: float
+    patience_s: float
 
 
 class MeasuredGame(ProbeAnswer):
@@ -39,17 +58,15 @@ class PlayedGame(ProbeAnswer):
         return self
 
 
-class RankGames(ProbeAnswer):
+class RankGames(DeviceAnswer):
     """The games of a rank.
 
     Attributes:
-        device: the GPU model as the driver names it, or `cpu`.
         games: in the order played.
         stopped: the reason for an early end; None if all were played.
         nvlink: whether any GPU of the node has an active NVLink; None if the rank does not know.
     """
 
-    device: str
     games: tuple[PlayedGame, ...]
     stopped: str | None
     nvlink: bool | None

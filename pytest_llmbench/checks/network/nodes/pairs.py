@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from threading import Thread
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-defined]  # public, not marked so
 
-from pytest_llmbench.checks.network.nodes.answer import MeasuredGame, PlayedGame, RankGames
+from pytest_llmbench.checks.network.nodes.answer import MeasuredGame, PlayedGame, RankGames, Sizes
 from pytest_llmbench.checks.network.nodes.direct_group import DirectGroup
 from pytest_llmbench.workloads.node.machine import device_name, gpu_index
 from pytest_llmbench.workloads.node.processes import ask
@@ -32,26 +31,15 @@ _NVIDIA_SMI_S = 60.0
 _ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairsPlan:
+class PairsPlan(Sizes):
     """The rounds to measure.
 
     Attributes:
         rounds: groups of ranks, disjoint within each round.
-        bytes, small_bytes: sizes of the all_reduce for the bandwidth and for the latency.
-        iterations, warm_up: measured calls of each size, and calls before them.
-        timeout_s: longest wait in a group.
-        patience_s: longest wait for all ranks to be there at the start.
         limit_s: time at which to answer with the results so far.
     """
 
     rounds: Sequence[Sequence[Sequence[int]]]
-    bytes: int
-    small_bytes: int
-    iterations: int
-    warm_up: int
-    timeout_s: float
-    patience_s: float
     limit_s: float
 
 
