@@ -50,15 +50,10 @@ class Launcher:
             self._write_script(run, lease, labels_of(work, run.place, topology))
         else:
             task = Task(
-                entry=work.entry,
-                config=work.config,
-                nodes=topology.nodes,
-                ranks_per_node=topology.ranks_per_node,
-                device=topology.device,
-                env={**work.env, **self.settings.system.env},
-                owner=owner_of(self.settings, self.heartbeat),
-                token=self.session.run_token(run.key),
-            )
+                entry=work.entry, config=work.config, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node,
+                device=topology.device, env={**work.env, **self.settings.system.env},
+                owner=owner_of(self.settings, self.heartbeat), token=self.session.run_token(run.key),
+            )  # fmt: skip
             write_model(run.place.folder / layout.TASK, task)
         return self._start(run.processes, lease or (), job_id)
 
@@ -69,14 +64,10 @@ class Launcher:
             ClusterError: the cluster refuses it.
         """
         task = Task(
-            entry=probe.entry,
-            config=probe.config,
-            nodes=len(hosts),
-            ranks_per_node=probe.ranks_per_node,
-            device=self.settings.site_device if probe.gpus else "cpu",
-            env=self.settings.system.env,
+            entry=probe.entry, config=probe.config, nodes=len(hosts), ranks_per_node=probe.ranks_per_node,
+            device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.system.env,
             owner=owner_of(self.settings, self.heartbeat),
-        )
+        )  # fmt: skip
         write_model(folder / layout.TASK, task)
         request = probe_request(probe, folder, len(hosts), self.settings, self.session)
         # A node that fails must not take the answers of the others with it.
@@ -125,11 +116,6 @@ class Launcher:
             except ClusterError as error:
                 raise refusal(error, request, self.slurm) from error
         make_folder(request.folder)
-        return StepJob(
-            processes.step_command(job_id, hosts),
-            job_id=job_id,
-            hosts=tuple(hosts),
-            slurm=self.slurm,
-            env=clean_environment(self.settings.system.env),
-            log=request.folder / layout.SRUN,
-        )
+        command, env = processes.step_command(job_id, hosts), clean_environment(self.settings.system.env)
+        log = request.folder / layout.SRUN
+        return StepJob(command, job_id=job_id, hosts=tuple(hosts), slurm=self.slurm, env=env, log=log)

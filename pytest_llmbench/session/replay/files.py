@@ -115,13 +115,9 @@ def _declared(logs: Path, folder: Path, recipe: Recipe, settings: Settings) -> R
     gpu = settings.system.gpu
     gpus_per_node = shape.gpus_per_node if facts.gpus_per_node is None else facts.gpus_per_node
     return Replayed(
-        logs=logs,
-        nodes=facts.nodes or len(facts.hosts) or shape.nodes,
-        gpus_per_node=gpus_per_node,
-        ranks_per_node=gpus_per_node or facts.ranks_per_node or settings.system.cpu_ranks_per_node,
-        hosts=facts.hosts,
+        logs=logs, nodes=facts.nodes or len(facts.hosts) or shape.nodes, gpus_per_node=gpus_per_node,
+        ranks_per_node=gpus_per_node or facts.ranks_per_node or settings.system.cpu_ranks_per_node, hosts=facts.hosts,
         gpu=facts.gpu or (gpu.model if gpu and gpus_per_node else None),
         cut_off=f"ended at its time limit, as {path} says" if facts.ended == "time_limit" else None,
-        wall_s=facts.wall_s,
-        provenance={"replayed_from": facts.source or str(logs)},
-    )
+        wall_s=facts.wall_s, provenance={"replayed_from": facts.source or str(logs)},
+    )  # fmt: skip

@@ -31,18 +31,12 @@ def replay(plan: Plan, settings: Settings, session: Session, keeper: Keeper) -> 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
     """Read the log of one run, and say what it measured or why it cannot be judged."""
+    token = replayed.token or token_of(replayed.logs)
     told = Evidence(
-        recipe=run.recipe,
-        topology=replayed.topology,
-        series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe),
-        hosts=replayed.hosts,
-        wall_s=replayed.wall_s,
-        device=replayed.gpu,
-        cut_off=replayed.cut_off,
-        origin=Origin(
-            token=replayed.token or token_of(replayed.logs), launched=replayed.launched, ended=replayed.ended
-        ),
-    )
+        recipe=run.recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s,
+        series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe), device=replayed.gpu,
+        cut_off=replayed.cut_off, origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+    )  # fmt: skip
     evidence = with_expectations(told, settings.system)
     problem = replayed.problem or _empty(replayed, told.series) or first_problem(evidence)
     return RunRecord(

@@ -70,21 +70,13 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
         wanted = preparations(recipe, place) if driven else ()
     except ConfigError as error:
         return Problem(kind="environment_missing" if driven else "impossible", message=str(error))
+    request = run_request(run, topology, settings, session, driven=driven)
+    function = run_command if driven else run_rank
+    processes = Startable(request=request, function=function, folder=place.folder, driven=driven)
     return PreparedRun(
-        spec=run,
-        engine=engine,
-        topology=topology,
-        place=place,
-        work=work,
-        script=script,
-        preparations=wanted,
-        processes=Startable(
-            request=run_request(run, topology, settings, session, driven=driven),
-            function=run_command if driven else run_rank,
-            folder=place.folder,
-            driven=driven,
-        ),
-    )
+        spec=run, engine=engine, topology=topology, place=place, work=work, script=script, preparations=wanted,
+        processes=processes,
+    )  # fmt: skip
 
 
 def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Settings) -> Problem | None:
