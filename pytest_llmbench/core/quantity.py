@@ -225,7 +225,9 @@ def for_people(value: float, digits: int = 4) -> str:
 
 
 def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:
-    """Write two quantities for people, with as many digits as they need not to look the same."""
+    """Write two quantities for people, with as many digits as they need not to look the same, unless they are."""
+    if one == other:
+        return one.shown(), other.shown()
     for digits in range(4, 17):
         texts = one.shown(digits), other.shown(digits)
         if texts[0] != texts[1]:

@@ -7,7 +7,7 @@ from typing import Literal, Self
 # So few steps decide on a bound that each of them is away from by this factor.
 _LEAST_FAR, _FAR = 4, 10.0
 # Steps that still become faster may go on to do so by as much as they did, this many times.
-_GOES_ON = 2.0
+_GOES_ON = 4.0
 
 Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
 Decided = Literal["fast_enough", "too_slow"]

@@ -110,8 +110,9 @@ def _value(metric: Metric, seconds: float) -> float | None:
 def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None) -> str:
     """The reason in a sentence, and what to do."""
     if side == "too_short":
-        few, least = counted(steady.judged, "judged step"), steady.least - steady.left_out
-        return f"{few} are too few: train at least {least} after the warm-up"
+        slow = f", {steady.left_out} of them slow ones at the start," if steady.left_out else ""
+        few = counted(steady.judged + steady.left_out, "judged step")
+        return f"{few}{slow} are too few: train at least {steady.least} after the warm-up"
     if side == "not_settled":
         return "The steps still became faster at the end: train longer, or let the recipe leave out more as warm-up"
     if side == "drifts":

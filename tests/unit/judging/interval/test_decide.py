@@ -84,6 +84,30 @@ def test_a_system_is_known_less_well_than_a_run() -> None:
     assert decide(metric, steady, ">=", bound, USUAL_BETWEEN_RUNS).claim == "system"
 
 
+# A real run of 1.3 billion parameters on one H200, after its warm-up rule.
+H200 = [
+    17.694,
+    17.666,
+    17.667,
+    17.658,
+    17.653,
+    17.645,
+    17.634,
+    17.621,
+    17.619,
+    17.622,
+    17.6,
+    17.615,
+    17.597,
+    17.598,
+    17.588,
+    17.591,
+    17.596,
+    17.581,
+    17.582,
+    17.572,
+    17.568,
+]
 NEAR, PAUSED = steps(200, 0.001), [*steps(48), 8.0, 8.0]
 
 
@@ -91,6 +115,7 @@ NEAR, PAUSED = steps(200, 0.001), [*steps(48), 8.0, 8.0]
     ("seconds", "share", "between", "told"),
     [
         (steps(12), 0.95, USUAL_BETWEEN_RUNS, "12 judged steps are too few: train at least 20 after the warm-up"),
+        (H200, 0.97, None, "21 judged steps, 14 of them slow ones at the start, are too few: train at least 30"),
         (steps(50, 0.03), 0.99, None, "steps after the warm-up would decide: train longer"),
         (NEAR, 0.995, USUAL_BETWEEN_RUNS, "Runs of one system differ by more than that (0.3 % between runs)"),
         (steps(50), 1.0, None, "the speed is the threshold"),

@@ -137,7 +137,7 @@ def test_a_slow_start_is_left_out(shape: Callable[[int], float]) -> None:
 def test_a_run_that_becomes_faster_all_the_time_is_not_called_slow() -> None:
     """No slow start, for it does not level off. Only bounds decide that are beyond all that it did and may still do."""
     state = judged(noisy(200, cv=0.005, shape=lambda i: 1.1 - 0.001 * i))
-    ends = [state.decide(bound) for bound in (0.4, 0.8, 1.0, 1.2)]
+    ends = [state.decide(bound) for bound in (0.05, 0.8, 1.0, 1.2)]
     assert ends == ["too_slow", "not_settled", "not_settled", "fast_enough"]
 
 
