@@ -109,18 +109,26 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
         f"{recipe.tokens_per_step} tokens, at most {settings.time_limit_min(recipe)} min"
     )
     refused = [f"CANNOT RUN: {prepared.message}"] if isinstance(prepared, Problem) else []
-    return "\n  ".join([what, *refused, *_too_short(run), *_feasibility(run, settings)])
+    return "\n  ".join([what, *refused, *_too_short(run, settings), *_feasibility(run, settings)])
 
 
-def _too_short(run: RunSpec) -> Iterator[str]:
+def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
     """Name the bounds on speed that so few steps will not decide, unless they are far away."""
-    recipe, known = run.recipe, statistics_of(get_engine(run.recipe.engine))
+    recipe, topology, gpu = run.recipe, settings.topology(run.recipe), settings.system.gpu
+    known = statistics_of(get_engine(recipe.engine))
     judged = recipe.steps - recipe.warm_up.steps
-    bounds = [reference.name for reference in recipe.references if known[reference.statistic].steady is not None]
+    bounds = [each for each in recipe.references if known[each.statistic].steady is not None]
+    if gpu is not None or topology.gpus == 0 or recipe.scale != "full":
+        machine = Machine(
+            system=settings.system.name, device=gpu.model if gpu and topology.gpus else "cpu", gpus=topology.gpus,
+            nodes=topology.nodes, scale=recipe.scale,
+        )  # fmt: skip
+        bounds = [each for each in bounds if why_not_applicable(each, machine) is None]
     if bounds and recipe.end == "steps" and judged < LEAST:
+        names = ", ".join(each.name for each in bounds)
         yield (
-            f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {', '.join(bounds)}: "
-            f"give the recipe at least {recipe.warm_up.steps + LEAST} steps"
+            f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {names}: give the recipe at "
+            f"least {recipe.warm_up.steps + LEAST} steps"
         )
 
 

@@ -128,7 +128,7 @@ def test_a_log_of_before_there_were_labels_is_judged(logs: Logs) -> None:
     path.write_text(json.dumps({name: task[name] for name in task if name not in {"token", "labels"}}))
     record = logs.judge()
     assert record.problem is None
-    assert (record.schema_version, record.run_token) == (2, None)
+    assert (record.schema_version, record.run_token) == (3, None)
 
 
 def relabelled(text: str, **changes: str) -> str:

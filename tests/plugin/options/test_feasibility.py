@@ -154,3 +154,17 @@ def test_workers_warn_once(user: UserFolder, toy: tuple[str, ...]) -> None:
     assert result.text.count("FeasibilityWarning: tiny-fast: >= 900 words/s needs") == 1
     assert "1 warning" in result.text
     assert result.case.properties["verdict"] == "ERROR"
+
+
+@pytest.mark.parametrize(
+    ("steps", "scale", "short"), [(8, "full", True), (21, "full", True), (22, "full", False), (8, "smoke", False)]
+)
+def test_a_plan_names_runs_that_are_too_short_to_decide(
+    user: UserFolder, toy: tuple[str, ...], steps: int, scale: str, short: bool
+) -> None:
+    """Before it costs a GPU-hour, and only where the bound applies."""
+    user.recipe(steps=steps, references=asks(10.0))
+    user.test()
+    result = user.run(*toy, "--plan", "--scale", scale)
+    told = f"TOO SHORT: {steps - 2} steps after the warm-up will hardly decide on fast: give the recipe at least 22 steps"
+    assert (told in result.text) == short, result.text
