@@ -25,7 +25,7 @@ PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
 PORT = PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(PORTS)]
 SLURM = ("--cluster", "slurm", "-k", "tiny")
 MODES = {"session": ("--nodes", "1"), "run": ()}
-LONG: dict[str, Any] = {"steps": 300, "time_limit": "00:10:00"}
+LONG: dict[str, Any] = {"steps": 300, "options": {"step_s": 0.03}, "time_limit": "00:10:00"}
 ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
 # Slow to close a job, by more than a run without an end is given.
 SLOW: dict[str, Any] = {"deadlines": {"hang_floor_s": 14.0, "hang_factor": 2.0}}

@@ -28,7 +28,7 @@ from pytest_llmbench.cluster.slurm import queue
 from pytest_llmbench.session import launches
 queue.TIMEOUT_S, executors._SEARCH_S, executors._SEARCH_PERIOD_S, launches.PAUSES_S = 6.0, 3.0, 0.5, (0.5, 1.0)
 """
-LONG: dict[str, Any] = {"steps": 300, "time_limit": "00:10:00"}
+LONG: dict[str, Any] = {"steps": 300, "options": {"step_s": 0.03}, "time_limit": "00:10:00"}
 
 
 def wrap(user: UserFolder, name: str, *lines: str) -> None:

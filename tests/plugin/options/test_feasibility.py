@@ -166,5 +166,7 @@ def test_a_plan_names_runs_that_are_too_short_to_decide(
     user.recipe(steps=steps, references=asks(10.0))
     user.test()
     result = user.run(*toy, "--plan", "--scale", scale)
-    told = f"TOO SHORT: {steps - 2} steps after the warm-up will hardly decide on fast: give the recipe at least 22 steps"
+    told = (
+        f"TOO SHORT: {steps - 2} steps after the warm-up will hardly decide on fast: give the recipe at least 22 steps"
+    )
     assert (told in result.text) == short, result.text
