@@ -57,7 +57,7 @@ class Answer(Generic[AnswerData]):
     Attributes:
         rank: its number among the ranks of the probe.
         local_rank: its number on its node.
-        data: the result of its function, as it came or as a model; None where there is no answer.
+        data: the result of its function, as it came or as a model; None if the rank did not answer.
         why: the reason for a missing answer: it raised, died, or hung, and in which phase, or what it wrote is
             damaged; None where there is one.
     """

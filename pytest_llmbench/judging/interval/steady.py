@@ -9,6 +9,7 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.core.record.steady import Pauses, Steady
 from pytest_llmbench.judging.interval.pauses import find_pauses, without_pauses
 from pytest_llmbench.judging.interval.settling import slow_start
@@ -30,9 +31,8 @@ _HIDDEN = 0.4
 _LEAST_FOR_A_LINE = 4
 # Longer runs are read as means of some steps each, so many at most.
 _MOST = 400
-# Between runs of one system, where no reference says it: of healthy clusters 0.15 to 0.35 %.
-BETWEEN_RUNS = 0.003
-FREEDOM = 4.0
+# Between runs of one system, where a reference does not name its own.
+BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom
 
 
 def steady_state(

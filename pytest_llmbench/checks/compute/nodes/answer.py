@@ -73,7 +73,7 @@ class SustainedLoad(DeviceAnswer):
     Attributes:
         rates: seconds since the start and FLOP/s, at the end of each block.
         telemetry: seconds since the start, and a raw line of telemetry.
-        trouble: the reason for a lack of telemetry; None where there is no reason.
+        trouble: the reason for a lack of telemetry; None if none is lacking.
     """
 
     precision: GemmPrecision

@@ -21,7 +21,7 @@ class Telemetry:
 
     Attributes:
         samples: seconds since the start, and a line of `COLUMNS` as nvidia-smi writes them.
-        trouble: the reason for a lack of samples; None where there is no reason.
+        trouble: the reason for a lack of samples; None if none is lacking.
     """
 
     def __init__(self, uuid: str | None) -> None:

@@ -24,7 +24,7 @@ class ToolEnd(ProbeAnswer):
     """How a program ended.
 
     Attributes:
-        code: its exit status; None where there is none.
+        code: its exit status; None if it has not ended by itself.
         error: the reason of a failure; None if it ended well.
     """
 

@@ -74,7 +74,7 @@ class RuntimeReply(ProbeAnswer):
     Attributes:
         cdi: files that describe GPUs to it.
         nvidia_container_cli: path of the program that gives containers their GPUs; None without one.
-        code: exit status; None where there is none.
+        code: exit status; None if it has not ended by itself.
     """
 
     command: str

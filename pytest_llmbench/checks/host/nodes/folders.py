@@ -86,7 +86,7 @@ class SharedView(ProbeAnswer):
     """The shared folder as a node sees it.
 
     Attributes:
-        read: the text of the file that pytest's machine wrote; None where there is none.
+        read: the text of the file that pytest's machine wrote; None if this node does not see it.
     """
 
     read: str | None
