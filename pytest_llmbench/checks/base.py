@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, field_validator
 from typing_extensions import TypeVar  # the standard library's has no default before Python 3.13
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Scale
-from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
@@ -150,6 +150,12 @@ class CheckSettings(Strict):
     options: Mapping[str, Any] = {}
     references: tuple[Reference, ...] = ()
     deadline_s: PositiveFloat | None = None
+
+    @field_validator("references")
+    @classmethod
+    def _consistent(cls, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
+        refuse_contradictions(references)
+        return references
 
 
 class Check(Protocol):

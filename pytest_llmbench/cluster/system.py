@@ -13,14 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
 from pytest_llmbench.judging.references import same_gpu
 
@@ -89,6 +89,16 @@ class System(Strict):
     environments: Mapping[str, Environment] = {}
     references: Mapping[str, tuple[Reference, ...]] = {}
     validation: Mapping[str, CheckSettings] = {}
+
+    @field_validator("references")
+    @classmethod
+    def _consistent(cls, references: Mapping[str, tuple[Reference, ...]]) -> Mapping[str, tuple[Reference, ...]]:
+        for recipe, own in references.items():
+            try:
+                refuse_contradictions(own)
+            except ValueError as error:
+                raise ValueError(f"{recipe}: {error}") from error
+        return references
 
 
 def load_system(name_or_file: str, folders: Iterable[Path]) -> System:

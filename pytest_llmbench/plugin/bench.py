@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
-from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import AllocationMode, RunRecord
 from pytest_llmbench.engines.base import ENGINES
@@ -135,7 +135,7 @@ class Bench:
         """Every recipe by name, at the scale asked for, with this site's own references added.
 
         Raises:
-            ConfigError: a file is wrong, or a reference names an unknown statistic or recipe.
+            ConfigError: a file is wrong, a reference names an unknown statistic or recipe, or two cannot both hold.
         """
         found = load_recipes(_with(RECIPES, options.folders(self._config, "recipes")), self.settings.scale)
         own = self.settings.system.references
@@ -285,4 +285,8 @@ def _with(installed: Extensions[Path], own: Iterable[Path]) -> list[Path]:
 def _with_references(recipe: Recipe, own: Sequence[Reference]) -> Recipe:
     taken = {reference.name for reference in own}
     kept = tuple(reference for reference in recipe.references if reference.name not in taken)
-    return recipe.model_copy(update={"references": (*kept, *own)})
+    try:
+        refuse_contradictions(both := (*kept, *own))
+    except ValueError as error:
+        raise ConfigError(f"recipe {recipe.name}, with the references of the system's file: {error}") from error
+    return recipe.model_copy(update={"references": both})

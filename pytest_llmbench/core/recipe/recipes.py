@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_yaml, validate
 
@@ -247,9 +247,7 @@ class Recipe(Strict):
             raise ValueError(f"{self.steps} steps leave none to judge after {self.warm_up.steps} of warm-up")
         if self.global_batch_size is None and self.gradient_accumulation_steps is None:
             raise ValueError("give global_batch_size; or gradient_accumulation_steps, if it grows with the ranks")
-        names = [reference.name for reference in self.references]
-        if len(set(names)) != len(names):
-            raise ValueError(f"two references share a name: {', '.join(names)}")
+        refuse_contradictions(self.references)
         return self
 
     def on(self, topology: Topology) -> Recipe:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
+from itertools import permutations
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -33,6 +35,14 @@ class AppliesTo(Strict):
         if self.gpu is None and self.system is None:
             raise ValueError("name the hardware: gpu (with gpus and nodes), or system")
         return self
+
+    def overlaps(self, other: AppliesTo) -> bool:
+        """Whether both are for one run: they name the same GPU or the same system, and differ in nothing."""
+        pairs = [(getattr(self, key), getattr(other, key)) for key in type(self).model_fields]
+        named = (self.gpu is not None and self.gpu == other.gpu) or (
+            self.system is not None and self.system == other.system
+        )
+        return named and all(None in pair or pair[0] == pair[1] for pair in pairs)
 
     def __str__(self) -> str:
         parts = [
@@ -170,6 +180,32 @@ class Reference(Strict):
         if not isinstance(measured, Quantity):
             raise TypeError(f"{measured!r} is not a Quantity")
         return self.missed_by(measured) is None
+
+
+def refuse_contradictions(references: Sequence[Reference]) -> None:
+    """See that every reference of one subject has a name of its own, and that one number can meet all of them.
+
+    Raises:
+        ValueError: two share a name, or no number meets both; it names the two.
+    """
+    names = [reference.name for reference in references]
+    if len(set(names)) != len(names):
+        raise ValueError(f"two references share a name: {', '.join(names)}")
+    for lower, upper in permutations(references, 2):
+        low, high = lower.at_least, upper.at_most
+        if low is None or high is None or not _judge_one_number(lower, upper) or low.dimension != high.dimension:
+            continue
+        if low > high:
+            raise ValueError(
+                f"references {lower.name} and {upper.name} cannot both hold: no {lower.statistic} is at least {low} "
+                f"and at most {high}; correct one of them"
+            )
+
+
+def _judge_one_number(one: Reference, other: Reference) -> bool:
+    if one.statistic != other.statistic or one.per_node != other.per_node:
+        return False
+    return one.applies_to is None or other.applies_to is None or one.applies_to.overlaps(other.applies_to)
 
 
 def _check_order(low: Quantity, high: Quantity) -> None:

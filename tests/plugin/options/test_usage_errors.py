@@ -104,6 +104,15 @@ BAD_FILES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str], tuple[s
         "llmbench_system = mine.yaml", {}, {"mine.yaml": "name: mine\ncluster: local\nreferences: {tinny: []}\n"},
         ("system mine: references: unknown recipe 'tinny' (did you mean 'tiny'?)", "legal: ", "opt125m"),
     ),
+    "system_contradicts": (
+        "llmbench_system = mine.yaml", {},
+        {"mine.yaml": """name: mine
+cluster: local
+references:
+  tiny: [{name: cap, statistic: loss_drop, at_most: -1 nat, why: w, source: s, date: 2026-01-01}]
+"""},
+        ("recipe tiny, with the references of the system's file: references learns and cap cannot both hold: no loss",),
+    ),
 }  # fmt: skip
 
 

@@ -12,6 +12,14 @@ from pytest_llmbench.cluster.system import load_system, probe_local
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 
+# Two bounds that no number can meet, of a recipe or a check.
+BOUNDS = """name: mine
+cluster: slurm
+{}:
+    - {{name: low, statistic: s, at_least: 5 s, why: w, source: s, date: 2026-01-01, applies_to: {{gpu: H200}}}}
+    - {{name: high, statistic: s, at_most: 4 s, why: w, source: s, date: 2026-01-01, applies_to: {{gpu: H200}}}}
+"""
+
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +80,8 @@ def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
         ("name: mine\ncluster: slurm\ngpus_per_node: -1\n", "gpus_per_node: .*greater than or equal to 0"),
         ("cluster: slurm\n", "name: missing"),
         ("name: mine\ncluster: slurm\ngpu: {modle: A100}\n", "gpu.modle: unknown key 'modle' .did you mean 'model'"),
+        (BOUNDS.format("references:\n  small"), "references: small: references low and high cannot both hold"),
+        (BOUNDS.format("validation:\n  gemm:\n   references"), "validation.gemm.references: references low and high"),
         ("[]\n", "expected a mapping"),
         ("name: [\n", "cannot be read"),
     ],

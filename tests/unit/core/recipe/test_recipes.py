@@ -99,6 +99,7 @@ def test_data_is_of_the_kind_that_is_named(load: Load) -> None:
 
 
 REFERENCE = FAMILY["defaults"]["references"][0]
+_UPPER = {key: value for key, value in REFERENCE.items() if key != "at_least"} | {"name": "cap", "at_most": "-9 nat"}
 
 
 def references(**changes: Any) -> dict[str, Any]:
@@ -135,6 +136,10 @@ def references(**changes: Any) -> dict[str, Any]:
         (
             {"defaults": {"references": [REFERENCE, REFERENCE]}},
             ["recipe small: two references share a name: learns, learns"],
+        ),
+        (
+            {"defaults": {"references": [REFERENCE, _UPPER]}},
+            ["recipe small: references learns and cap cannot both hold: no loss_drop is at least"],
         ),
         ({"smoke": {"stpes": 1}}, ["tiny.yaml: recipe small at scale smoke: stpes: unknown key 'stpes'"]),
         ({"smoke": {"model": {"heads": 1}}}, ["at scale smoke: model.heads: unknown key 'heads'"]),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError, InconclusiveError, UnitError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.reference import AppliesTo, Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
 
@@ -144,6 +144,47 @@ def test_a_verdict_is_about_the_system_unless_it_says_otherwise() -> None:
     assert measured.spread == pytest.approx(0.002)
     assert measured.freedom == 8
     assert reference(claim="run").between is None
+
+
+HERE = {"system": "here"}
+
+
+@pytest.mark.parametrize(
+    "upper",
+    [
+        {},
+        {"applies_to": {"gpu": "A100-SXM4-80GB"}},
+        {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "system": "here"}},
+        {"at_most": "150 words/s"},
+    ],
+)
+def test_two_that_cannot_both_hold_are_refused(upper: dict[str, Any]) -> None:
+    """No run can be faster than one bound and slower than another below it; both are named, in either order."""
+    other = reference(name="cap", **{"at_least": None, "at_most": "150K tokens/s", **upper})
+    for both in ([reference(), other], [other, reference()]):
+        with pytest.raises(
+            ValueError, match=r"references fast and cap cannot both hold: no throughput is at least 200,"
+        ):
+            refuse_contradictions(both)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [
+        ({}, {"at_most": "200K words/s"}),
+        ({}, {"statistic": "tokens_per_s_per_gpu"}),
+        ({}, {"applies_to": {"gpu": "H200", "gpus": 8, "nodes": 1}}),
+        ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 4}}),
+        ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "nodes": 2}}),
+        ({}, {"applies_to": HERE}),
+        ({}, {"per_node": True}),
+        ({"applies_to": HERE}, {"applies_to": {"system": "there"}}),
+    ],
+)
+def test_two_that_no_number_has_to_meet_may_stand_together(lower: dict[str, Any], upper: dict[str, Any]) -> None:
+    """They meet in one number, or are for other runs, or nothing says that they are for the same."""
+    given = {"at_least": None, "at_most": "150K words/s", **upper}
+    refuse_contradictions([reference(**lower), reference(name="cap", **given)])
 
 
 class Vague(Quantity):
