@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -24,6 +24,8 @@ import yaml
 
 from pytest_llmbench.core import extensions
 from pytest_llmbench.engines.base import ENGINES
+
+Known = TypeVar("Known")
 
 # A real training, as small as it can be and still learn, by an engine of another package that needs no PyTorch.
 TINY: Mapping[str, Any] = {
@@ -324,7 +326,7 @@ def slurm_nodes(*, alone: bool = False) -> Iterator[None]:
         yield
 
 
-def known(value: float | None) -> float:
-    """A number that a step of our own log always has."""
+def known(value: Known | None) -> Known:
+    """A value that a step of our own log always has."""
     assert value is not None
     return value

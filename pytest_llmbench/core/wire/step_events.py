@@ -9,8 +9,9 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, TypeAda
 
 from pytest_llmbench.core.schema import Strict
 
-# What a rank does within a step, in the order of time.
-Phase = Literal["start", "matmul", "data", "forward", "backward", "optimizer", "done"]
+# What a rank does within a step, in the order of time: in `sync` it has its own gradients and waits for those of the
+# others, in `device` its host has asked for the step and waits for its GPU.
+Phase = Literal["start", "matmul", "data", "forward", "backward", "sync", "optimizer", "device", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -30,7 +31,7 @@ class _Event(Strict):
 class StartEvent(_Event):
     """How a rank introduces itself.
 
-    In schema version 1, fields of version 2 are None.
+    In schema version 1, fields of version 2 are None. Version 3 has `StepEvent.spent`.
 
     Attributes:
         host: as the machine, or the container, names itself.
@@ -42,7 +43,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema_version: Literal[1, 2] = Field(alias="schema")
+    schema_version: Literal[1, 2, 3] = Field(alias="schema")
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
@@ -99,6 +100,26 @@ class TrainingEvent(_Event):
     micro_batch_size: _PositiveCount | None
 
 
+class TimeSpent(_Event):
+    """How the host of a rank spent the time of one step, by its own monotonic clocks.
+
+    On a GPU that is the time in which the host asked for the step: the GPU works behind its back.
+
+    Attributes:
+        phases: seconds in each phase; None for a rank that does not tell its phases.
+        cpu_s: CPU time of the whole process, seconds.
+        delayed_s: the thread that trains could have run, and had no CPU; None where the kernel does not tell.
+        throttled_s: CPU quotas of its control groups held processes back; None where no group tells.
+        memory_stalled_s: processes waited for memory; None where the kernel does not tell.
+    """
+
+    phases: dict[Phase, NonNegativeFloat] | None = None
+    cpu_s: NonNegativeFloat | None = None
+    delayed_s: NonNegativeFloat | None = None
+    throttled_s: NonNegativeFloat | None = None
+    memory_stalled_s: NonNegativeFloat | None = None
+
+
 class StepEvent(_Event):
     """One optimizer step of one rank.
 
@@ -109,6 +130,7 @@ class StepEvent(_Event):
         seconds: since the end of the step before.
         time: Unix time of its end: `seconds` after that of the step before.
         logged: Unix time by the host's clock when the rank wrote this down; None in schema version 1.
+        spent: how its host spent that time; None before schema version 3.
     """
 
     event: Literal["step"] = "step"
@@ -121,6 +143,7 @@ class StepEvent(_Event):
     peak_memory_bytes: _Count | None
     time: float
     logged: float | None = None
+    spent: TimeSpent | None = None
 
 
 class TelemetryEvent(_Event):

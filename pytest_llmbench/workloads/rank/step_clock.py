@@ -59,6 +59,7 @@ class StepClock:
         self._log, self._device = log, device
         self._count = fed.of_step if fed is not None else lambda: (samples, tokens)
         self._asked: _Asked | None = None
+        self._steps = 0
 
     def start(self) -> None:
         """Begin step 1, when all ranks are there."""
@@ -70,6 +71,9 @@ class StepClock:
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
         """Take note of a step, all of which has been asked for. The loss is a scalar on the device."""
         before, self._asked = self._asked, _asked(loss, grad_norm, *self._count())
+        self._steps += 1
+        if self._device.type == "cuda":
+            self._log.phase(self._steps, "device")
         self._write(before)
         if self._device.type == "cpu":
             self.finish()

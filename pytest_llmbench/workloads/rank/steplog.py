@@ -5,7 +5,7 @@ one `step` per optimizer step, `training`, and `end` or `failure` last. Samples 
 strict JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
 
 `FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. When every rank is stuck in the same step, the
-sick one is the one that lags: the others wait for it in `backward`, it never left `forward`.
+sick one is the one that lags: the others wait for it in `sync`, it never left `forward`.
 
 Both reach other machines without an fsync: at once on a coherent file system such as Lustre; on NFS when
 the kernel writes back, within about half a minute, and at the end of the process at the latest.
@@ -24,6 +24,7 @@ from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import harmless, redacted
 from pytest_llmbench.workloads.node.disclosure import secret_values
 from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.spending import Spending
 
 _PHASE_BYTES = 64
 _LONGEST_ERROR = 2000
@@ -39,6 +40,7 @@ class StepLog:
     def __init__(self, context: RankContext) -> None:
         self._context = context
         self._steps = 0
+        self._spending = Spending()
         log = context.folder / layout.STEPS / layout.step_log(context.rank)
         phase = layout.phase(context.folder, context.rank)
         for path in (log, phase):
@@ -53,12 +55,13 @@ class StepLog:
     def __exit__(self, *_: object) -> None:
         os.close(self._log)
         os.close(self._phase)
+        self._spending.close()
 
     def start(self, device: str, versions: Mapping[str, str], gpu: str | None = None) -> None:
         """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
         own = self._context
         event = step_events.StartEvent(
-            schema=2, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
+            schema=3, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
             pid=os.getpid(), device=device, versions=dict(versions), node=os.environ.get("SLURMD_NODENAME"),
             pid_namespace=Path("/proc/self/ns/pid").stat().st_ino, gpu=gpu, token=own.token, time=time.time(),
         )  # fmt: skip
@@ -103,7 +106,7 @@ class StepLog:
         event = step_events.StepEvent(
             step=self._steps, seconds=seconds, tokens=tokens, samples=samples, loss=step_events.json_number(loss),
             grad_norm=step_events.json_number(grad_norm), peak_memory_bytes=peak_memory_bytes,
-            time=now if ended is None else ended, logged=now,
+            time=now if ended is None else ended, logged=now, spent=self._spending.of_step(self._steps),
         )  # fmt: skip
         self._write(event)
 
@@ -121,8 +124,9 @@ class StepLog:
         """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
 
         A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
-        for it, in `optimizer`.
+        for it, in `device`. Steps have the time that each phase took.
         """
+        self._spending.enter(step, name)
         os.pwrite(self._phase, f"{step} {name} {micro_batch}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)
 
     def _write(self, event: step_events.Event) -> None:

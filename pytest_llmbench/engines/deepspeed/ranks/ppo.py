@@ -14,6 +14,7 @@ from pytest_llmbench.core.wire.step_events import Phase
 from pytest_llmbench.engines.deepspeed.options import PpoOptions as Settings
 from pytest_llmbench.engines.deepspeed.ranks.models import language_model, scorer
 from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, ZeroModel, frozen
+from pytest_llmbench.workloads.training.arrival import on_arrival
 from pytest_llmbench.workloads.training.tokens import batch, open_tokens, stable_seed
 
 
@@ -122,6 +123,7 @@ class Ppo:
         log_probs, values = self._ask(self._actor.engine, tokens), self._expect(tokens)
         actor_loss = policy_loss(log_probs, episode.log_probs, episode.advantages, clip)
         critic_loss = value_loss(values, episode.values, episode.returns, clip)
+        on_arrival(critic_loss, partial(enter, "sync"))
         enter("backward")
         self._actor.backward(actor_loss)
         self._critic.backward(critic_loss)

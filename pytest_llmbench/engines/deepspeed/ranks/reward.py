@@ -1,6 +1,7 @@
 """Steps 1 and 2 of training from human feedback: a model learns to continue; a scorer learns which answer is better."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -8,6 +9,7 @@ from torch.nn import functional
 from pytest_llmbench.core.wire.step_events import Phase
 from pytest_llmbench.engines.deepspeed.ranks.models import language_model, scorer
 from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, ZeroModel
+from pytest_llmbench.workloads.training.arrival import on_arrival
 from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 
 
@@ -27,6 +29,7 @@ class Sft:
         enter("forward")
         logits = self._model.engine(self._setup.fed.take(inputs)).logits
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        on_arrival(loss, partial(enter, "sync"))
         enter("backward")
         self._model.backward(loss)
         return loss.detach()
@@ -63,6 +66,7 @@ class Reward:
         enter("forward")
         better, worse = self._model.engine(self._setup.fed.take(torch.cat((chosen, rejected))))[:, -1].chunk(2)
         loss = -functional.logsigmoid(better - worse).mean()
+        on_arrival(loss, partial(enter, "sync"))
         enter("backward")
         self._model.backward(loss)
         self._right.append(better > worse)

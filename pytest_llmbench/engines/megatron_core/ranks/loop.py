@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.utils import get_attr_wrapped_model
+from megatron.core.utils import get_attr_wrapped_model, get_model_config
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
@@ -55,8 +56,10 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
     for chunk in training.chunks:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
+    enter = partial(log.phase, step)
+    get_model_config(training.chunks[0]).finalize_model_grads_func = partial(_finish_gradients, enter)
     losses = get_forward_backward_func()(
-        forward_step_func=partial(_forward, training, partial(log.phase, step)),
+        forward_step_func=partial(_forward, training, enter),
         data_iterator=[enumerate((first + start for start in starts), start=1) for _ in training.chunks],
         model=training.chunks,
         num_microbatches=len(starts),
@@ -67,6 +70,12 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
     if not training.speaks:
         return torch.zeros((), device=training.device)
     return torch.stack(losses).mean()
+
+
+def _finish_gradients(enter: Callable[..., None], *chunks: Any, **how: Any) -> None:
+    """Wait for the gradients of other ranks: all of this rank's own are there."""
+    enter("sync")
+    finalize_model_grads(*chunks, **how)
 
 
 def _forward(

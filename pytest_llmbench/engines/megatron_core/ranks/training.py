@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -189,7 +189,7 @@ def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, con
 
 
 def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, chunks: list[Any]) -> Any:
-    """Build the optimizer, and tell the schedule what to do with gradients."""
+    """Build the optimizer, and tell the schedule how to scale losses."""
     settings, sharded = recipe.optimizer, recipe.parallelism.sharding == "optimizer"
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
@@ -213,7 +213,6 @@ def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: Transformer
     if options.fused_optimizer:
         fuse(optimizer)
     config.grad_scale_func = optimizer.scale_loss
-    config.finalize_model_grads_func = finalize_model_grads
     if options.overlap:
         config.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
     return optimizer

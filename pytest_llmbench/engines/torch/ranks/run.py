@@ -1,6 +1,7 @@
 """The training loop of the plain PyTorch engine, run by every rank."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_gro
 from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
+from pytest_llmbench.workloads.training.arrival import on_arrival
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
 from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
@@ -129,6 +131,8 @@ def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Ten
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
                 loss = training.model(training.fed.take(inputs), targets) / len(firsts)
+            if first == firsts[-1]:
+                on_arrival(loss, partial(log.phase, step, "sync", micro_batch))
             log.phase(step, "backward", micro_batch)
             loss.backward()
         total += loss.detach()

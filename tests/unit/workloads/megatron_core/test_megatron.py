@@ -164,10 +164,11 @@ def test_phases_follow_the_schedule(pipeline: Path) -> None:
     first, last = ((pipeline / f"phases-{rank}").read_text().split("\n")[:-1] for rank in range(2))
     assert [phase.strip() for phase in first] == [
         "data 1", "forward 1", "data 2", "forward 2", "backward 1", "data 3", "forward 3", "backward 2",
-        "data 4", "forward 4", "backward 3", "backward 4", "optimizer",
+        "data 4", "forward 4", "backward 3", "backward 4", "sync", "optimizer",
     ]  # fmt: skip
     assert [phase.strip() for phase in last] == [
         *(f"{phase} {micro_batch}" for micro_batch in range(1, 5) for phase in ("data", "forward", "backward")),
+        "sync",
         "optimizer",
     ]
 

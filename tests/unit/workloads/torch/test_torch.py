@@ -148,7 +148,7 @@ def test_phases_tell_what_a_rank_does(
     assert seen[:2] == [(0, "start", 0), (0, "matmul", 0)]
     assert [event[1:] for event in seen if event[0] == 12] == [
         ("data", 1), ("forward", 1), ("backward", 1),
-        ("data", 2), ("forward", 2), ("backward", 2), ("optimizer", 0),
+        ("data", 2), ("forward", 2), ("backward", 2), ("sync", 2), ("optimizer", 0),
     ]  # fmt: skip
 
 

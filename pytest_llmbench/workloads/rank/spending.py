@@ -1,0 +1,131 @@
+"""How a rank's host spends each step: its phases, and the times in which others had its CPU or its memory.
+
+A reading costs some ten microseconds: counters that the kernel keeps anyway are read from files that stay open.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from pytest_llmbench.core.wire.step_events import Phase, TimeSpent
+
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_MOST_BYTES = 4096
+
+
+class Spending:
+    """Takes the time of one rank; the thread that trains makes it."""
+
+    def __init__(self, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> None:
+        self._at = time.perf_counter()
+        self._step = 0
+        self._phase: Phase | None = None
+        self._phases: dict[int, dict[Phase, float]] = {}
+        self._files: list[int] = []
+        self._counters = dict(self._of_machine(proc, cgroups))
+        self._read = {name: _asked(counter) for name, counter in self._counters.items()}
+
+    def enter(self, step: int, phase: Phase) -> None:
+        """Begin a phase of a step; the time up to now belongs to the one before."""
+        self._leave()
+        self._step, self._phase = step, phase
+
+    def of_step(self, step: int) -> TimeSpent:
+        """Tell what a step took, once it is over; its host may be in the next one."""
+        if step == self._step:
+            self._leave()
+        before, self._read = self._read, {name: _asked(counter) for name, counter in self._counters.items()}
+        spent = {name: _difference(before[name], after) for name, after in self._read.items()}
+        phases = self._phases.pop(step, None)
+        return TimeSpent(phases=phases and {name: round(seconds, 7) for name, seconds in phases.items()}, **spent)
+
+    def close(self) -> None:
+        """Close what was read."""
+        for file in self._files:
+            os.close(file)
+
+    def _of_machine(self, proc: Path, cgroups: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+        """Yield what this machine counts, each a number of seconds that only grows."""
+        yield "cpu_s", time.process_time
+        delays = self._opened(proc / "thread-self" / "schedstat")
+        if delays is not None:
+            yield "delayed_s", partial(_delayed, delays)
+        groups = list(_groups(proc, cgroups))
+        quotas = [file for group in groups if (file := self._opened(group / "cpu.stat")) is not None]
+        if quotas:
+            yield "throttled_s", partial(_throttled, quotas)
+        pressures = [*(group / "memory.pressure" for group in groups), proc / "pressure" / "memory"]
+        stalls = next((file for path in pressures if (file := self._opened(path)) is not None), None)
+        if stalls is not None:
+            yield "memory_stalled_s", partial(_stalled, stalls)
+
+    def _opened(self, path: Path) -> int | None:
+        with suppress(OSError):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._files.append(file)
+            if os.pread(file, 1, 0):  # some kernels have the file, and refuse to fill it
+                return file
+        return None
+
+    def _leave(self) -> None:
+        now = time.perf_counter()
+        if self._phase is not None and self._step:
+            of_step = self._phases.setdefault(self._step, {})
+            of_step[self._phase] = of_step.get(self._phase, 0.0) + now - self._at
+        self._at, self._phase = now, None
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    """The growth of a counter; None where it is not known, or was set back."""
+    return None if before is None or after is None or after < before else round(after - before, 7)
+
+
+def _asked(counter: Callable[[], float]) -> float | None:
+    with suppress(OSError, ValueError, IndexError):
+        return counter()
+    return None
+
+
+def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Yield the control groups of this process that may have a CPU quota, from its own up to the root.
+
+    In a container their paths may be those of the host, of which only a part is mounted: then its root is the group.
+    """
+    with suppress(OSError):
+        for line in (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            for mount in (
+                (cgroups / controllers, cgroups / "unified") if controllers else (cgroups, cgroups / "unified")
+            ):
+                group = mount / path.lstrip("/")
+                while group != mount.parent:
+                    yield group
+                    group = group.parent
+
+
+def _delayed(file: int) -> float:
+    return int(os.pread(file, _MOST_BYTES, 0).split()[1]) / 1e9
+
+
+def _stalled(file: int) -> float:
+    return int(os.pread(file, _MOST_BYTES, 0).splitlines()[0].rpartition(b"total=")[2]) / 1e6
+
+
+def _throttled(files: list[int]) -> float:
+    """The longest time that one of these groups, which lie within each other, was held back."""
+    found = [seconds for file in files if (seconds := _held_back(file)) is not None]
+    if not found:
+        raise ValueError("no group tells")
+    return max(found)
+
+
+def _held_back(file: int) -> float | None:
+    told = dict(line.split() for line in os.pread(file, _MOST_BYTES, 0).splitlines())
+    if b"throttled_usec" in told:
+        return int(told[b"throttled_usec"]) / 1e6
+    return int(told[b"throttled_time"]) / 1e9 if b"throttled_time" in told else None
