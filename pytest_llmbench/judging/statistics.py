@@ -319,12 +319,12 @@ def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) ->
     for name, statistic in statistics.items():
         value = statistic.compute(m)
         if value is not None and math.isfinite(value):
-            known = _interval(m, statistic, value)
+            known = interval_of(m, statistic, value)
             metrics[name] = Metric(value=value, unit=statistic.unit, rule=statistic.rule, **known)
     return metrics
 
 
-def _interval(m: Measurement, statistic: Statistic, value: float) -> dict[str, Any]:
+def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str, Any]:
     """Fields of a metric that say how well it is known, by the steady state of the run."""
     seconds = m.seconds_of_step
     if statistic.steady is None or not seconds:

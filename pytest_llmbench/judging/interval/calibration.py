@@ -5,14 +5,19 @@ import statistics as stats
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM
-from pytest_llmbench.judging.interval.student import quantile
+from pytest_llmbench.judging.interval.student import above, quantile
 
 # A run is left out that differs from the median by more than so many median absolute deviations, and by more than
 # so many times what runs of one system differ anyway.
 _DEVIATIONS, _TIMES = 5.0, 3.0
 # Of so many runs one may be left out. If more stand out, they are not runs of one system.
 _ONE_OF = 4
+# A wider margin finds no slow system: such runs are not of one system in one state.
+_WIDEST = 0.2
+# With a wider one that somebody chose, a run of half the speed is fast enough.
+_WIDEST_CHOSEN = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +36,7 @@ class Calibrated:
         margin: from the mean to the bound, as a share of the mean.
         least_margin: a healthy run misses a bound with a smaller margin more often than alpha.
         left_out: positions of the runs that were left out.
+        false_alarm: probability that a healthy run misses the bound.
     """
 
     bound: float
@@ -42,6 +48,7 @@ class Calibrated:
     margin: float
     least_margin: float
     left_out: tuple[int, ...]
+    false_alarm: float
 
 
 def calibrate(
@@ -64,23 +71,35 @@ def calibrate(
         freedom: degrees of freedom with which that is known.
 
     Raises:
-        ValueError: there are no runs, one is not a number above 0, too many differ, or the margin is not one.
+        ValueError: there are no runs, one is not a number above 0, all are the same to the last digit, they differ too
+            much for a bound, or the margin is not one.
     """
     if not values or min(values) <= 0 or not math.isfinite(sum(values)):
         raise ValueError("a bound is made of numbers above 0, at least one")
-    if less is not None and not 0 < less < 1:
-        raise ValueError(f"a margin is above 0 and below 1, as a share, not {less}")
+    if less is not None and not 0 < less < _WIDEST_CHOSEN:
+        raise ValueError(f"a margin is above 0 and below {_WIDEST_CHOSEN}, as a share, not {less}")
+    if len(values) > 1 and min(values) == max(values):
+        raise ValueError(
+            f"all {len(values)} runs have the number {values[0]:g} to the last digit: they are copies of one"
+        )
     left_out = _outliers(values, _TIMES * between_runs)
     good = [value for i, value in enumerate(values) if i not in left_out]
     n, mean = len(good), sum(good) / len(good)
     differing = stats.variance([value / mean for value in good]) if n > 1 else 0.0
     known = freedom + n - 1
     spread = math.sqrt((freedom * between_runs**2 + (n - 1) * differing) / known)
-    least = quantile(1 - alpha, known) * spread * math.sqrt(1 + 1 / n)
-    margin = least if less is None else less
+    next_run = spread * math.sqrt(1 + 1 / n)
+    least = quantile(1 - alpha, known) * next_run
+    if less is None and least > _WIDEST:
+        raise ValueError(
+            f"the runs differ by {100 * spread:.2g} % (standard deviation): a bound that each healthy run meets is "
+            f"{least:.0%} away from their mean, and finds no slow system. Find out why they differ, or give a margin"
+        )
+    margin, runs = least if less is None else less, counted(n, "run")
+    plain = f"margin of {100 * margin:g} % on the mean of {runs}"
     return Calibrated(
         bound=mean * (1 + margin if lower_is_better else 1 - margin),
-        method=f"{1 - alpha:.0%} prediction limit of {n} runs" if less is None else f"mean of {n} runs less {less:.2%}",
+        method=f"{100 * (1 - alpha):g} % prediction limit of {runs}" if less is None else plain,
         n=n,
         mean=mean,
         spread=spread,
@@ -88,6 +107,7 @@ def calibrate(
         margin=margin,
         least_margin=least,
         left_out=left_out,
+        false_alarm=above(margin / next_run, known),
     )
 
 

@@ -20,11 +20,11 @@ def quantile(probability: float, freedom: float) -> float:
     if not (0.5 < probability < 1 and freedom > 0):
         raise ValueError(f"Student's t at {probability} with {freedom} degrees of freedom: need 0.5 < p < 1 and > 0")
     low, high = 0.0, 1.0
-    while _above(high, freedom) > 1 - probability:
+    while above(high, freedom) > 1 - probability:
         low, high = high, 2 * high
     t = high
     for _ in range(60):
-        over = _above(t, freedom) - (1 - probability)
+        over = above(t, freedom) - (1 - probability)
         low, high = (t, high) if over > 0 else (low, t)
         # Newton's step, and half of the bracket where that leaves it.
         step = t + over / _density(t, freedom)
@@ -40,7 +40,7 @@ def _density(t: float, freedom: float) -> float:
     return math.exp(log_peak - (freedom + 1) / 2 * math.log1p(t * t / freedom))
 
 
-def _above(t: float, freedom: float) -> float:
+def above(t: float, freedom: float) -> float:
     """Share of the distribution above t ≥ 0: half of the regularized incomplete beta function."""
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t), t * t / (freedom + t * t)) / 2
 

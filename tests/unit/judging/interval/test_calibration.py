@@ -13,8 +13,9 @@ def test_one_run_has_what_is_known_of_others() -> None:
     """0.3 % with four degrees of freedom, for the run itself and for the next one."""
     found = calibrate([1000.0])
     assert found.spread == pytest.approx(0.003)
+    assert found.false_alarm == pytest.approx(0.01)
     assert found.bound == pytest.approx(1000 * (1 - 3.7469 * 0.003 * 2**0.5), rel=1e-5)
-    assert found.method == "99% prediction limit of 1 runs"
+    assert found.method == "99 % prediction limit of 1 run"
 
 
 def test_more_runs_that_agree_are_a_tighter_bound() -> None:
@@ -53,7 +54,20 @@ def test_what_was_not_measured_is_refused(values: list[float]) -> None:
         calibrate(values)
 
 
-@pytest.mark.parametrize("less", [0.0, 1.0, -0.05, float("nan")])
+def test_runs_that_are_the_same_to_the_last_digit_are_refused() -> None:
+    """They are copies of one, and say nothing of how runs differ."""
+    with pytest.raises(ValueError, match="all 3 runs have the number 1000 to the last digit: they are copies of one"):
+        calibrate([1000.0, 1000.0, 1000.0])
+
+
+def test_runs_that_differ_too_much_make_no_bound() -> None:
+    """It would be far away from them, or below 0, and everything would meet it."""
+    with pytest.raises(ValueError, match=r"differ by 18 %.* 64% away from their mean, and finds no slow system"):
+        calibrate([100.0, 150.0, 190.0])
+    assert calibrate([100.0, 150.0, 190.0], less=0.1).false_alarm > 0.25
+
+
+@pytest.mark.parametrize("less", [0.0, 0.5, 1.0, -0.05, float("nan")])
 def test_a_margin_that_is_none_is_refused(less: float) -> None:
     """5 % is 0.05."""
     with pytest.raises(ValueError, match="margin"):
@@ -65,10 +79,11 @@ def test_a_plain_margin_says_what_would_be_enough() -> None:
     found = calibrate([1000.0, 1001.0, 999.0], less=0.005)
     assert found.bound == pytest.approx(995.0)
     assert found.least_margin > found.margin
-    assert found.method == "mean of 3 runs less 0.50%"
+    assert 0.01 < found.false_alarm < 0.1
+    assert found.method == "margin of 0.5 % on the mean of 3 runs"
 
 
-@given(st.lists(st.floats(0.999, 1.001), min_size=1, max_size=9), st.sampled_from([1e-3, 1.0, 1e6]))
+@given(st.lists(st.floats(0.999, 1.001), min_size=1, max_size=9, unique=True), st.sampled_from([1e-3, 1.0, 1e6]))
 def test_the_unit_changes_nothing(values: list[float], unit: float) -> None:
     """Times have their bound above, rates below; both by the same share."""
     rate, slow = calibrate([unit * each for each in values]), calibrate(values, lower_is_better=True)

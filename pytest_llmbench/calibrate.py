@@ -1,0 +1,239 @@
+"""A threshold from good runs of one recipe on one machine, as a system's file takes it.
+
+    python -m pytest_llmbench.calibrate reports/*/runs/opt125m/record.json
+
+The guide "Calibrate a threshold" says what it computes, and which records it refuses. Exits with 2 for those.
+"""
+
+import argparse
+import datetime as dt
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM
+from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.quantity import Quantity, counted, listed
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.good_runs import LEAST_RUNS, GoodRun, doubts, good_run, machine_of, refuse_unfit
+from pytest_llmbench.judging.interval.calibration import Calibrated, calibrate
+from pytest_llmbench.judging.interval.decide import decide
+from pytest_llmbench.judging.statistics import Statistic
+
+# Systems without a file: their names stand for any machine.
+_NAMELESS = {LOCAL, SLURM, ELSEWHERE}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Calibrate, write, and say how it ended."""
+    options = _parser().parse_args(arguments)
+    try:
+        text, warnings = calibrated_file(options)
+        if options.output is not None:
+            if options.output.exists():
+                raise ConfigError(f"{options.output} exists already: give another --output")
+            write_text(options.output, text)
+    except (LLMBenchError, OSError) as error:
+        sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
+        return 2
+    sys.stderr.write("".join(f"warning: {line}\n" for line in warnings))
+    if options.output is None:
+        sys.stdout.write(text)
+    return 0
+
+
+def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The references as YAML, and warnings about them.
+
+    Raises:
+        ConfigError: the records are not those of good runs of one recipe on one machine; says why.
+    """
+    runs = _runs(options.records, options.recipe)
+    recipe = runs[0].record.recipe
+    statistics = statistics_of(get_engine(recipe.engine))
+    wanted = list(dict.fromkeys(options.statistic or [recipe.statistic_of_record]))
+    for name in wanted:
+        if name not in statistics or not statistics[name].of_speed:
+            fast = [known for known, each in statistics.items() if each.of_speed]
+            raise ConfigError(unknown("statistic of speed", name, fast))
+    refuse_unfit(runs, statistics, wanted)
+    warnings = list(doubts(runs, statistics))
+    references = []
+    for name in wanted:
+        reference, told = _reference(runs, name, statistics[name], options, alone=len(wanted) == 1)
+        references.append(reference)
+        warnings += told
+    block = {"references": {recipe.name: [each.model_dump(exclude_defaults=True) for each in references]}}
+    text = yaml.safe_dump(block, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return f"# For the file of system {runs[0].record.system}; or put the entry below the recipe.\n{text}", warnings
+
+
+def _reference(
+    runs: Sequence[GoodRun], name: str, statistic: Statistic, options: argparse.Namespace, *, alone: bool
+) -> tuple[Reference, list[str]]:
+    """One reference, and its warnings."""
+    time = Quantity(0.0, statistic.unit).dimension == "time"
+    try:
+        found = calibrate([run.value(name, statistic) for run in runs], lower_is_better=time, less=options.less)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    kept = [run for number, run in enumerate(runs) if number not in found.left_out]
+    if len(kept) < LEAST_RUNS:
+        raise ConfigError(
+            f"{name}: without {_left_out(runs, found)} {len(kept)} runs are left, and it takes {LEAST_RUNS}: give more"
+        )
+    machine = machine_of(runs[0].record, _NAMELESS)
+    label = f"calibrated_{name}_{machine.gpus or machine.nodes}"
+    if options.name is not None:
+        label = options.name if alone else f"{options.name}_{name}"
+    slow, fast = ("at_most", "at_least") if time else ("at_least", "at_most")
+    bounds = {slow: _shown(found.bound, statistic)}
+    if options.too_fast is not None:
+        bounds[fast] = _shown(_too_fast(found, options.too_fast, time=time), statistic)
+    told = {
+        "name": label, "statistic": name, **bounds, "claim": "run",
+        "why": _why(runs, found, statistic, options.too_fast), "source": _source(kept),
+        "date": dt.date.today(), "applies_to": machine.model_dump(exclude_none=True),  # noqa: DTZ011
+    }  # fmt: skip
+    reference = validate(Reference, told, label)
+    return reference, [*_said_against(runs, found, name), *_judged(kept, reference, statistic)]
+
+
+def _too_fast(found: Calibrated, share: float, *, time: bool) -> float:
+    if share < found.least_margin:
+        raise ConfigError(
+            f"--too-fast {100 * share:g} %: healthy runs are faster than that in more than 1 % of cases: give at least "
+            f"{100 * found.least_margin:.2g} %, better 10 %"
+        )
+    return found.mean * (1 - share if time else 1 + share)
+
+
+def _shown(value: float, statistic: Statistic) -> str:
+    return Quantity(value, statistic.unit).shown(6)
+
+
+def _why(runs: Sequence[GoodRun], found: Calibrated, statistic: Statistic, too_fast: float | None) -> str:
+    """The bound's origin, for the reader of a verdict."""
+    mean, spread, margin = Quantity(found.mean, statistic.unit), 100 * found.spread, 100 * found.margin
+    method = found.method[0].upper() + found.method[1:]
+    parts = [f"{method}: {mean} in the mean, {spread:.2g} % between runs, so the bound is {margin:.2g} % from it."]
+    if found.left_out:
+        parts.append(f"Not counted: {_left_out(runs, found)}.")
+    if too_fast is not None:
+        parts.append(f"A run {100 * too_fast:g} % faster than their mean has not trained this recipe.")
+    return " ".join(parts)
+
+
+def _left_out(runs: Sequence[GoodRun], found: Calibrated) -> str:
+    return f"outliers {', '.join(runs[number].id for number in found.left_out)}"
+
+
+def _source(runs: Sequence[GoodRun]) -> str:
+    """The runs, their days and their software."""
+    ends = [end for run in runs if (end := run.record.timings.ended) is not None]
+    days = sorted({dt.datetime.fromtimestamp(end, dt.UTC).date().isoformat() for end in ends})
+    when = f" of {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
+    versions = runs[0].record.versions
+    software = ", ".join(f"{name} {versions[name]}" for name in ("torch", "driver") if name in versions)
+    named = listed((run.id for run in runs), most=12)
+    return f"calibrated with {counted(len(runs), 'run')}{when}: {named}" + (f" ({software})" if software else "")
+
+
+def _said_against(runs: Sequence[GoodRun], found: Calibrated, name: str) -> list[str]:
+    told = [f"{name}: not counted: {_left_out(runs, found)}. Find out why they differ"] if found.left_out else []
+    if found.margin < found.least_margin:
+        told.append(
+            f"{name}: with a margin of {100 * found.margin:.2g} % a healthy run misses the bound in "
+            f"{100 * found.false_alarm:.2g} % of cases: give at least {100 * found.least_margin:.2g} % for 1 %"
+        )
+    return told
+
+
+def _judged(runs: Sequence[GoodRun], reference: Reference, statistic: Statistic) -> list[str]:
+    """The verdicts of the bounds on the runs that they are made of."""
+    ends: dict[str, list[str]] = {}
+    for run in runs:
+        metric = run.metric(reference.statistic, statistic)
+        for op, bound in reference.bounds:
+            holds: bool | None = metric.quantity.meets(op, bound)
+            if metric.sense is not None:
+                holds = decide(metric, run.measurement.steady, op, bound, reference.between).holds
+            if not holds:
+                ends.setdefault("INCONCLUSIVE" if holds is None else "FAIL", []).append(run.id)
+    return [
+        f"{reference.name}: {len(found)} of its own {len(runs)} runs would be {verdict}: {listed(found)}"
+        for verdict, found in ends.items()
+    ]
+
+
+def _runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
+    """The runs of all records that are named, or lie in a folder of reports."""
+    paths = [path for each in given for path in ([each] if each.is_file() else _below(each))]
+    runs = [good_run(path, RunRecord.read(path)) for path in paths]
+    chosen = [run for run in runs if recipe in {None, run.record.recipe.name}]
+    names = {run.record.recipe.name for run in runs}
+    if not chosen:
+        raise ConfigError(unknown("recipe", recipe, names))
+    if len(names) > 1 and recipe is None:
+        raise ConfigError(f"these are runs of {', '.join(sorted(names))}: choose one recipe with --recipe")
+    return chosen
+
+
+def _below(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob(f"{layout.FOLDERS['run']}/*/{layout.RECORD}"))
+    if not found:
+        raise ConfigError(f"{folder}: no run record (runs/*/{layout.RECORD}) is there, nor in a folder below it")
+    return found
+
+
+def _share(text: str) -> float:
+    try:
+        share = Quantity(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if share.dimension != "fraction" or not 0.0 < share.base < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 100 %, such as '5 %'")
+    return share.base
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_llmbench.calibrate", description=__doc__, formatter_class=raw
+    )
+    add: Callable[..., Any] = parser.add_argument
+    add("records", nargs="+", type=Path, metavar="RECORD", help="run records, or folders of reports with some in them")
+    add("--recipe", metavar="NAME", help="take this recipe's runs alone, where folders have more")
+    add(
+        "--statistic",
+        action="append",
+        metavar="NAME",
+        help="statistic of speed, may be repeated; else the recipe's own",
+    )
+    add(
+        "--less",
+        type=_share,
+        metavar="SHARE",
+        help="a plain margin such as '5 %%', not the 99 %% prediction limit",
+    )
+    add(
+        "--too-fast",
+        type=_share,
+        metavar="SHARE",
+        help="bound the other side too, so far from the mean",
+    )
+    add("--name", help="name of the reference; by default calibrated_STATISTIC_GPUS")
+    add("--output", type=Path, metavar="FILE", help="a new file to write it to; by default the terminal")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""A threshold that `calibrate` wrote, in a system's file, judges the runs that come after."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.calibrate import main
+from tests.conftest import Result, UserFolder
+
+# A real run on one H200, at 456,479 words/s in its judged steps.
+RECORDED = Path(__file__).parents[2] / "data" / "h200"
+ONE_H200 = """name: H200
+cluster: local
+gpus_per_node: 1
+gpu:
+  model: H200
+  memory_gib: 141
+  peak_tflops: {bf16: 989.4}
+  source: its data sheet
+"""
+DESK = "name: desk\ncluster: local\ngpus_per_node: 0\ncpu_ranks_per_node: 1\n"
+
+
+def siblings(plain: dict[str, Any], folder: Path, faster: float) -> Path:
+    """Records of five runs like that one, so many times as fast, that differ by about 0.2 %."""
+    rng = random.Random(1)
+    for number in range(5):
+        factor = (1 + 0.002 * rng.gauss(0, 1)) / faster
+        steps = [
+            step | {"seconds": step["seconds"] * factor * (1 + 0.0005 * rng.gauss(0, 1))} for step in plain["steps"]
+        ]
+        judged = [step for step in steps if step["step"] > plain["recipe"]["warm_up"]["steps"]]
+        rate = sum(step["tokens"] for step in judged) / sum(step["seconds"] for step in judged)
+        metrics = {"throughput": {"value": rate, "unit": "words/s", "rule": "a rule"}}
+        (folder / f"{number}.json").write_text(
+            json.dumps(plain | {"session": f"s{number}", "steps": steps, "metrics": metrics, "judgements": []})
+        )
+    return folder
+
+
+def calibrated(folder: Path, system: Path, text: str) -> None:
+    """Write a system's file with a threshold from the records in a folder."""
+    written = folder / "calibrated.yaml"
+    assert main([*map(str, folder.glob("*.json")), "--output", str(written), "--name", "calibrated"]) == 0
+    system.write_text(text + written.read_text())
+
+
+def judge(user: UserFolder, *options: str) -> Result:
+    """Run the tests of the calibrated threshold."""
+    return user.run("-k", "calibrated", *options)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize(("faster", "verdict"), [(1.0, "PASS"), (1.03, "FAIL"), (1.01, "INCONCLUSIVE")])
+def test_a_real_run_is_judged_by_runs_like_it(
+    user: UserFolder, tmp_path: Path, faster: float, verdict: str, distribution: str
+) -> None:
+    """It passes; where good runs were 3 % faster it fails, and at their bound it is not decided."""
+    shutil.copytree(RECORDED, user.path / "recorded")
+    plain = json.loads((RECORDED / "runs" / "opt125m" / "record.json").read_text("utf-8"))
+    calibrated(siblings(plain, tmp_path, faster), user.path / "one_h200.yaml", ONE_H200)
+    user.test()
+    result = judge(user, "--replay", "recorded", "--system", "one_h200.yaml", distribution)
+    assert result.case.properties["verdict"] == verdict, result.text
+    assert result.case.properties["claim"] == "run"
+    assert result.case.properties["speed_judged"] == "throughput"
+
+
+@pytest.mark.parametrize(("faster", "distribution", "verdict"), [(0.05, "-n0", "PASS"), (20.0, "-n2", "FAIL")])
+def test_a_training_is_judged_by_runs_before_it(
+    user: UserFolder, tmp_path: Path, faster: float, distribution: str, verdict: str
+) -> None:
+    """A record of this very machine makes the threshold for the next session on it."""
+    user.recipe(steps=40, options={"step_s": 0.005})
+    user.test()
+    (user.path / "desk.yaml").write_text(DESK)
+    first = user.run("--system", "desk.yaml", "-k", "learns", "--require-verdict", "no")
+    assert first.returncode == 0, first.text
+    plain = first.record()
+    for step in plain["steps"]:
+        step["seconds"] = 0.01  # whatever this machine was busy with
+    calibrated(siblings(plain, tmp_path, faster), user.path / "desk.yaml", DESK)
+    result = judge(user, "--system", "desk.yaml", distribution)
+    assert result.case.properties["verdict"] == verdict, result.text
+    assert "prediction limit of 5 runs" in result.text or verdict == "PASS"
