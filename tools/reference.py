@@ -101,6 +101,7 @@ METAVARS = {
     "NODES": "Slurm node list",
     "TIME": "Slurm time",
     "DIR": "folder",
+    "SHARE": "share above 0, such as `5 %`",
     "FILE": "file",
 }
 # Names that begin a sentence as they are.
@@ -111,6 +112,7 @@ SEE = {
     "--quarantine": "validation.md#quarantine-and-drain",
     "--require": "#verdicts",
     "--require-verdict": "#verdicts",
+    "--group-tolerance": "#groups-of-nodes",
     "--replay": "#replayed-logs",
     "Recipe.engine": "#engines",
     "Recipe.options": "#engines",

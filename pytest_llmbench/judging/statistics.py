@@ -20,7 +20,7 @@ from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.interval.steady import steady_state
+from pytest_llmbench.judging.interval.steady import ALPHA, steady_state
 from pytest_llmbench.judging.telemetry import RULES, Watched
 
 TOKENS_OF_RECORD = 20_000_000
@@ -87,17 +87,7 @@ class Measurement:
     @cached_property
     def steady(self) -> Steady | None:
         """The steady part of the judged steps; None of fewer than 4, and where a step has no duration."""
-        seconds = [step.seconds for step in self.judged]
-        known = [each for each in seconds if each is not None and each > 0.0]
-        if len(known) < max(4, len(seconds)):
-            return None
-        tokens = [step.tokens for step in self.judged]
-        counted = [each for each in tokens if each]
-        if len(counted) == len(tokens) and len(set(counted)) > 1:
-            # Of batches that differ, the time for the same number of tokens.
-            usual = stats.fmean(counted)
-            known = [each * usual / count for each, count in zip(known, counted, strict=True)]
-        return steady_state(known, skip=0, steps_of_a_line=min(step.interval for step in self.judged))
+        return steady_of(self.judged)
 
     @property
     def seconds_of_step(self) -> float | None:
@@ -126,6 +116,21 @@ class Measurement:
         if self.tokens_per_s is None or not self.counts_flops:
             return None
         return self.tokens_per_s * flops_per_token(self.recipe.model, self.recipe.sequence_length)
+
+
+def steady_of(judged: Sequence[Step], alpha: float = ALPHA) -> Steady | None:
+    """Find the steady part of judged steps; None of fewer than 4, and where a step has no duration."""
+    seconds = [step.seconds for step in judged]
+    known = [each for each in seconds if each is not None and each > 0.0]
+    if len(known) < max(4, len(seconds)):
+        return None
+    tokens = [step.tokens for step in judged]
+    counted = [each for each in tokens if each]
+    if len(counted) == len(tokens) and len(set(counted)) > 1:
+        # Of batches that differ, the time for the same number of tokens.
+        usual = stats.fmean(counted)
+        known = [each * usual / count for each, count in zip(known, counted, strict=True)]
+    return steady_state(known, skip=0, steps_of_a_line=min(step.interval for step in judged), alpha=alpha)
 
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.quantity import Quantity
 
 _INI_PREFIX = "llmbench_"
 _LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
@@ -106,6 +107,17 @@ def non_negative(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> Quantity:
+    """Read a share above 0, such as `3 %`."""
+    try:
+        given = Quantity(text).to("%")
+    except ConfigError as error:
+        raise ConfigError(f"{text!r} must be a share, such as '3 %': {error}") from error
+    if given.value <= 0.0:
+        raise ConfigError(f"{text!r} must be a share above 0 %, such as '3 %'")
+    return given
+
+
 def choice(name: str, group: Section, help_: str, words: str, default: str = "", bare: str | None = None) -> Option:
     """Make an option that takes one of a few words, which `|` separates."""
 
@@ -131,6 +143,7 @@ _GATE += "others or are skipped"
 _QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appended"
 _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
+_GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
 _INCONCLUSIVE = "Whether a test fails whose threshold is too close to the measured number to decide, or is skipped"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
@@ -157,6 +170,14 @@ OPTIONS = (
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
     choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|warn", "fail"),
+    Option(
+        "group-tolerance",
+        Section.WHAT,
+        _GROUP_TOLERANCE,
+        share,
+        "SHARE",
+        "3 percent on GPUs at scale full, else not compared",
+    ),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

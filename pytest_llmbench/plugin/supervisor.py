@@ -22,9 +22,10 @@ from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.boards import KeeperBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared, facts
+from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, verdict_of_unfinished
+from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished
 from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.planning import describe
@@ -53,6 +54,7 @@ class Supervisor:
         self._reports = reports
         self._requirements = requirements
         self._clauses: list[ClauseVerdict] = []
+        self._groups = ComparedGroups(rows=(), not_compared={})
         self._interruption = reports.interruption
 
     def start_runs(self) -> None:
@@ -62,7 +64,8 @@ class Supervisor:
             ConfigError: nothing can be written where the reports should go, or no node is held for the checks.
         """
         self._bench.check_nodes_are_held()
-        _ = self._bench.requires_verdict  # whose ini key may be wrong
+        # Their ini keys may be wrong.
+        _ = self._bench.requires_verdict, options.value(self._config, "group-tolerance")
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
         keeper = self.keeper = Keeper(settings.system)
@@ -137,6 +140,7 @@ class Supervisor:
         self._stop()
         if self._declares_tests:
             self._finish_tests(session)
+            self._judge_groups(session)
             self._junit.describe_session(self._facts())
         elif not (self._in_earnest and self._requirements.clauses):
             self._junit.discard()
@@ -176,6 +180,23 @@ class Supervisor:
         if self._unjudged and self._bench.requires_verdict and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = speed.EXIT_CODE
 
+    def _judge_groups(self, session: pytest.Session) -> None:
+        """Compare groups of nodes with each other: one that is too slow, or may be, fails the session."""
+        if self.keeper is None:
+            return
+        tolerance = options.value(self._config, "group-tolerance")
+        self._groups = compare_groups(self._bench.planned.runs, self.keeper.runs, tolerance)
+        for row in self._groups.rows:
+            self._rows.append(row)
+            properties = {name: value for name, value in row.items() if name != "test"}
+            warned = options.value(self._config, "inconclusive") == "warn"
+            report = report_of_verdict(row["test"], properties, warned=warned)
+            self._requirements.pytest_runtest_logreport(report)
+            self._junit.add_verdict(report)
+            self._unreported.append(report)
+            if report.failed and session.exitstatus in {pytest.ExitCode.OK, EXIT_CODE}:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
     def _judge_clauses(self, session: pytest.Session) -> None:
         """Hold what is required against what was judged: a clause that is INCOMPLETE fails the session."""
         self._clauses = self._requirements.verdicts()
@@ -198,7 +219,7 @@ class Supervisor:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict table, and leave the tests that nothing else reports to pytest's own list of errors."""
-        terminal.add_errors(terminalreporter, self._unreported)
+        terminal.add_reports(terminalreporter, self._unreported)
         if checked := [row for row in self._rows if "check" in row]:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:
@@ -207,6 +228,8 @@ class Supervisor:
             terminal.clauses(terminalreporter, self._clauses)
         if self._unjudged:
             terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
+        for line in self._groups.lines:
+            terminalreporter.write_line(line, yellow=True)
         for report in self._made:
             terminal.report_lines(terminalreporter, report)
         if self.keeper is not None and self._not_tested:
@@ -288,6 +311,9 @@ class Supervisor:
             #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
             #:  absent where there are none
             **({"speed_not_judged": _names(self._unjudged.values())} if self._unjudged else {}),
+            #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
+            #:  absent where there are none
+            **({"groups_not_compared": "; ".join(self._groups.lines)} if self._groups.not_compared else {}),
             #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
             #:  none
             **({"nodes_not_tested": self._not_tested} if self._not_tested else {}),

@@ -28,6 +28,7 @@ from pytest_llmbench.plugin import options, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict import outcome
+from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.measured import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.workloads.node import installed
@@ -177,7 +178,10 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
     bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
     keeper = SimpleNamespace(unfit={"n1": "limits: too low"})
-    supervisor = SimpleNamespace(_bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, keeper=keeper)
+    groups = ComparedGroups(rows=(), not_compared={"why": ["g"]})
+    supervisor = SimpleNamespace(
+        _bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, keeper=keeper, _groups=groups
+    )
     facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", supervisor))
     assert set(of_suite) == set(facts)
 

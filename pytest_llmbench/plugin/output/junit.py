@@ -69,6 +69,13 @@ class JUnit:
         if report is not None:
             _add_error(report, nodeid, properties)
 
+    def add_verdict(self, report: pytest.TestReport) -> None:
+        """Add a verdict that no test has: a report of its call."""
+        writer = self._config.stash.get(xml_key, None)
+        if writer is not None:
+            _add(writer, report)
+            _add(writer, report_of(report.nodeid, dict(report.user_properties), "teardown", "passed"))
+
     def close(self, nodeid: str, properties: Mapping[str, Any]) -> None:
         """Add its properties to a test that has its outcome, and whose teardown is never reported."""
         report = self._config.stash.get(xml_key, None)

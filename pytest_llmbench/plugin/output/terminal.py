@@ -49,10 +49,11 @@ def width(reporter: pytest.TerminalReporter) -> int:
     return max(60, reporter._tw.fullwidth)  # noqa: SLF001 - pytest offers no other way to the width
 
 
-def add_errors(reporter: pytest.TerminalReporter, errors: Sequence[pytest.TestReport]) -> None:
+def add_reports(reporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]) -> None:
     """Have pytest list these tests in its short summary and count them in its last line, as the XML file does."""
-    if errors:
-        reporter._add_stats("error", errors)  # noqa: SLF001 - `stats` alone leaves the last line green
+    for report in reports:
+        category = "error" if report.when == "setup" else report.outcome
+        reporter._add_stats(category, [report])  # noqa: SLF001 - `stats` alone leaves the last line green
 
 
 def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:

@@ -101,11 +101,24 @@ def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[st
 
 
 def report_of(
-    nodeid: str, properties: Mapping[str, Any], when: Literal["setup", "teardown"], outcome: Literal["passed", "failed"]
+    nodeid: str,
+    properties: Mapping[str, Any],
+    when: Literal["setup", "call", "teardown"],
+    outcome: Literal["passed", "failed", "skipped"],
 ) -> pytest.TestReport:
     """A report as pytest makes it, of a test that pytest reports nothing of."""
     file = nodeid.split("::", maxsplit=1)[0]
-    longrepr = str(properties["reason"]) if outcome == "failed" else None
+    reason = str(properties.get("reason", ""))
+    longrepr = {"passed": None, "failed": reason, "skipped": (file, 1, f"{properties['verdict']}: {reason}")}[outcome]
     return pytest.TestReport(
         nodeid, (file, None, file), {}, outcome, longrepr, when, user_properties=properties.items()
     )
+
+
+def report_of_verdict(nodeid: str, properties: Mapping[str, Any], *, warned: bool) -> pytest.TestReport:
+    """A report of a verdict that has no test; `warned` skips one that is INCONCLUSIVE."""
+    verdict = properties["verdict"]
+    if verdict == Verdict.PASS:
+        return report_of(nodeid, properties, "call", "passed")
+    skipped = warned and verdict == Verdict.INCONCLUSIVE
+    return report_of(nodeid, properties, "call", "skipped" if skipped else "failed")

@@ -38,7 +38,9 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
             ran = planned[key].recipe
             replayed = planned[key].replayed or _left_behind(run, ran)
         today = _of_today(ran, recipes, run).on(replayed.topology).references
-        yield RunSpec(key=key, recipe=ran.model_copy(update={"references": today}), replayed=replayed)
+        group = planned[key].group if key in planned else None
+        recipe = ran.model_copy(update={"references": today})
+        yield RunSpec(key=key, recipe=recipe, group=group, replayed=replayed)
 
 
 def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:

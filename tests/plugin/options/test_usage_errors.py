@@ -21,6 +21,8 @@ BAD_OPTIONS = {
     "--nodes-per-run 0": ("argument --nodes-per-run", "whole number >= 1"),
     "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' must be a whole number >= 0"),
     "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
+    "--group-tolerance 3": ("argument --group-tolerance", "'3' must be a share, such as '3 %'"),
+    "--group-tolerance 0%": ("argument --group-tolerance", "must be a share above 0 %"),
     "--scale big": ("argument --scale", "unknown scale 'big'", "legal: full, smoke"),
     "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
     "--cluster k8s": ("argument --cluster", "unknown cluster 'k8s'", "legal: auto, debug, local, slurm"),

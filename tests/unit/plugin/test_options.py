@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
     "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
-    "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos", "quarantine", "replay",
-    "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
+    "group-tolerance", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
+    "quarantine", "replay", "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -40,6 +41,7 @@ TEXTS = {
     "require": ("clauses.yaml", "others.yaml"),
     "require-verdict": ("yes", "no"),
     "inconclusive": ("fail", "warn"),
+    "group-tolerance": ("5 %", "0.02 1"),
     **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
 }
 
@@ -61,7 +63,7 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
         (pytester.path / file).write_text("clause 1: test_of_it\n")
     config = pytester.parseconfigure(*args)
     bench = bench_of(config)
-    if name == "inconclusive":
+    if name in {"inconclusive", "group-tolerance"}:
         return value(config, name)
     if name == "require":
         return bench.requirements.name if bench.requirements else None
@@ -92,6 +94,8 @@ def meant(name: str, text: str) -> Any:
     """What the text of an option means."""
     if name == "time":
         return {"01:30:00": 90, "10": 10}[text]
+    if name == "group-tolerance":
+        return Quantity(text)
     return int(text) if text.isdecimal() else text
 
 

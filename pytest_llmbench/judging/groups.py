@@ -1,0 +1,90 @@
+"""Groups of nodes that train the same: how much slower each is than the others, and how surely."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
+from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.interval.student import quantile
+
+# The MAD of normally distributed values is their standard deviation divided by this, and as a measure of that worth
+# a share of the degrees of freedom.
+_MAD_TO_SIGMA, _MAD_WORTH = 1.4826, 0.37
+# The variance of a median of many values is that of their mean by this.
+_OF_MEDIAN = math.pi / 2
+_FEW = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lag:
+    """How much longer a step of a group takes than the median of the other groups.
+
+    Attributes:
+        share: the difference, as a share of that median; negative for a faster group.
+        low, high: the interval of it.
+        seconds: of a step of this group.
+        usual: the median of the others, seconds.
+        others: how many they are.
+    """
+
+    share: float
+    low: float
+    high: float
+    seconds: float
+    usual: float
+    others: int
+
+    def within(self, tolerance: float) -> bool | None:
+        """Whether the group is as fast as the others, as far as this is tolerated; None where that is not decided."""
+        return True if self.high <= tolerance else False if self.low > tolerance else None
+
+
+def share_of_alpha(groups: int) -> float:
+    """The probability of an error of one group's interval, so that all together keep to `ALPHA`."""
+    return ALPHA / groups
+
+
+def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
+    """Compare each group with the others, by the steady part of its runs at `share_of_alpha`.
+
+    Runs of one system differ by themselves. How much is known from others (0.3 %), and from these groups: by the
+    scatter about their median, which a minority of slow ones does not move.
+
+    Returns:
+        By name; nothing for fewer than two groups.
+    """
+    if len(groups) < 2:
+        return {}
+    means = {name: fmean(run.mean for run in runs) for name, runs in groups.items()}
+    lows = {name: fmean(run.low for run in runs) for name, runs in groups.items()}
+    highs = {name: fmean(run.high for run in runs) for name, runs in groups.items()}
+    # Two values have no scatter apart from their difference.
+    usual, worth = USUAL_BETWEEN_RUNS, _MAD_WORTH * (len(groups) - 1) if len(groups) > 2 else 0.0
+    freedom = usual.freedom + worth
+    deviation = math.sqrt((usual.freedom * usual.spread**2 + worth * _scatter([*means.values()]) ** 2) / freedom)
+    t = quantile(1 - share_of_alpha(len(groups)), freedom)
+    found = {}
+    for name, runs in groups.items():
+        others = [other for other in groups if other != name]
+        middle, low, high = (median(values[other] for other in others) for values in (means, lows, highs))
+        of_median = (1.0 if len(others) < _FEW else _OF_MEDIAN) / len(others)
+        between = t * deviation * math.sqrt(1 / len(runs) + of_median)
+        ratio = means[name] / middle
+        found[name] = Lag(
+            share=ratio - 1,
+            low=ratio * (1 - math.hypot(between, 1 - lows[name] / means[name], high / middle - 1)) - 1,
+            high=ratio * (1 + math.hypot(between, highs[name] / means[name] - 1, 1 - low / middle)) - 1,
+            seconds=means[name],
+            usual=middle,
+            others=len(others),
+        )
+    return found
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """The standard deviation of values, as a share, that a minority of slow ones does not move."""
+    middle = median(values)
+    return _MAD_TO_SIGMA * median(abs(math.log(value / middle)) for value in values)

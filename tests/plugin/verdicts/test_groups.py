@@ -1,0 +1,153 @@
+"""Groups of nodes that ran the same recipe are compared: a slow one is named with its hosts, and fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.conftest import Result, UserFolder
+
+# A real run on one H200.
+RECORDED = Path(__file__).parents[2] / "data" / "h200"
+TEST = """
+import pytest
+from pytest_llmbench import Quantity
+
+@pytest.mark.recipe("opt125m")
+def test_learns(run):
+    assert run.loss_drop >= Quantity("0.01 nat")
+"""
+
+
+def slowed(text: str, factor: float, key: str, host: str) -> str:
+    """The log of a run as if its machine had been slower, on another host."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    began = lines[0]["time"]
+    for line in lines:
+        for name in ("time", "logged"):
+            if name in line:
+                line[name] = began + (line[name] - began) * factor
+        if "seconds" in line:
+            line["seconds"] *= factor
+    lines[0] |= {"host": host, "token": lines[0]["token"].replace("opt125m", key)}
+    return "\n".join(json.dumps(line) for line in lines) + "\n"
+
+
+def recorded(folder: Path, factors: Mapping[str, float]) -> None:
+    """A session folder in which each host is a group, slower by its factor than the one that was measured."""
+    plan = json.loads((RECORDED / "session.json").read_text())
+    (spec,) = plan["runs"]
+    plan["runs"], plan["tests"] = [], []
+    source = RECORDED / "runs" / "opt125m"
+    for group, (host, factor) in enumerate(factors.items(), start=1):
+        key = f"opt125m-group{group}"
+        plan["runs"].append({**spec, "key": key, "group": group})
+        shutil.copytree(source, folder / "runs" / key)
+        log = folder / "runs" / key / "steps" / "rank-00000.jsonl"
+        log.write_text(slowed(log.read_text(), factor, key, host))
+        path = folder / "runs" / key / "record.json"
+        record = json.loads(path.read_text())
+        times = record["timings"]
+        times["ended"] = times["submitted"] + (times["ended"] - times["submitted"]) * factor
+        path.write_text(json.dumps({**record, "key": key, "hosts": [host], "run_token": f"{record['token']}/{key}"}))
+    (folder / "session.json").write_text(json.dumps(plan))
+
+
+def judge(user: UserFolder, factors: Mapping[str, float], *options: str) -> Result:
+    """Judge a recorded session in which groups are slower by these factors."""
+    shutil.rmtree(user.path / "recorded", ignore_errors=True)
+    (user.path / "recorded").mkdir()
+    recorded(user.path / "recorded", factors)
+    user.test(TEST)
+    return user.run("--replay", "recorded", "--require-verdict", "no", *options)
+
+
+def of_groups(result: Result) -> dict[str, str]:
+    """The verdict on each group, by host."""
+    cases = [case for case in result.cases.values() if case.properties.get("statistic") == "slower_than_others"]
+    return {case.properties["hosts"]: case.properties["verdict"] for case in cases}
+
+
+def suite_property(result: Result, name: str) -> str | None:
+    """A property of the XML's suite."""
+    found = ET.parse(result.session / "junit.xml").iterfind("testsuite/properties/property")
+    return {each.get("name"): each.get("value") for each in found}.get(name)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_the_slow_group_is_named(user: UserFolder, distribution: str) -> None:
+    """With its hosts and by how much, in the table, in the XML and in its record, also if workers shared the groups."""
+    result = judge(user, {"n1": 1.0, "n2": 1.002, "n3": 1.08, "n4": 0.999}, distribution)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "FAIL", "n4": "PASS"}
+    case = result.cases["opt125m-group3"]
+    assert case.outcome == "failure"
+    told = case.properties
+    assert float(told["low"]) < 7.95 < float(told["high"]) < 10
+    assert (told["unit"], told["threshold"], told["run"]) == ("%", "<= 3 %", "opt125m-group3")
+    assert "the steps on n3 (opt125m-group3) are 8 % slower than the median of the 3 other groups" in case.message
+    assert "--nodelist n3" in case.message
+    assert "1 failed, 7 passed" in result.text
+    assert re.search(r"opt125m-group3 +1 +slower_than_others +8 % +<= 3 % +FAIL", result.text)
+    (judgement,) = [
+        each for each in result.record("opt125m-group3")["judgements"] if each["statistic"] == "slower_than_others"
+    ]
+    assert judgement["verdict"] == "FAIL"
+    assert "n3 (opt125m-group3)" in judgement["reason"]
+
+
+def test_groups_alike_pass(user: UserFolder) -> None:
+    """What healthy nodes differ by is no fault."""
+    result = judge(user, {"n1": 1.0, "n2": 1.003, "n3": 0.997})
+    assert result.returncode == 0, result.text
+    assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "PASS"}
+
+
+def test_of_two_groups_neither_is_called_ill(user: UserFolder) -> None:
+    """One differs, and the slower one is named as the slower one."""
+    result = judge(user, {"n1": 1.0, "n2": 1.12})
+    assert of_groups(result) == {"n1": "PASS", "n2": "FAIL"}, result.text
+    message = result.cases["opt125m-group2"].message
+    assert "slower than those on n1 (opt125m-group1)" in message
+    assert "two do not say which is ill: compare them with a third" in message
+
+
+def test_a_difference_within_the_noise_is_not_decided(user: UserFolder) -> None:
+    """A group that may be slower than allowed neither passes nor fails, and the session fails unless asked not to."""
+    factors = {"n1": 1.0, "n2": 1.0, "n3": 1.03}
+    result = judge(user, factors)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED
+    assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "INCONCLUSIVE"}
+    assert "does not decide on the 3 % allowed" in result.cases["opt125m-group3"].message
+    warned = judge(user, factors, "--inconclusive", "warn")
+    assert warned.returncode == 0, warned.text
+    assert warned.cases["opt125m-group3"].outcome == "skipped"
+    assert of_groups(judge(user, factors, "--group-tolerance", "6 %"))["n3"] == "PASS"
+    assert of_groups(judge(user, factors, "--group-tolerance", "0.5 %"))["n3"] == "FAIL"
+
+
+def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
+    """One whose run is broken leaves too few to compare with, and nothing is silent."""
+    judge(user, {"n1": 1.0, "n2": 1.0})
+    log = user.path / "recorded" / "runs" / "opt125m-group2" / "steps" / "rank-00000.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:80]))
+    result = user.run("--replay", "recorded", "--require-verdict", "no")
+    assert of_groups(result) == {}
+    assert "GROUPS NOT COMPARED: n2 (opt125m-group2): its run cannot be judged" in result.text
+    assert "GROUPS NOT COMPARED: n1 (opt125m-group1): it takes two groups" in result.text
+    assert "n2 (opt125m-group2)" in (suite_property(result, "groups_not_compared") or "")
+
+
+def test_a_clause_may_require_it(user: UserFolder) -> None:
+    """By the names of these verdicts, and it is INCOMPLETE where nothing was compared."""
+    (user.path / "clauses.yaml").write_text('"4.1": "groups::opt125m-*"\n')
+    args = ("--require", "clauses.yaml")
+    assert "4.1  PASS" in judge(user, {"n1": 1.0, "n2": 1.0}, *args).text
+    assert "4.1  FAIL" in judge(user, {"n1": 1.0, "n2": 1.0, "n3": 1.1}, *args).text
+    assert "4.1  INCOMPLETE" in judge(user, {"n1": 1.0}, *args).text
