@@ -15,7 +15,7 @@ from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.reporting.base import FinishedSession
 
 # The worst of several verdicts comes first.
-_WORST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIP)
+_WORST = (Verdict.ERROR, Verdict.FAIL, Verdict.XFAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

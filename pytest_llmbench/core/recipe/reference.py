@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import InconclusiveError, UnitError
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, counted
@@ -55,6 +56,30 @@ class AppliesTo(Strict):
         return ", ".join(str(part) for part in parts if part)
 
 
+def _as_day(value: object) -> object:
+    """Take a day alone: a number would be the seconds since 1970."""
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
+        return value
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value
+    raise ValueError("must be a day, such as 2026-12-31")
+
+
+class ExpectedFailure(Strict):
+    """A bound that is known to be missed for some time: until then a miss does not fail, and a pass does.
+
+    Attributes:
+        reason: known cause of the miss, such as a ticket.
+        until: last day of it: a run that misses the bound later fails.
+    """
+
+    reason: Annotated[str, Field(pattern=r"\S")]
+    until: Annotated[dt.date, BeforeValidator(_as_day)]
+
+    def __str__(self) -> str:
+        return f"until {self.until}: {self.reason}"
+
+
 class Reference(Strict):
     """A bound on one statistic of a run.
 
@@ -69,6 +94,7 @@ class Reference(Strict):
         between_runs: standard deviation of runs of one system, as a share; without it 0.3 %, known from 5 runs.
         runs: number of runs from which that is known, at least 2.
         floor: a run below the bound is broken, but one above it need not be fast: not a verdict on speed.
+        xfail: the bound is known to be missed here.
         why: reason for the number.
         source: document that states it.
         date: day on which it was set.
@@ -85,6 +111,7 @@ class Reference(Strict):
     between_runs: QuantityField | None = None
     runs: Annotated[int, Field(ge=2)] | None = None
     floor: bool = False
+    xfail: ExpectedFailure | None = None
     why: str
     source: str
     date: dt.date
@@ -97,6 +124,8 @@ class Reference(Strict):
             raise ValueError("give at_least, at_most, or both")
         if self.at_least is not None and self.at_most is not None:
             _check_order(self.at_least, self.at_most)
+        if self.xfail is not None and len(bounds) > 1:
+            raise ValueError("xfail is about one bound: leave out the other, or put it into a reference of its own")
         if self.applies_to is None and bounds[0][1].dimension not in PORTABLE_DIMENSIONS:
             raise ValueError(
                 f"a bound in {bounds[0][1].unit} belongs to a machine: add applies_to with gpu and gpus, or system"

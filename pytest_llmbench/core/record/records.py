@@ -37,6 +37,7 @@ class Verdict(StrEnum):
     PASS: the number was measured and met its threshold. FAIL: it missed it. ERROR: the run cannot be
     judged (infrastructure, harness, implausible measurement). SKIP: it was not judged, for the
     reason given. INCONCLUSIVE: the number was measured, and is not known well enough to decide.
+    XFAIL: the number missed a threshold that it is expected to miss for some time.
     INCOMPLETE: of a requirement, one of whose tests was not judged.
     """
 
@@ -45,6 +46,7 @@ class Verdict(StrEnum):
     ERROR = "ERROR"
     SKIP = "SKIP"
     INCONCLUSIVE = "INCONCLUSIVE"
+    XFAIL = "XFAIL"
     INCOMPLETE = "INCOMPLETE"
 
 

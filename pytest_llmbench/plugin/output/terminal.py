@@ -20,6 +20,7 @@ _MARKUP = {
     "ERROR": {"red": True, "bold": True},
     "SKIP": {"yellow": True},
     "INCONCLUSIVE": {"yellow": True, "bold": True},
+    "XFAIL": {"yellow": True},
     "INCOMPLETE": {"red": True, "bold": True},
 }
 

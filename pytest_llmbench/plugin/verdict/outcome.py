@@ -16,7 +16,7 @@ from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.verdict import speed
+from pytest_llmbench.plugin.verdict import expected, speed
 from pytest_llmbench.plugin.verdict.measured import Measured, Run
 
 
@@ -72,7 +72,9 @@ def facts_of_reference(reference: Reference) -> dict[str, Any]:
     """Properties of a test's report about the threshold that it applies, also without a measurement."""
     #: property reference: name of the reference, if the test has one
     #: property threshold: the bound or bounds, with unit
-    return {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
+    told = {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
+    #: property xfail: until when the reference is expected to be missed, and the reason; absent of any other
+    return told | ({} if reference.xfail is None else {"xfail": str(reference.xfail)})
 
 
 def note(item: pytest.Item, **properties: Any) -> None:
@@ -184,6 +186,7 @@ def judge(
     verdict, reason = _verdict(call, report)
     if verdict is None:
         return
+    verdict, reason = expected.settle(item, report, verdict, reason)
     # What broke may have come before its run, check or reference could be noted.
     noted = dict(item.user_properties)
     note(item, **{name: fact for name, fact in known().items() if name not in noted})
@@ -197,7 +200,7 @@ def judge(
         if options.value(item.config, "inconclusive") == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
-    #: test property verdict: `PASS`, `FAIL`, `INCONCLUSIVE`, `ERROR` or `SKIP`
+    #: test property verdict: `PASS`, `FAIL`, `INCONCLUSIVE`, `XFAIL`, `ERROR` or `SKIP`
     #: test property reason: first line of why, for any verdict but PASS
     note(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
     report.user_properties = list(item.user_properties)

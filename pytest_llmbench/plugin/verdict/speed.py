@@ -11,7 +11,7 @@ from pytest_llmbench.plugin.verdict.measured import Run
 
 EXIT_CODE = 10
 
-_JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE)}
+_JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(Verdict.XFAIL)}
 
 
 def compared(run: Run, reference: Reference | None) -> list[str]:

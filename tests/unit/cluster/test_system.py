@@ -19,6 +19,9 @@ cluster: slurm
     - {{name: low, statistic: s, at_least: 5 s, why: w, source: s, date: 2026-01-01, applies_to: {{gpu: H200}}}}
     - {{name: high, statistic: s, at_most: 4 s, why: w, source: s, date: 2026-01-01, applies_to: {{gpu: H200}}}}
 """
+# One that is expected to be missed, of a check.
+EXPECTED = BOUNDS.format("validation:\n  gemm:\n   references").replace("at_most: 4", "at_most: 6")
+EXPECTED = EXPECTED.replace("why", "xfail: {reason: known, until: 2026-12-31}, why")
 
 
 @pytest.fixture
@@ -82,6 +85,7 @@ def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
         ("name: mine\ncluster: slurm\ngpu: {modle: A100}\n", "gpu.modle: unknown key 'modle' .did you mean 'model'"),
         (BOUNDS.format("references:\n  small"), "references: small: references low and high cannot both hold"),
         (BOUNDS.format("validation:\n  gemm:\n   references"), "validation.gemm.references: references low and high"),
+        (EXPECTED, "low: xfail is for references of recipes: leave a check out with skip"),
         ("[]\n", "expected a mapping"),
         ("name: [\n", "cannot be read"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -59,6 +60,19 @@ def reference(**changes: Any) -> Reference:
         ({"claim": "run", "between_runs": "0.2 %", "runs": 5}, "claim: run leaves the differences between runs out"),
         ({"claim": "cluster"}, "here: claim: "),
         ({"date": "yesterday"}, "here: date: "),
+        ({"xfail": {"until": "2026-12-31"}}, "here: xfail.reason: missing"),
+        ({"xfail": {"reason": " ", "until": "2026-12-31"}}, "here: xfail.reason: "),
+        ({"xfail": {"reason": "known"}}, "here: xfail.until: missing"),
+        ({"xfail": {"reason": "known", "until": "soon"}}, "here: xfail.until: must be a day, such as 2026-12-31"),
+        ({"xfail": {"reason": "known", "until": 1798675200}}, "here: xfail.until: must be a day"),
+        ({"xfail": {"reason": "known", "until": "1798675200"}}, "here: xfail.until: must be a day"),
+        ({"xfail": {"reason": "known", "until": "2026-02-30"}}, "here: xfail.until: "),
+        ({"xfail": {"reason": "known", "until": "31.12.2026"}}, "here: xfail.until: must be a day"),
+        ({"xfail": True}, "here: xfail: "),
+        (
+            {"at_most": "1M words/s", "xfail": {"reason": "known", "until": "2026-12-31"}},
+            "here: xfail is about one bound: leave out the other",
+        ),
     ],
 )
 def test_a_bound_that_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -118,7 +132,7 @@ def test_it_reads_as_a_phrase() -> None:
 
 def test_it_survives_json_to_the_last_digit() -> None:
     """A reference reads back from JSON as itself, with all digits of its bounds."""
-    precise = reference(at_least="199999.99999 words/s")
+    precise = reference(at_least="199999.99999 words/s", xfail={"reason": "known", "until": dt.date(2026, 12, 31)})
     again = Reference.model_validate_json(precise.model_dump_json())
     assert again == precise
     assert Quantity("199999.9 words/s") not in again
