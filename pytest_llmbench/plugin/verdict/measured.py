@@ -196,11 +196,11 @@ def _evidence(measured: Measured) -> list[str]:
 
 
 def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
-    """Say how far a number is from the bound it missed, in words that tell more than that it is nearly all."""
+    """Say how far a number is from the bound it missed, as a share of it where "90 % below" would tell little."""
     percent = measured.difference_percent(threshold)
     if percent is None:
         return side
-    if side == "below" and percent < -95.0 and measured.base > 0.0:
+    if side == "below" and percent < -50.0 and measured.base > 0.0:
         return f"only {for_people(100.0 + percent, 2)} % of"
     if side == "above" and percent > 900.0:
         return f"{for_people(1.0 + percent / 100.0, 3)} times"

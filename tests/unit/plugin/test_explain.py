@@ -9,7 +9,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo
-from pytest_llmbench.plugin.verdict.measured import Measured, explain_comparison
+from pytest_llmbench.plugin.verdict.measured import Measured, _distance, explain_comparison
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,12 @@ def test_the_slow_node_is_named(rates: tuple[float, ...], said: str) -> None:
     assert lines is not None
     assert lines[0].startswith("measured 150,000 words/s is 25 % below the threshold 200,000 words/s")
     assert lines[1].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [(3_459, "only 1.7 % of"), (10_050, "only 5 % of"), (90_000, "only 45 % of"), (110_000, "45 % below")],
+)
+def test_a_laptop_is_told_its_share_of_the_threshold(rate: float, said: str) -> None:
+    """README shows such a line; on a machine that is twenty times faster its words stay the same."""
+    assert _distance(Quantity(f"{rate} words/s"), Quantity("200000 words/s"), "below") == said
