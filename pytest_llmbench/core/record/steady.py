@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-# So few steps decide on a bound that each of them is away from by this factor.
-_LEAST_FAR, _FAR = 4, 10.0
+# So few steps decide on a bound that each of them is away from by the first factor; if they are enough for an interval,
+# by the second: in noise as strong as they are an interval may be without an end.
+_LEAST_FAR, _FAR, _FAR_ENOUGH = 4, 10.0, 4.0
 # Steps that still become faster may go on to do so by as much as they did, this many times.
 _GOES_ON = 4.0
 
@@ -85,24 +86,27 @@ class Steady:
         Args:
             bound: seconds per step; a faster run is fast enough.
         """
+        if far := self._far(bound):
+            return far
         if not self.enough:
-            return self._far(bound) or "too_short"
+            return "too_short"
         # Of steps that still become faster, those to come are faster than these.
         if self.high <= bound:
             return "fast_enough" if self.mean_with_pauses + self.half_width <= bound else "pauses_decide"
         # A fall that levels off has less to go than it went.
         further = 0.0 if self.settled else _GOES_ON * abs(self.drift or 0.0) * self.mean
         if not self.settled and self.low - further <= bound:
-            return self._far(bound) or "not_settled"
+            return "not_settled"
         if self.low - further > bound:
             return "too_slow" if self.mean_with_pauses - self.half_width > bound else "pauses_decide"
         return "drifts" if self.drift is not None else "within_noise"
 
     def _far(self, bound: float) -> Decided | None:
         """The side of a bound that lies so far away that no noise, and no slow start, is in between."""
-        if self.judged >= _LEAST_FAR and self.slowest * _FAR <= bound:
+        far = _FAR_ENOUGH if self.enough else _FAR
+        if self.judged >= _LEAST_FAR and self.slowest * far <= bound:
             return "fast_enough"
-        if self.judged >= _LEAST_FAR and self.fastest > _FAR * bound:
+        if self.judged >= _LEAST_FAR and self.fastest > far * bound:
             return "too_slow"
         return None
 

@@ -143,6 +143,17 @@ def test_few_steps_decide_what_is_far_away(share: float, holds: bool | None) -> 
     assert decide(metric, steady_state(seconds, skip=0), ">=", bound, USUAL_BETWEEN_RUNS).holds is holds
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_leaves_nothing_open_that_is_far_away(seed: int) -> None:
+    """On a busy machine an interval may reach to 0; but no step of the run is near the threshold."""
+    chance = random.Random(seed)
+    seconds = [chance.lognormvariate(0.0, 1.0) for _ in range(30)]
+    metric, steady = rate(seconds), steady_state(seconds, skip=5)
+    assert decide(metric, steady, ">=", Quantity(metric.value * 1000.0, "words/s"), USUAL_BETWEEN_RUNS).holds is False
+    assert decide(metric, steady, ">=", Quantity(metric.value / 1000.0, "words/s"), USUAL_BETWEEN_RUNS).holds is True
+    assert decide(metric, steady, ">=", Quantity(metric.value, "words/s"), USUAL_BETWEEN_RUNS).holds is None
+
+
 def test_a_slow_step_among_few_decides_nothing() -> None:
     """A single one may be what the run is like."""
     seconds = [1.0, 1.0, 12.0, 1.0, 1.0]
