@@ -165,7 +165,7 @@ def _judged(runs: Sequence[GoodRun], reference: Reference, statistic: Statistic)
         for op, bound in reference.bounds:
             holds: bool | None = metric.quantity.meets(op, bound)
             if metric.sense is not None:
-                holds = decide(metric, run.measurement.steady, op, bound, reference.between).holds
+                holds = decide(metric, [run.measurement.steady], op, bound, reference.between).holds
             if not holds:
                 ends.setdefault("INCONCLUSIVE" if holds is None else "FAIL", []).append(run.id)
     return [

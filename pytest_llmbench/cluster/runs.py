@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -58,13 +58,29 @@ class RunSpec(Strict):
     Attributes:
         key: its name within the session, and that of its folder.
         group: number of the session's group of nodes that it runs on, from 1; None where the nodes are not split.
+        repeat: its number among the runs that are judged together, from 1.
         replayed: folder of its logs, if it ran elsewhere.
     """
 
     key: str
     recipe: Recipe
     group: PositiveInt | None = None
+    repeat: PositiveInt = 1
     replayed: Replayed | None = None
+
+    @property
+    def series(self) -> str:
+        """Key of the first of the runs that are judged together with it."""
+        return self.key if self.repeat == 1 else self.key.removesuffix(f"-repeat{self.repeat}")
+
+    def repeated(self, number: int) -> Self:
+        """The repeat with that number of this first run."""
+        return self.model_copy(update={"key": repeat_key(self.key, number), "repeat": number})
+
+
+def repeat_key(series: str, number: int) -> str:
+    """Key of the run with that number among those that are judged together."""
+    return series if number == 1 else f"{series}-repeat{number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +122,8 @@ class Declared(Strict):
 
     Attributes:
         test: its node id.
-        run: key of the run that it waits for.
+        run: key of the run that it waits for, or of the first of several.
+        repeats: number of runs that it waits for, which are judged together.
         reference: name of the reference that it applies, if it applies one.
         check: name of the check that it waits for.
         slot: the slot of the node that it is about; None where it is about all nodes together.
@@ -114,6 +131,7 @@ class Declared(Strict):
 
     test: str
     run: str | None = None
+    repeats: PositiveInt = 1
     reference: str | None = None
     check: str | None = None
     slot: NonNegativeInt | None = None

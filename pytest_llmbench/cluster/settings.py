@@ -32,6 +32,7 @@ class Settings:
         nodes_per_run: nodes of one run; every recipe then runs on each group of that many of the session's nodes.
         gpus_per_node: overrides the system's; 0 trains on the CPU.
         time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
+        repeat: runs of each recipe that are judged together; None leaves each test the number that its marker has.
         max_runs: runs at once; None for as many as there are nodes.
         first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
         scale: `full` or `smoke`.
@@ -52,6 +53,7 @@ class Settings:
     nodes_per_run: int | None = None
     gpus_per_node: int | None = None
     time_min: int | None = None
+    repeat: int | None = None
     max_runs: int | None = None
     first_run_alone: bool = False
     scale: Scale = "full"

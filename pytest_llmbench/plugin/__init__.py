@@ -77,7 +77,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         try:
             parametrize.refuse_forked(metafunc)
             state = bench.bench_of(metafunc.config)
-            parametrize.parametrize(metafunc, state.choices, state.recipes, state.recipes_of_unmarked)
+            parametrize.parametrize(
+                metafunc, state.choices, state.recipes, state.recipes_of_unmarked, state.settings.repeat
+            )
         except ConfigError as error:
             raise pytest.Collector.CollectError(str(error)) from error
 

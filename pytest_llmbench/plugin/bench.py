@@ -12,7 +12,7 @@ from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster import settings as cluster_settings
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.recipes import RECIPES, check_recipe
-from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session
+from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -20,7 +20,7 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.record.health import HealthRecord, Report
-from pytest_llmbench.core.record.records import AllocationMode, RunRecord
+from pytest_llmbench.core.record.records import AllocationMode, Problem, RunRecord
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
@@ -93,6 +93,7 @@ class Bench:
             nodes_per_run=options.value(config, "nodes-per-run"),
             gpus_per_node=options.value(config, "gpus-per-node"),
             time_min=options.value(config, "time"),
+            repeat=options.value(config, "repeat"),
             max_runs=options.value(config, "max-runs"),
             first_run_alone=options.flag(config, "first_run_alone"),
             replay=None if replay is None else self._from_here(replay),
@@ -227,7 +228,11 @@ class Bench:
         Raises:
             ConfigError: an engine or check that is needed cannot be used, here or on the nodes.
         """
-        runs = tuple(self.choices[key] for key in dict.fromkeys(test.run for test in tests) if key is not None)
+        asked: dict[str, int] = {}
+        for test in tests:
+            if test.run is not None:
+                asked[test.run] = max(asked.get(test.run, 0), test.repeats)
+        runs = tuple(self._run(key, number) for key, most in asked.items() for number in range(1, most + 1))
         needed: tuple[tuple[Extensions[Any], Iterable[str]], ...] = (
             (ENGINES, dict.fromkeys(run.recipe.engine for run in runs)),
             (CHECKS, checks),
@@ -242,6 +247,28 @@ class Bench:
             refuse_unimportable(entries, self.settings)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
+
+    def _run(self, series: str, number: int) -> RunSpec:
+        """One of the runs that are judged together.
+
+        Raises:
+            ConfigError: another run has its name.
+        """
+        key, first = repeat_key(series, number), self.choices[series]
+        there = self.choices.get(key)
+        if there is not None and there.series == series:
+            return there
+        if there is not None:
+            raise ConfigError(f"run {number} of {series} would have the name of recipe {key}: rename that recipe")
+        repeat = first.repeated(number)
+        if first.replayed is None:
+            return repeat
+        have = sum(spec.series == series for spec in self.choices.values())
+        message = (
+            f"{number} runs of {series} are asked for, and the logs have {have}: give --repeat {have}, or more logs"
+        )
+        problem = Problem(kind="no_log", message=message)
+        return repeat.model_copy(update={"replayed": first.replayed.model_copy(update={"problem": problem})})
 
     @property
     def requirements(self) -> Path | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_llmbench.cluster.runs import repeat_key
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
@@ -12,6 +13,7 @@ from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.health import CheckKey, Health
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.several import one_run
 from pytest_llmbench.session.keeper import AnyRecord
 
 
@@ -19,15 +21,20 @@ from pytest_llmbench.session.keeper import AnyRecord
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """The finished run of this test's recipe: sane and measured.
 
-    It is run once, however many tests ask for it. A run that cannot be judged is an error of the test.
+    It is run once, however many tests ask for it, or as often as `repeats` of its marker or `--repeat` says. A run that
+    cannot be judged is an error of the test, also one of several.
     """
-    record = _awaited(request, RunRecord, "recipe")
-    outcome.note(request.node, **outcome.facts_of_run(record))
-    if record.problem is not None and record.problem.kind == "gated":
-        pytest.skip(record.problem.message)
-    if record.problem is not None:
-        pytest.fail(outcome.broken(record), pytrace=False)
-    run = Run(record)
+    repeats = getattr(getattr(request, "param", None), "repeats", 1)
+    records = [_awaited(request, RunRecord, "recipe", number) for number in range(1, repeats + 1)]
+    outcome.note(request.node, **outcome.facts_of_run(records[0], repeats))
+    for record in records:
+        if record.problem is not None and record.problem.kind == "gated":
+            pytest.skip(record.problem.message)
+        if record.problem is not None:
+            pytest.fail(outcome.broken(record), pytrace=False)
+    if (twice := one_run(records)) is not None:
+        pytest.fail(twice, pytrace=False)
+    run = Run(*records)
     yield run
     outcome.note_measured(request.node, run, request.node.callspec.params.get("reference"))
 
@@ -68,8 +75,8 @@ def health(request: pytest.FixtureRequest) -> Health:
     return health
 
 
-def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str) -> AnyRecord:
-    """The record that a fixture is about, as soon as it is there."""
+def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str, number: int = 1) -> AnyRecord:
+    """The record that a fixture is about, as soon as it is there; of several runs that with a number."""
     board, key = bench_of(request.config).board, getattr(request, "param", None)
     if board is None or key is None:
         pytest.fail(
@@ -77,4 +84,4 @@ def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str
             "arguments of the test or of a fixture, not in getfixturevalue",
             pytrace=False,
         )
-    return board.wait(kind, key.check if isinstance(key, CheckKey) else key)
+    return board.wait(kind, key.check if isinstance(key, CheckKey) else repeat_key(key, number))

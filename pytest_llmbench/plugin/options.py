@@ -142,6 +142,7 @@ _GATE = "Keep nodes that fail a check out of later work: links are not measured 
 _GATE += "others or are skipped"
 _QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appended"
 _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
+_REPEAT = "Runs of each recipe, one after the other, that are judged together"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
 _GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
 _INCONCLUSIVE = "Whether a test fails whose threshold is too close to the measured number to decide, or is skipped"
@@ -162,6 +163,7 @@ OPTIONS = (
     Option("time", Section.SLURM, _TIME, parse_minutes, "TIME", "each recipe's time_limit"),
     choice("allocation", Section.WHAT, _ALLOCATION, "session|run", _USUAL_ALLOCATION),
     choice("scale", Section.WHAT, _SCALE, "full|smoke", "full"),
+    Option("repeat", Section.WHAT, _REPEAT, positive, "N", "each test's `repeats`, else 1"),
     Option("max-runs", Section.WHAT, "Most runs at the same time", positive, "N", "as many as the nodes allow"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),

@@ -1,6 +1,8 @@
 """Runs of recipes, and their references, become test cases."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import Self
 
 import pytest
 
@@ -10,8 +12,8 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.plugin import fixtures
 
 MARKER = (
-    "recipe(*names): run this test for these recipes only, with '*' for every one there is; without it, for your own "
-    "recipes, or for every one where you have none. "
+    "recipe(*names, repeats=1): run this test for these recipes only, with '*' for every one there is; without names, "
+    "for your own recipes, or for every one where you have none. Make `repeats` runs of each, and judge them together. "
     "Provided by pytest-llmbench."
 )
 
@@ -20,13 +22,29 @@ EVERY = "*"
 
 
 class RunKey(str):
-    """The parameter of our `run`: a parameter of another fixture of that name is not a run."""
+    """The parameter of our `run`: a parameter of another fixture of that name is not a run.
 
-    __slots__ = ()
+    Attributes:
+        repeats: number of runs that are judged together; the key is that of the first.
+    """
+
+    __slots__ = ("repeats",)
+
+    repeats: int
+
+    def __new__(cls, key: str, repeats: int) -> Self:
+        """Make a key that remembers the number of runs."""
+        made = super().__new__(cls, key)
+        made.repeats = repeats
+        return made
 
 
 def parametrize(
-    metafunc: pytest.Metafunc, choices: Mapping[str, RunSpec], recipes: Collection[str], unmarked: Collection[str]
+    metafunc: pytest.Metafunc,
+    choices: Mapping[str, RunSpec],
+    recipes: Collection[str],
+    unmarked: Collection[str],
+    repeat: int | None,
 ) -> None:
     """Give a test that asks for `run` one case per run there could be, and with `reference` one per reference of it.
 
@@ -35,9 +53,11 @@ def parametrize(
         choices: every run there could be, by key.
         recipes: the names of all recipes, also of those without a run, as of a recipe without logs to replay.
         unmarked: those of a test without the marker.
+        repeat: runs that are judged together, whatever the marker says; None leaves that to it, and then to the logs.
 
     Raises:
-        ConfigError: the marker names an unknown recipe, or `reference` is asked for where `run` is another fixture.
+        ConfigError: the marker names an unknown recipe, or no number of runs that can be made; or `reference` is asked
+            for where `run` is another fixture.
     """
     if not is_ours(metafunc, "run"):
         raise ConfigError(
@@ -46,18 +66,20 @@ def parametrize(
         )
     at_hand = dict.fromkeys(spec.recipe.name for spec in choices.values())
     names = _marked(metafunc, at_hand, recipes) or [name for name in at_hand if name in unmarked]
-    chosen = [spec for name in names for spec in choices.values() if spec.recipe.name == name]
+    chosen = [spec for name in names for spec in choices.values() if spec.recipe.name == name and spec.repeat == 1]
+    asked = _repeats(metafunc) if repeat is None else repeat
+    there = Counter(spec.series for spec in choices.values())
+    keys = {spec.key: RunKey(spec.key, max(asked or 1, there[spec.key])) for spec in chosen}
     if is_ours(metafunc, "reference"):
         pairs = [(spec.key, reference) for spec in chosen for reference in spec.recipe.references]
         metafunc.parametrize(
             ("run", "reference"),
-            [(RunKey(key), reference) for key, reference in pairs],
+            [(keys[key], reference) for key, reference in pairs],
             indirect=True,
             ids=[f"{key}-{reference.name}" for key, reference in pairs],
         )
     else:
-        keys = [spec.key for spec in chosen]
-        metafunc.parametrize("run", [RunKey(key) for key in keys], indirect=True, ids=keys)
+        metafunc.parametrize("run", list(keys.values()), indirect=True, ids=list(keys))
 
 
 def refuse_forked(metafunc: pytest.Metafunc) -> None:
@@ -89,6 +111,19 @@ def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
         if name not in definition.argnames:
             return False
     return False
+
+
+def _repeats(metafunc: pytest.Metafunc) -> int | None:
+    """How many runs the closest marker asks for; None where none does."""
+    name, asked = metafunc.function.__name__, None
+    for marker in metafunc.definition.iter_markers("recipe"):
+        if strangers := set(marker.kwargs) - {"repeats"}:
+            raise ConfigError(f"{name}: marker `recipe`: {unknown('argument', min(strangers), ['repeats'])}")
+        number = marker.kwargs.get("repeats")
+        if "repeats" in marker.kwargs and (type(number) is not int or number < 1):
+            raise ConfigError(f"{name}: marker `recipe`: repeats={number!r} must be a whole number >= 1")
+        asked = asked or number
+    return asked
 
 
 def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collection[str]) -> list[str]:

@@ -351,12 +351,12 @@ def _judgements(rows: list[Mapping[str, Any]]) -> dict[tuple[str, str], list[Jud
         if about is None:
             continue  # it never got as far as a run
         value = row.get("value")
-        found[about, str(row[about])].append(
-            Judgement(
-                test=str(row["test"]),
-                verdict=Verdict(str(row["verdict"])),
-                measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
-                **{name: row.get(name) for name in ("statistic", "threshold", "reference", "reason")},
-            )
+        judgement = Judgement(
+            test=str(row["test"]),
+            verdict=Verdict(str(row["verdict"])),
+            measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
+            **{name: row.get(name) for name in ("statistic", "threshold", "reference", "reason")},
         )
+        for name in str(row.get("runs") or row[about]).split(","):
+            found[about, name].append(judgement)
     return found

@@ -15,7 +15,8 @@ _ALIKE = ("verdict", "reason", "run_record")
 def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line): a header, a line per test, and under it the reason if there is one.
 
-    Findings about a run are under its first test, in the color of a hint.
+    Findings about a run are under its first test, in the color of a hint. The numbers of several runs that were judged
+    together are under each test.
 
     Args:
         rows: one mapping per test, with the properties its report carries. A test that measured
@@ -37,6 +38,12 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
             told.add(row.get("run"))
             yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}", width - 4))
         yield from (("SKIP", f"    {line}") for line in _wrapped(str(row.get("steady_part", "")), width - 4))
+        if row.get("each_run"):
+            each = str(row["each_run"]).split(",")
+            values = ", ".join(for_people(float(value)) for value in each)
+            yield from (
+                ("", f"    {line}") for line in _wrapped(f"{len(each)} runs: {values} {row['unit']}", width - 4)
+            )
         if all(row.get(key) == following.get(key) for key in _ALIKE):
             continue  # told once, under the last of them
         yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", "")), width - 4))

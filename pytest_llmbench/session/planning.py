@@ -61,7 +61,7 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
     lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
     lines += [_describe_replayed(run, run.replayed) for run in runs if run.replayed is not None]
     prepared = [(run, prepare(run, settings, session)) for run in runs if run.replayed is None]
-    lines += [_describe_run(run, found, settings) for run, found in prepared]
+    lines += [_describe_run(run, found, settings, runs) for run, found in prepared if run.repeat == 1]
     if settings.left_over:
         lines.append(
             f"NOT TESTED: {settings.left_over} of {settings.nodes} nodes, too few for a group of "
@@ -69,7 +69,7 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
         )
     ready = [found for _, found in prepared if isinstance(found, PreparedRun)]
     for run in ready:
-        if run.script is not None:
+        if run.script is not None and run.spec.repeat == 1:
             lines += ["", f"# script of {run.key}, run on its first node", run.script.rstrip()]
     return [*lines, *_describe_jobs(plan, ready, settings, session)], len(ready) == len(prepared)
 
@@ -102,14 +102,16 @@ def _describe_replayed(run: RunSpec, logs: Replayed) -> str:
     return f"{run.key}: engine {run.recipe.engine}, {logs.topology}, replayed from {logs.logs}"
 
 
-def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Settings) -> str:
+def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Settings, runs: Sequence[RunSpec]) -> str:
     recipe, topology = run.recipe, settings.topology(run.recipe)
     what = (
         f"{run.key}: engine {recipe.engine}, {topology}, {topology.world_size} ranks, {recipe.steps} steps of "
         f"{recipe.tokens_per_step} tokens, at most {settings.time_limit_min(recipe)} min"
     )
+    repeats = [other.key for other in runs if other.series == run.key and other is not run]
+    again = [f"then {', '.join(repeats)}, judged together with it"] if repeats else []
     refused = [f"CANNOT RUN: {prepared.message}"] if isinstance(prepared, Problem) else []
-    return "\n  ".join([what, *refused, *_too_short(run, settings), *_feasibility(run, settings)])
+    return "\n  ".join([what, *again, *refused, *_too_short(run, settings), *_feasibility(run, settings)])
 
 
 def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:

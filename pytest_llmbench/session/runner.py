@@ -311,7 +311,10 @@ class Runner:
         told = findings(outcome, self._settings) if outcome else {"problem": problem}
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
         failed = tuple(self._schedule.launches.reasons.get(run.key, ()))
-        self._keeper.keep(RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told}))
+        record = RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told})
+        self._keeper.keep(record)
+        if record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
+            self._schedule.give_up_repeats(run, record.problem)
 
     def _look(self) -> tuple[RunView, ...]:
         note, launching = self._allocation_note, self._schedule.launching

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease, LeasePool
+from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
@@ -93,6 +94,8 @@ class Schedule:
             # Runs under way are looked after in between.
             if self._is_full or time.monotonic() - began > GLANCE_S:
                 return
+            if self._follows(run):
+                continue
             lease = None
             if self.pool is not None:
                 try:
@@ -137,6 +140,21 @@ class Schedule:
         """Give up every run that waits."""
         while self.waiting:
             self.fail(self.waiting.pop(0), problem)
+
+    def give_up_repeats(self, broken_run: RunSpec, problem: Problem) -> None:
+        """Give up the runs that were to be judged together with one that cannot be: they would decide nothing."""
+        left = [run for run in self.waiting if run.spec.series == broken_run.series]
+        self.waiting = [run for run in self.waiting if run not in left]
+        for run in left:
+            message = f"not run: it was to be judged together with {broken_run.key}, which cannot be ({problem.kind})"
+            #: problem not_repeated: a run that was to be judged together with another cannot decide anything any more
+            self.fail(run, Problem(kind="not_repeated", message=message))
+
+    def _follows(self, run: PreparedRun) -> bool:
+        """Whether an earlier run has to be over first, which is judged together with it."""
+        waiting = self.waiting[: self.waiting.index(run)]
+        series = run.spec.series
+        return any(other.spec.series == series for other in (*waiting, *(each.run for each in self.active)))
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
         """Take a run's nodes back; `worked` says that its ranks had started."""

@@ -161,11 +161,11 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     """Of a test case: what is noted of its record, number and verdict. Of the suite: the session's facts."""
     item: Any = SimpleNamespace(user_properties=[])
     made = record(tmp_path)
-    run = Run(made)
+    run = Run(made, made.model_copy(update={"key": "k-repeat2"}))
     assert run.measured("step_time") <= Quantity("0.8 s")
     known = ExpectedFailure(reason="known", until=dt.date(2026, 12, 31))
     reference = made.recipe.references[0].model_copy(update={"xfail": known})
-    outcome.note(item, **outcome.facts_of_run(made), **outcome.facts_of_reference(reference))
+    outcome.note(item, **outcome.facts_of_run(made, 2), **outcome.facts_of_reference(reference))
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, dict)

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PositiveInt, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
@@ -21,9 +21,9 @@ ProblemKind = Literal[
     "allocation", "command_failed", "engine_missing", "environment_missing", "gated", "hang", "harness",
     "implausible", "impossible", "job_cancelled", "job_lost", "job_node_fail", "job_out_of_memory", "job_preempted",
     "job_suspended", "job_timeout", "launch_failed", "loss_rises", "no_end", "no_evidence_of_completion", "no_gpu",
-    "no_log", "no_start", "no_training", "not_finite", "not_prepared", "other_run", "rank_died", "ranks_differ",
-    "ranks_missing", "restarted", "same_rank", "session_ended", "steps_missing", "time_limit", "unknown_engine",
-    "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
+    "no_log", "no_start", "no_training", "not_finite", "not_prepared", "not_repeated", "other_run",
+    "rank_died", "ranks_differ", "ranks_missing", "restarted", "same_rank", "session_ended", "steps_missing",
+    "time_limit", "unknown_engine", "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
 ]  # fmt: skip
 
 # How jobs reach nodes, and what an allocation of nodes is for.
@@ -188,6 +188,7 @@ class RunRecord(Record):
     Attributes:
         schema_version: 3.
         key: name of the run within the session.
+        repeat: its number among the runs that are judged together, from 1.
         run_token: random text that each rank of our own writes into its step log, and the driver of a command into
             its log, to tell them from logs of other runs; null if the log has none.
         recipe: the whole recipe, defaults and references included.
@@ -228,6 +229,7 @@ class RunRecord(Record):
     # 2: the log of a command begins with the run's token. 3: metrics have an interval.
     schema_version: Literal[1, 2, 3] = 3
     key: str
+    repeat: PositiveInt = 1
     run_token: str | None = None
     recipe: Recipe
     allocation: AllocationMode

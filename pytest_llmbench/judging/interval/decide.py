@@ -1,15 +1,15 @@
 """A measured number and a threshold: met, missed, or not decided, with the reason and what would decide."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.interval.repeats import steps_to_decide
+from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.judging.interval.student import quantile
 
 Op = Literal[">=", ">", "<=", "<"]
 
@@ -26,7 +26,8 @@ class Decision:
     Attributes:
         holds: whether it holds; None where that is not decided.
         low, high: the interval that decided, in the number's unit; None for a run too short to have one.
-        steady: the number itself in the steady part of the run.
+        alpha: probability that an end of it is wrong.
+        steady: the number itself in the steady part of the run, or of all runs that are judged together.
         by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
         claim: subject of the verdict: many runs of this system, or this run alone.
         why: for a comparison that is not decided, the reason and what would decide.
@@ -36,29 +37,40 @@ class Decision:
     low: float | None
     high: float | None
     claim: Literal["system", "run"]
+    alpha: float = ALPHA
     steady: float | None = None
     by_rule: bool | None = None
     why: str = ""
 
 
-def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, between: BetweenRuns | None) -> Decision:
-    """Compare a number that follows from the duration of a step with a threshold, by the steady state of its run.
+def decide(
+    metric: Metric,
+    runs: Sequence[Steady | None],
+    op: Op,
+    bound: Quantity,
+    between: BetweenRuns | None,
+    alpha: float = ALPHA,
+) -> Decision:
+    """Compare a number that follows from the duration of a step with a threshold, by the steady state of its runs.
 
     Args:
-        metric: the number; it has an amount.
-        steady: the steady state of its run; None where it has too few steps.
+        metric: the number, of all runs; it has an amount.
+        runs: the steady state of each; None for one with too few steps.
         op: the comparison.
         bound: the threshold, in any unit of the metric's dimension.
-        between: how runs of one system differ; None for a verdict about this run alone.
+        between: how runs of one system differ; None for a verdict about a single run alone.
+        alpha: probability of an error on either side, with which the runs were read.
     """
     claim: Literal["system", "run"] = "run" if between is None else "system"
-    if steady is None or metric.amount is None:
-        return Decision(holds=None, low=None, high=None, claim=claim, why=_NOTHING)
-    term = 0.0 if between is None else quantile(1 - ALPHA, between.freedom) * between.spread
-    wide = steady.widened(term * steady.mean)
+    known = [run for run in runs if run is not None]
+    if len(known) < len(runs) or metric.amount is None:
+        return Decision(holds=None, low=None, high=None, claim=claim, alpha=alpha, why=_NOTHING)
+    if between is None:
+        (wide,) = known
+    else:
+        wide = pool(known, between_runs=between.spread, freedom=between.freedom, alpha=alpha)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
-    ends = (wide.high, wide.low) if rate else (wide.low, wide.high)
-    low, high = (_value(metric, end) for end in ends)
+    low, high = span(metric, wide)
     # A rate that can never be reached, and a time that nothing is below.
     seconds = (metric.amount / limit if rate else limit / metric.amount) if limit > 0.0 else math.inf if rate else 0.0
     side = wide.decide(seconds)
@@ -66,13 +78,14 @@ def decide(metric: Metric, steady: Steady | None, op: Op, bound: Quantity, betwe
         asks_for_fast = (op in {">=", ">"}) == rate
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     else:
-        holds, why = None, _why(side, wide, seconds, between)
+        holds, why = None, _why(side, wide, seconds, between, len(runs), alpha)
     return Decision(
         holds=holds,
         low=low,
         high=high,
         claim=claim,
-        steady=_value(metric, steady.mean),
+        alpha=alpha,
+        steady=_value(metric, wide.mean),
         by_rule=metric.quantity.meets(op, bound),
         why=why,
     )
@@ -100,6 +113,13 @@ def apart(metric: Metric, op: Op, other: Metric) -> Decision:
     return Decision(holds=holds, low=metric.low, high=metric.high, claim="run", why=why)
 
 
+def span(metric: Metric, steady: Steady) -> tuple[float | None, float | None]:
+    """The interval of a number that has an amount; None for an end that any number may be beyond."""
+    ends = (steady.high, steady.low) if metric.sense == "rate" else (steady.low, steady.high)
+    low, high = (_value(metric, end) for end in ends)
+    return low, high
+
+
 def _value(metric: Metric, seconds: float) -> float | None:
     amount = metric.amount or 0.0
     if metric.sense == "rate":
@@ -107,7 +127,7 @@ def _value(metric: Metric, seconds: float) -> float | None:
     return amount * seconds
 
 
-def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None) -> str:
+def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, alpha: float) -> str:
     """The reason in a sentence, and what to do."""
     if side == "too_short":
         slow = f", {steady.left_out} of them slow ones at the start," if steady.left_out else ""
@@ -124,17 +144,21 @@ def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None)
             f"{pauses} took {100 * steady.pauses.share:.2g} % of the time, and decide whether the threshold is met: "
             "find out what the run did then"
         )
-    return _more(steady, seconds, between)
+    return _more(steady, seconds, between, runs, alpha)
 
 
-def _more(steady: Steady, seconds: float, between: BetweenRuns | None) -> str:
-    """How many steps would decide, if any number does."""
-    steps = steps_to_decide(steady, seconds)
+def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, alpha: float) -> str:
+    """How many steps, or runs, would decide, if any number does."""
+    steps = steps_to_decide(steady, seconds) if runs == 1 else None
     if steps is not None and steps < _HOPELESS:
         return f"About {for_people(steps, 2)} steps after the warm-up would decide: train longer"
     if between is None:
         return "No number of steps decides that: the speed is the threshold"
+    differ = f"Runs of one system differ by more than that ({100 * between.spread:.2g} % between runs): "
+    enough = runs_to_decide(steady, seconds, runs=runs, freedom=between.freedom, alpha=alpha)
+    if enough is not None:
+        return f"{differ}about {enough} runs would decide; pass `--repeat {enough}`"
     return (
-        f"Runs of one system differ by more than that ({100 * between.spread:.2g} % between runs): no number of steps "
-        "of one run decides it. Set the threshold further away, or judge this run alone (`claim: run` in the reference)"
+        f"{differ}no number of steps or runs decides it. Set the threshold further away, or judge each run alone "
+        "(`claim: run` in the reference)"
     )

@@ -36,9 +36,14 @@ def pool(
     deviation = math.sqrt((freedom * between_runs**2 + (count - 1) * differing) / known)
     within = math.hypot(*(run.within for run in runs)) / count
     drifts = [run.drift for run in runs if run.drift is not None]
+    if math.isinf(within):
+        lower = upper = 0.0
+    else:
+        lower = _mean([run.mean - run.low - run.half_width for run in runs])
+        upper = _mean([run.high - run.mean - run.half_width for run in runs])
     together = Steady(
-        low=mean - _mean([run.mean - run.low - run.half_width for run in runs]) - within,
-        high=mean + _mean([run.high - run.mean - run.half_width for run in runs]) + within,
+        low=mean - lower - within,
+        high=mean + upper + within,
         mean=mean,
         mean_with_pauses=_mean([run.mean_with_pauses for run in runs]),
         left_out=max(run.left_out for run in runs),
@@ -82,28 +87,29 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
 
 
 def runs_to_decide(
-    run: Steady, bound: float, *, between_runs: float = BETWEEN_RUNS, freedom: float = FREEDOM, alpha: float = ALPHA
+    together: Steady, bound: float, *, runs: int = 1, freedom: float = FREEDOM, alpha: float = ALPHA
 ) -> int | None:
-    """Return how many runs like this one would decide, if they differed as runs did before.
+    """Return how many runs, with those made, would decide if the others were like them, and differed as they do.
 
     Args:
-        run: its interval contains the bound.
+        together: the pool of those made; its interval contains the bound.
         bound: seconds per step.
-        between_runs: as of `pool`.
+        runs: number of runs in the pool.
         freedom: as of `pool`.
         alpha: as of `pool`.
 
     Returns:
-        None where no number up to 100 would: it is too short, drifts or pauses, or is on the bound.
+        None where no number up to 100 would: one is too short, drifts or pauses, or they are on the bound.
     """
-    if run.decide(bound) != "within_noise":
+    if together.decide(bound) != "within_noise":
         return None
-    distance = abs(run.mean - bound)
-    reach = run.mean - run.low if bound < run.mean else run.high - run.mean
-    systematic = reach - run.half_width
-    for count in range(2, _MOST_RUNS + 1):
-        between = quantile(1 - alpha, freedom + count - 1) * between_runs * run.mean
-        if systematic + math.hypot(run.within, between) / math.sqrt(count) < distance:
+    distance = abs(together.mean - bound)
+    reach = together.mean - together.low if bound < together.mean else together.high - together.mean
+    systematic = reach - together.half_width
+    differing = together.between / quantile(1 - alpha, freedom + runs - 1)
+    for count in range(runs + 1, _MOST_RUNS + 1):
+        between = quantile(1 - alpha, freedom + count - 1) * differing
+        if systematic + math.hypot(together.within, between) * math.sqrt(runs / count) < distance:
             return count
     return None
 

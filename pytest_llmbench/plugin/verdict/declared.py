@@ -24,7 +24,7 @@ def declared(item: pytest.Item) -> Declared | None:
     if run is not None:
         reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
         name = reference.name if isinstance(reference, Reference) else None
-        return Declared(test=item.nodeid, run=str(run), reference=name)
+        return Declared(test=item.nodeid, run=str(run), repeats=run.repeats, reference=name)
     if check is not None:
         return Declared(test=item.nodeid, check=check.check, slot=check.slot)
     return None
@@ -48,7 +48,7 @@ def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping
         return outcome.facts_of_check(check or bench.unmade_check(test.check), test.slot, made=check is not None)
     run = test.run or ""
     record = keeper.runs.get(run) if keeper is not None else None
-    told = outcome.facts_of_run(record or bench.unmade(run), made=record is not None)
+    told = outcome.facts_of_run(record or bench.unmade(run), test.repeats, made=record is not None)
     references = (record or bench.unmade(run)).recipe.references
     applied = [outcome.facts_of_reference(reference) for reference in references if reference.name == test.reference]
     return {**told, **(applied[0] if applied else {})}

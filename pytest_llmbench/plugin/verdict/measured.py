@@ -1,5 +1,9 @@
 """The objects that a test gets from its run: quantities that remember their origin, and failing comparisons told."""
 
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_llmbench.core.errors import InconclusiveError, RunError, unknown
@@ -9,13 +13,18 @@ from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide
+from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
+from pytest_llmbench.plugin.verdict.several import mean_of, steady_at
 from pytest_llmbench.session.ending.logs import log_to_read
 
 # What is computed from the model's FLOPs.
 _OF_FLOPS = {"tflops_per_gpu", "mfu", "matmul_fraction"}
+
+# Further away from its bound, the noise of a number is of no interest.
+_NEAR_PERCENT = 20.0
 
 
 class Measured(Quantity):
@@ -25,23 +34,40 @@ class Measured(Quantity):
         statistic: the rule's name.
         metric: the number with its rule.
         record: the run it is of.
+        each: the same number of each run, where several are judged together; it is then their mean.
+        alpha: probability of an error on either side of the interval that judges it.
         threshold: the last comparison it was in, such as `>= 200000 words/s`; None so far.
         decision: how that ended, where the steady state of the run judged it; None where the statistic's own rule did.
+        decisive: the number that decided it: itself, or one of `each`.
     """
 
-    __slots__ = ("decision", "metric", "record", "statistic", "threshold")
+    __slots__ = ("alpha", "decision", "decisive", "each", "metric", "record", "statistic", "threshold")
 
-    def __init__(self, statistic: str, metric: Metric, record: RunRecord) -> None:
+    def __init__(
+        self,
+        statistic: str,
+        metric: Metric,
+        record: RunRecord,
+        *,
+        each: Sequence[Measured] = (),
+        alpha: float = ALPHA,
+    ) -> None:
         super().__init__(metric.value, metric.unit)
-        known = {"statistic": statistic, "metric": metric, "record": record, "threshold": None, "decision": None}
+        known = {
+            "statistic": statistic, "metric": metric, "record": record, "each": tuple(each), "alpha": alpha,
+            "threshold": None, "decision": None, "decisive": self,
+        }  # fmt: skip
         for name, value in known.items():
             object.__setattr__(self, name, value)
 
     statistic: str
     metric: Metric
     record: RunRecord
+    each: tuple[Measured, ...]
+    alpha: float
     threshold: str | None
     decision: Decision | None
+    decisive: Measured
 
     # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
     def __ge__(self, other: object) -> bool:
@@ -70,34 +96,62 @@ class Measured(Quantity):
         """
         holds = super().meets(op, bound)
         object.__setattr__(self, "threshold", f"{op} {bound.plain}")
+        # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
+        if self.each and (self.metric.sense is None or (between is None and not isinstance(bound, Measured))):
+            return self._each_meets(op, bound, between)
         if self.metric.sense is None:
             object.__setattr__(self, "decision", None)
             return holds
         if isinstance(bound, Measured):
             decision = apart(self.metric, op, bound.metric)
         else:
-            decision = decide(self.metric, self.record.steady, op, bound, between)
+            runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
+            decision = decide(self.metric, runs, op, bound, between, self.alpha)
         object.__setattr__(self, "decision", decision)
         if decision.holds is None:
             raise InconclusiveError("\n".join(undecided(self, op, bound, decision)))
         return decision.holds
 
+    def _each_meets(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> bool:
+        """Whether it holds in each run: a miss counts for more than a run that does not decide."""
+        undecided = None
+        for part in self.each:
+            try:
+                holds = part.meets(op, bound, between)
+            except InconclusiveError as error:
+                undecided = undecided or (part, error)
+                continue
+            if not holds:
+                self._decided_by(part)
+                return False
+        if undecided is not None:
+            self._decided_by(undecided[0])
+            raise InconclusiveError(f"run {undecided[0].record.key}: {undecided[1]}") from undecided[1]
+        self._decided_by((min if op in {">=", ">"} else max)(self.each, key=lambda part: part.base))
+        return True
+
+    def _decided_by(self, part: Measured) -> None:
+        object.__setattr__(self, "decisive", part)
+        object.__setattr__(self, "decision", part.decision)
+
     __hash__ = Quantity.__hash__
 
 
 class Run:
-    """A run that finished, is sane and was measured.
+    """A run that finished, is sane and was measured, or several that are judged together.
 
     Every statistic is an attribute: `run.throughput`, `run.step_time`, `run.mfu`, ... (see
     `judging.statistics.STATISTICS`, and `statistics` of the engine for its own).
 
     Attributes:
-        record: the whole evidence.
+        records: the whole evidence, of each run.
+        record: that of the first.
         used: the quantities the test asked for, in order.
     """
 
-    def __init__(self, record: RunRecord) -> None:
+    def __init__(self, record: RunRecord, *repeats: RunRecord) -> None:
         self.record = record
+        self.records = (record, *repeats)
         self.used: list[Measured] = []
         self._statistics = statistics_of(get_engine(record.recipe.engine))
 
@@ -105,16 +159,24 @@ class Run:
         return f"Run({self.record.key})"
 
     def measured(self, statistic: str) -> Measured:
-        """Return one statistic of this run.
+        """Return one statistic of this run, or of all runs that are judged together.
 
         Raises:
-            RunError: there is no such statistic, or it has no meaning for this run.
+            RunError: there is no such statistic, or it has no meaning for this run, or for one of them.
         """
         if statistic not in self._statistics:  #: error unknown_statistic: there is no statistic of that name
             raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
-        metric = self.record.metrics.get(statistic)
+        each = [self._of(record, statistic) for record in self.records]
+        quantity = each[0]
+        if len(each) > 1:
+            quantity = Measured(statistic, mean_of(statistic, self.records), self.record, each=each)
+        self.used.append(quantity)
+        return quantity
+
+    def _of(self, record: RunRecord, statistic: str) -> Measured:
+        metric = record.metrics.get(statistic)
         if metric is None:
-            rule, record = self._statistics[statistic].rule, self.record
+            rule = self._statistics[statistic].rule
             uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
             why = f"it has {', '.join(record.metrics)}"
@@ -122,12 +184,11 @@ class Run:
                 why = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
             elif uncounted is not None and statistic in _OF_FLOPS:
                 why = f"{uncounted}, so the model's FLOPs are unknown; {why}"
+            which = "this run" if len(self.records) == 1 else f"run {record.key}"
             raise RunError(
-                "no_measurement", f"{statistic} ({rule}) is not available for this run on {self.machine}: {why}"
+                "no_measurement", f"{statistic} ({rule}) is not available for {which} on {self.machine}: {why}"
             )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
-        quantity = Measured(statistic, metric, self.record)
-        self.used.append(quantity)
-        return quantity
+        return Measured(statistic, metric, record, alpha=ALPHA / len(self.records))
 
     def __getattr__(self, name: str) -> Measured:
         if name.startswith("_") or name not in self._statistics:
@@ -154,8 +215,12 @@ def undecided(measured: Measured, op: Op, threshold: Quantity, decision: Decisio
     if decision.low is not None and decision.high is not None:
         low, high = (Quantity(end, measured.unit).to(threshold.unit) for end in (decision.low, decision.high))
         about = "runs of this system are" if decision.claim == "system" else "in more steps this run would be"
-        interval = f"{about} between {low} and {high} (each end is 99 % sure). "
-    first = f"{measured.statistic} {shown} does not decide on the threshold {op} {bound}: {interval}{decision.why}"
+        sure = for_people(100.0 * (1.0 - decision.alpha), 6)
+        interval = f"{about} between {low} and {high} (each end is {sure} % sure). "
+    runs = f" of {len(measured.each)} runs" if measured.each else ""
+    first = (
+        f"{measured.statistic} {shown}{runs} does not decide on the threshold {op} {bound}: {interval}{decision.why}"
+    )
     return [first, *_evidence(measured)]
 
 
@@ -167,15 +232,28 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
         threshold: the bound it missed.
         side: `below` or `above`.
     """
-    judged, decision = measured.to(threshold.unit), measured.decision
+    part, decision = measured.decisive, measured.decision
+    judged = part.to(threshold.unit)
     if decision is not None and decision.steady is not None and not _MISSING[side](judged, threshold):
         judged = Quantity(decision.steady, measured.unit).to(threshold.unit)
     shown, bound = told_apart(judged, threshold)
+    run = f" in run {part.record.key}" if part is not measured else ""
+    far = _distance(judged, threshold, side)
+    near = abs(judged.difference_percent(threshold) or 0.0) < _NEAR_PERCENT
+    interval = _between(decision, measured.unit, threshold.unit) if near else ""
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
-        f"measured {shown} is {_distance(judged, threshold, side)} the threshold {bound}",
-        *_evidence(measured),
+        f"measured {shown}{interval}{run} is {far} the threshold {bound}",
+        *_evidence(part),
     ]
+
+
+def _between(decision: Decision | None, unit: str, shown: str) -> str:
+    """The interval of a number, where it has one."""
+    if decision is None or decision.low is None or decision.high is None or math.isinf(decision.high - decision.low):
+        return ""
+    low, high = (Quantity(end, unit).to(shown) for end in (decision.low, decision.high))
+    return f" (between {for_people(low.value)} and {for_people(high.value)})"
 
 
 def _evidence(measured: Measured) -> list[str]:
@@ -188,6 +266,7 @@ def _evidence(measured: Measured) -> list[str]:
     judged = f"; {window(record.recipe)}" if measured.statistic in SHARED.names() else ""
     return [
         *([node] if node else []),
+        *([f"runs: {', '.join(f'{each.record.key} {each}' for each in measured.each)}"] if measured.each else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
         f"run: {record.key}{where}{record.job}",

@@ -3,32 +3,37 @@
 Properties are plain text and numbers: they cross xdist and become JUnit `<property>` elements.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.runs import repeat_key
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
-from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.verdict import expected, speed
 from pytest_llmbench.plugin.verdict.measured import Measured, Run
 
 
-def facts_of_run(record: RunRecord, *, made: bool = True) -> dict[str, Any]:
+def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> dict[str, Any]:
     """Properties of a test's report about its run.
 
     Args:
-        record: the run.
+        record: the run, or the first of several.
+        repeats: number of runs that are judged together.
         made: whether it was; else there is no evidence to point to.
     """
+    runs = [repeat_key(record.key, number) for number in range(1, repeats + 1)]
     planned = {
-        "run": record.key,  #: property run: the recipe, or the recipe and its group of nodes
+        #: property runs: names of the runs that are judged together, separated by commas; absent for a single one
+        **({"runs": ",".join(runs)} if repeats > 1 else {}),
+        "run": record.key,  #: property run: the recipe, or the recipe and its group of nodes; the first of several
         "recipe": record.recipe.name,  #: property recipe: recipe
         "scale": record.recipe.scale,  #: property scale: `full` or `smoke`
         "system": record.system,  #: property system: system
@@ -92,10 +97,14 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
         note(item, speed_judged=",".join(speeds))
     compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
+        decisive = measured.decisive
         #: property statistic: the measured statistic; without a measurement, the reference's
         #: property unit: its unit
-        #: property value: the number
-        note(item, statistic=measured.statistic, value=measured.value, unit=measured.unit)
+        #: property value: the number; of several runs their mean, or that of the run that decided where each was judged
+        note(item, statistic=measured.statistic, value=decisive.value, unit=measured.unit)
+        if measured.each:
+            #: property each_run: the number in each of `runs`, in `unit`, separated by commas
+            note(item, each_run=",".join(f"{each.value:.6g}" for each in measured.each))
         if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
             note(item, threshold=measured.threshold)
         note(item, **_judged_by(measured))
@@ -119,7 +128,7 @@ def _judged_by(measured: Measured) -> dict[str, Any]:
     return {
         "judged_by": "interval",
         "claim": decision.claim,  #: property claim: subject of the verdict: `system`, any run of it, or this `run`
-        "alpha": ALPHA,  #: property alpha: probability that the interval is wrong, on each side
+        "alpha": decision.alpha,  #: property alpha: probability that the interval is wrong, on each side
         "interval_rule": RULE,  #: property interval_rule: name and version of the rule of the interval
         **{name: value for name, value in known.items() if value is not None},
     }
@@ -149,6 +158,9 @@ def broken(record: RunRecord) -> str:
     return "\n".join(lines)
 
 
+_BROKEN = re.compile(r"run \S+ cannot be judged ")
+
+
 class BrokenRuns:
     """The errors of broken runs in reports: whole for the first test of a run, in one line for the others."""
 
@@ -162,7 +174,7 @@ class BrokenRuns:
             return
         text = str(report.longrepr)  # `longreprtext` names the worker of pytest-xdist
         first = self._first.setdefault(text, report.nodeid)
-        if first != report.nodeid and text.startswith(f"run {key} cannot be judged"):
+        if first != report.nodeid and _BROKEN.match(text):
             report.longrepr = f"{text.partition(chr(10))[0]}\nrecord and log: see the error of {first}"
 
 

@@ -21,6 +21,7 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
     return {
         "session": session.id,
         "key": run.key,
+        "repeat": run.repeat,
         "token": session.token,
         "run_token": session.run_token(run.key),
         "recipe": run.recipe,

@@ -33,14 +33,14 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         run = folder / key
         if key in recorded:
             record = RunRecord.read(run / layout.RECORD)
-            ran, replayed = record.recipe, _concluded(record, run)
+            ran, replayed, repeat = record.recipe, _concluded(record, run), record.repeat
         else:
-            ran = planned[key].recipe
+            ran, repeat = planned[key].recipe, planned[key].repeat
             replayed = planned[key].replayed or _left_behind(run, ran)
         today = _of_today(ran, recipes, run).on(replayed.topology).references
         group = planned[key].group if key in planned else None
         recipe = ran.model_copy(update={"references": today})
-        yield RunSpec(key=key, recipe=recipe, group=group, replayed=replayed)
+        yield RunSpec(key=key, recipe=recipe, group=group, repeat=repeat, replayed=replayed)
 
 
 def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:

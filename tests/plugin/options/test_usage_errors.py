@@ -23,6 +23,8 @@ BAD_OPTIONS = {
     "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
     "--group-tolerance 3": ("argument --group-tolerance", "'3' must be a share, such as '3 %'"),
     "--group-tolerance 0%": ("argument --group-tolerance", "must be a share above 0 %"),
+    "--repeat 0": ("argument --repeat", "'0' must be a whole number >= 1"),
+    "--repeat x": ("argument --repeat", "'x' must be a whole number >= 1"),
     "--scale big": ("argument --scale", "unknown scale 'big'", "legal: full, smoke"),
     "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
     "--cluster k8s": ("argument --cluster", "unknown cluster 'k8s'", "legal: auto, debug, local, slurm"),
@@ -167,6 +169,34 @@ def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder)
     assert ", opt1.3b, opt125m, " in text
     assert "Traceback" not in text
     assert user.session is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("repeats=0", "repeats=0 must be a whole number >= 1"),
+        ("repeats='3'", "repeats='3' must be a whole number >= 1"),
+        ("repeats=True", "repeats=True must be a whole number >= 1"),
+        ("repeat=3", "unknown argument 'repeat' (did you mean 'repeats'?)"),
+    ],
+)
+def test_a_number_of_runs_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
+    """The message names the test and the marker."""
+    user.recipe()
+    user.test(f"import pytest\n\n@pytest.mark.recipe('tiny', {asked})\ndef test_mine(run):\n    pass\n")
+    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--cluster", "local")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert f"test_mine: marker `recipe`: {told}" in result.stdout.str()
+    assert user.session is None
+
+
+def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> None:
+    """Its folder would be that of the other's run."""
+    user.recipe()
+    user.recipe("tiny-repeat2")
+    user.test()
+    text = refused(user, "--cluster", "local", "--repeat", "2")
+    assert "run 2 of tiny would have the name of recipe tiny-repeat2: rename that recipe" in text
 
 
 @pytest.mark.parametrize("name", ["ini_scale", "unknown_recipe"])

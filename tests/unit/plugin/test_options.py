@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
 NAMES = [
     "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
     "group-tolerance", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
-    "quarantine", "replay", "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
+    "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -32,6 +32,7 @@ TEXTS = {
     "time": ("01:30:00", "10"),
     "allocation": ("session", "run"),
     "scale": ("smoke", "full"),
+    "repeat": ("1", "3"),
     "max-runs": ("1", "3"),
     "run-dir": ("here", "there"),
     "replay": ("logs", "others"),

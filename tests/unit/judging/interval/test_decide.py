@@ -55,7 +55,7 @@ def test_a_bound_is_met_or_missed_only_where_that_is_certain(
     seconds = steps()
     metric = rate(seconds) if sense == "rate" else time(seconds)
     bound = Quantity(metric.value * share, metric.unit)
-    decision = decide(metric, steady_state(seconds, skip=0), op, bound, USUAL_BETWEEN_RUNS)
+    decision = decide(metric, [steady_state(seconds, skip=0)], op, bound, USUAL_BETWEEN_RUNS)
     assert decision.holds is holds
     assert (decision.why != "") == (holds is None)
     assert decision.low is not None
@@ -68,8 +68,8 @@ def test_the_bound_may_have_another_unit() -> None:
     """Milliseconds are seconds."""
     seconds = steps()
     steady = steady_state(seconds, skip=0)
-    assert decide(time(seconds), steady, "<=", Quantity("2 min"), None).holds is True
-    assert decide(time(seconds), steady, "<=", Quantity("90000 ms"), None).holds is False
+    assert decide(time(seconds), [steady], "<=", Quantity("2 min"), None).holds is True
+    assert decide(time(seconds), [steady], "<=", Quantity("90000 ms"), None).holds is False
 
 
 def test_a_system_is_known_less_well_than_a_run() -> None:
@@ -77,11 +77,11 @@ def test_a_system_is_known_less_well_than_a_run() -> None:
     seconds = steps(200, 0.001)
     metric, steady = rate(seconds), steady_state(seconds, skip=0)
     bound = Quantity(metric.value * 0.995, "words/s")
-    assert decide(metric, steady, ">=", bound, None).holds is True
-    assert decide(metric, steady, ">=", bound, USUAL_BETWEEN_RUNS).holds is None
-    assert decide(metric, steady, ">=", bound, BetweenRuns(spread=0.0005, freedom=20)).holds is True
-    assert decide(metric, steady, ">=", bound, None).claim == "run"
-    assert decide(metric, steady, ">=", bound, USUAL_BETWEEN_RUNS).claim == "system"
+    assert decide(metric, [steady], ">=", bound, None).holds is True
+    assert decide(metric, [steady], ">=", bound, USUAL_BETWEEN_RUNS).holds is None
+    assert decide(metric, [steady], ">=", bound, BetweenRuns(spread=0.0005, freedom=20)).holds is True
+    assert decide(metric, [steady], ">=", bound, None).claim == "run"
+    assert decide(metric, [steady], ">=", bound, USUAL_BETWEEN_RUNS).claim == "system"
 
 
 # A real run of 1.3 billion parameters on one H200, after its warm-up rule.
@@ -129,7 +129,7 @@ def test_the_reason_says_what_would_decide(
 ) -> None:
     """In the words of whoever has to do it."""
     metric, steady = rate(seconds), steady_state(seconds, skip=0)
-    decision = decide(metric, steady, ">=", Quantity(TOKENS / steady.mean * share, "words/s"), between)
+    decision = decide(metric, [steady], ">=", Quantity(TOKENS / steady.mean * share, "words/s"), between)
     assert decision.holds is None
     assert told in decision.why
 
@@ -140,7 +140,7 @@ def test_few_steps_decide_what_is_far_away(share: float, holds: bool | None) -> 
     seconds = steps(6)
     metric = rate(seconds)
     bound = Quantity(metric.value * share, "words/s")
-    assert decide(metric, steady_state(seconds, skip=0), ">=", bound, USUAL_BETWEEN_RUNS).holds is holds
+    assert decide(metric, [steady_state(seconds, skip=0)], ">=", bound, USUAL_BETWEEN_RUNS).holds is holds
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -149,21 +149,21 @@ def test_noise_leaves_nothing_open_that_is_far_away(seed: int) -> None:
     chance = random.Random(seed)
     seconds = [chance.lognormvariate(0.0, 1.0) for _ in range(30)]
     metric, steady = rate(seconds), steady_state(seconds, skip=5)
-    assert decide(metric, steady, ">=", Quantity(metric.value * 1000.0, "words/s"), USUAL_BETWEEN_RUNS).holds is False
-    assert decide(metric, steady, ">=", Quantity(metric.value / 1000.0, "words/s"), USUAL_BETWEEN_RUNS).holds is True
-    assert decide(metric, steady, ">=", Quantity(metric.value, "words/s"), USUAL_BETWEEN_RUNS).holds is None
+    assert decide(metric, [steady], ">=", Quantity(metric.value * 1000.0, "words/s"), USUAL_BETWEEN_RUNS).holds is False
+    assert decide(metric, [steady], ">=", Quantity(metric.value / 1000.0, "words/s"), USUAL_BETWEEN_RUNS).holds is True
+    assert decide(metric, [steady], ">=", Quantity(metric.value, "words/s"), USUAL_BETWEEN_RUNS).holds is None
 
 
 def test_a_slow_step_among_few_decides_nothing() -> None:
     """A single one may be what the run is like."""
     seconds = [1.0, 1.0, 12.0, 1.0, 1.0]
     steady = steady_state(seconds, skip=0)
-    assert decide(rate(seconds), steady, ">=", Quantity(0.09 * TOKENS, "words/s"), None).holds is None
+    assert decide(rate(seconds), [steady], ">=", Quantity(0.09 * TOKENS, "words/s"), None).holds is None
 
 
 def test_without_steps_nothing_is_decided() -> None:
     """However far away the threshold is."""
-    decision = decide(rate(steps()), None, ">=", Quantity("1 words/s"), USUAL_BETWEEN_RUNS)
+    decision = decide(rate(steps()), [None], ">=", Quantity("1 words/s"), USUAL_BETWEEN_RUNS)
     assert decision.holds is None
     assert "Fewer than 4" in decision.why
 
@@ -173,7 +173,9 @@ def test_without_steps_nothing_is_decided() -> None:
 def test_a_bound_that_every_rate_reaches(bound: float, op: Op, holds: bool) -> None:
     """Zero words a second is a bound that everything meets, and no error."""
     seconds = steps()
-    decision = decide(rate(seconds), steady_state(seconds, skip=0), op, Quantity(bound, "words/s"), USUAL_BETWEEN_RUNS)
+    decision = decide(
+        rate(seconds), [steady_state(seconds, skip=0)], op, Quantity(bound, "words/s"), USUAL_BETWEEN_RUNS
+    )
     assert decision.holds is holds
 
 
@@ -193,5 +195,5 @@ def test_a_looser_bound_is_never_missed_where_a_tighter_one_is_met(
     metric, steady = rate(seconds), steady_state(seconds, skip=0)
     tight, loose = (Quantity(metric.value * part, "words/s") for part in (share, share / looser))
     for between in (None, USUAL_BETWEEN_RUNS):
-        first, second = (decide(metric, steady, ">=", bound, between).holds for bound in (tight, loose))
+        first, second = (decide(metric, [steady], ">=", bound, between).holds for bound in (tight, loose))
         assert not (first is True and second is False)

@@ -1,0 +1,145 @@
+"""Several runs of one recipe that are judged together: `--repeat`, and `repeats` of the marker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ASLEEP, TINY, UserFolder, Watch
+
+FAST = {
+    "name": "fast",
+    "statistic": "throughput",
+    "at_least": "1 words/s",
+    "why": "any machine is faster",
+    "source": "this test",
+    "date": "2026-01-01",
+    "applies_to": {"system": "local"},
+}
+REFERENCES = [*TINY["references"], FAST]
+MARKED = """
+import pytest
+
+@pytest.mark.recipe("tiny", repeats=2)
+def test_reference(run, reference):
+    assert run.measured(reference.statistic) in reference
+"""
+ENDED = ["tiny", "tiny-repeat2", "tiny-repeat3"]
+
+
+def runs(user: UserFolder) -> list[str]:
+    """The runs of the newest session, by their folders."""
+    assert user.session is not None
+    return sorted(path.parent.name for path in user.session.glob("runs/*/record.json"))
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distribution: str) -> None:
+    """Each has its own record; each test has one verdict, which every one of them counts for."""
+    user.recipe(references=REFERENCES, steps=30)
+    user.test()
+    result = user.run("--cluster", "local", "--repeat", "3", distribution)
+    assert result.returncode == 0, result.text
+    assert runs(user) == ENDED
+    records = [result.record(key) for key in ENDED]
+    times = [record["timings"] for record in records]
+    assert all(one["ended"] <= other["submitted"] for one, other in pairwise(times))
+    assert set(result.cases) == {"test_reference[tiny-learns]", "test_reference[tiny-fast]"}
+    fast, learns = (result.cases[f"test_reference[tiny-{name}]"].properties for name in ("fast", "learns"))
+    assert fast["runs"] == learns["runs"] == ",".join(ENDED)
+    assert (fast["claim"], fast["judged_by"], learns["judged_by"]) == ("system", "interval", "rule")
+    for told, statistic in ((fast, "throughput"), (learns, "loss_drop")):
+        measured = [record["metrics"][statistic]["value"] for record in records]
+        assert [float(each) for each in told["each_run"].split(",")] == pytest.approx(measured, rel=1e-4)
+    assert all(len(record["judgements"]) == 2 for record in records)
+    assert "    3 runs: " in result.text
+    again = user.run("--system", "local", "--replay", str(result.session))
+    assert again.returncode == 0, again.text
+    assert again.cases["test_reference[tiny-fast]"].properties["each_run"] == fast["each_run"]
+    assert again.cases["test_reference[tiny-fast]"].properties["low"] == fast["low"]
+
+
+@pytest.mark.parametrize(("options", "made"), [((), 2), (("--repeat", "1"), 1), (("--repeat", "3"), 3)])
+def test_the_option_wins_over_the_marker(user: UserFolder, options: tuple[str, ...], made: int) -> None:
+    """Whoever starts the session has the last word."""
+    user.recipe()
+    user.test(MARKED)
+    result = user.run("--cluster", "local", *options)
+    assert result.returncode == 0, result.text
+    assert runs(user) == ENDED[:made]
+    assert result.case.properties.get("runs", "tiny") == ",".join(ENDED[:made])
+
+
+def test_tests_of_one_recipe_share_its_runs(user: UserFolder) -> None:
+    """The test that asks for one run is judged by the first; none is made again."""
+    user.recipe()
+    user.test(MARKED + "\n@pytest.mark.recipe('tiny')\ndef test_once(run):\n    assert len(run.records) == 1\n")
+    result = user.run("--cluster", "local")
+    assert result.returncode == 0, result.text
+    assert runs(user) == ENDED[:2]
+    assert [len(result.record(key)["judgements"]) for key in ENDED[:2]] == [2, 1]
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[Watch], distribution: str) -> None:
+    """However good the others are; those that could not change that any more are not made."""
+    user.recipe(steps=60, references=REFERENCES, options=ASLEEP)
+    user.test()
+    session = user.start("--cluster", "local", "--repeat", "3", distribution)
+    folder = user.wait_for(lambda session: watch.steps(session, "tiny-repeat2") > 2 and session)
+    os.kill(watch.pid(folder, "tiny-repeat2", 0), signal.SIGKILL)
+    result = user.finish(session)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    assert {case.properties["verdict"] for case in result.cases.values()} == {"ERROR"}
+    assert "run tiny-repeat2 cannot be judged (rank_died)" in result.text
+    assert [(result.record(key)["problem"] or {}).get("kind") for key in ENDED] == [None, "rank_died", "not_repeated"]
+    assert not (folder / "runs" / "tiny-repeat3" / "task.json").exists()
+    assert result.text.count("rank 0") <= result.text.count("rank_died")
+    again = user.run("--system", "local", "--replay", str(folder))
+    assert {case.properties["verdict"] for case in again.cases.values()} == {"ERROR"}
+
+
+def test_a_run_that_the_logs_lack_is_an_error(user: UserFolder) -> None:
+    """Two recorded runs are not three, and none of those recorded is left out."""
+    user.recipe()
+    user.test(MARKED)
+    folder = user.run("--cluster", "local").session
+    user.test()
+    few, all_ = (user.run("--replay", str(folder), *asked) for asked in (("--repeat", "3"), ()))
+    assert few.case.properties["verdict"] == "ERROR"
+    assert "3 runs of tiny are asked for, and the logs have 2" in few.text
+    assert all_.case.properties["runs"] == "tiny,tiny-repeat2"
+    assert user.run("--replay", str(folder), "--repeat", "1").case.properties["runs"] == "tiny,tiny-repeat2"
+
+
+def test_a_plan_counts_every_run(user: UserFolder) -> None:
+    """Three runs cost three times the node-hours, in one job or in three."""
+    user.recipe()
+    user.test()
+    one, three, held = (
+        user.run("--cluster", "slurm", "--plan", *options).text
+        for options in ((), ("--repeat", "3"), ("--repeat", "3", "--nodes", "1"))
+    )
+    assert "at most 0.08333 node-hours" in one
+    assert "3 jobs, one per run: at most 0.25 node-hours" in three
+    assert "then tiny-repeat2, tiny-repeat3, judged together with it" in three
+    assert "at most 0.3333 node-hours" in held
+    assert "--time=20" in held
+
+
+def test_a_session_that_ends_early_gives_every_run_a_record(user: UserFolder, watch: type[Watch]) -> None:
+    """Also to those that never began."""
+    user.recipe(steps=600, options=ASLEEP)
+    user.test()
+    session = user.start("--cluster", "local", "--repeat", "2")
+    folder: Path = user.wait_for(lambda session: watch.steps(session) > 2 and session)
+    session.send_signal(signal.SIGINT)
+    result = user.finish(session)
+    assert result.returncode == pytest.ExitCode.INTERRUPTED, result.text
+    assert result.case.properties["verdict"] == "ERROR"
+    assert [result.record(key)["problem"]["kind"] for key in runs(user)] == ["session_ended", "not_repeated"]
+    assert folder == result.session

@@ -1,0 +1,155 @@
+"""Several runs as one: speed is a claim of the system, anything else holds in each run or not at all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pytest_llmbench.core.errors import InconclusiveError, RunError
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
+from pytest_llmbench.plugin.verdict.measured import Run, explain_comparison
+from pytest_llmbench.plugin.verdict.several import one_run
+
+RECIPE = load_recipes([shipped("recipes")])["opt125m"]
+STEPS, LEVELS = 100, (1.0, 1.002, 0.999)
+
+
+def record(number: int, level: float = 1.0, *, steps: int = STEPS, memory_gib: float = 10.0) -> RunRecord:
+    """One of several runs, of 1000 tokens in about a second."""
+    chance = random.Random(number)
+    series = [
+        Step(
+            step=i, seconds=level * (1 + 0.001 * chance.gauss(0, 1)), tokens=1000, samples=1, loss=3.0 - 0.001 * i,
+            peak_memory_bytes=round(memory_gib * 2**30),
+        )
+        for i in range(1, steps + 1)
+    ]  # fmt: skip
+    judged = judged_steps(RECIPE, series)
+    made = Measurement(
+        recipe=RECIPE, steps=series, judged=judged, gpus=0, matmul_flops_per_s=None, peak_flops_per_s=None
+    )
+    key = "opt125m" if number == 1 else f"opt125m-repeat{number}"
+    return RunRecord(
+        session="s", key=key, repeat=number, token="t", recipe=RECIPE, system="any", cluster="local",
+        allocation="session", nodes=1, ranks=1, gpus=0, folder=f"/runs/{key}", metrics=measure(made),
+        steps=tuple(series), steady=made.steady,
+    )  # fmt: skip
+
+
+def several(*records: RunRecord) -> Run:
+    """These runs, or three good ones."""
+    return Run(*(records or [record(i, level) for i, level in enumerate(LEVELS, start=1)]))
+
+
+def test_three_runs_decide_what_one_leaves_open() -> None:
+    """The interval of the system becomes narrower, and the number is the mean."""
+    bound = Quantity("992 words/s")
+    with pytest.raises(InconclusiveError, match=r"about \d runs would decide; pass `--repeat \d`"):
+        _ = Run(record(1)).throughput >= bound
+    measured = several().throughput
+    assert measured >= bound
+    assert measured.value == pytest.approx(1000 / (sum(LEVELS) / 3), rel=1e-3)
+    assert measured.decision is not None
+    assert (measured.decision.claim, measured.decisive) == ("system", measured)
+    assert not several().step_time > Quantity("1.1 s")
+
+
+def test_what_the_message_asks_for_decides() -> None:
+    """As many runs, that are like this one."""
+    with pytest.raises(InconclusiveError) as told:
+        _ = Run(record(1)).throughput >= Quantity("994 words/s")
+    count = int(str(told.value).partition("--repeat ")[2].partition("`")[0])
+    assert 2 < count < 10
+    assert several(*(record(i) for i in range(1, count + 1))).throughput >= Quantity("994 words/s")
+
+
+@pytest.mark.parametrize("slow", [1, 2, 3])
+def test_runs_that_differ_decide_nothing(slow: int) -> None:
+    """One that is 3 % slower says that others may be, too."""
+    runs = several(*(record(i, 1.03 if i == slow else 1.0) for i in (1, 2, 3)))
+    with pytest.raises(InconclusiveError, match="of 3 runs does not decide"):
+        _ = runs.throughput >= Quantity("975 words/s")
+
+
+@pytest.mark.parametrize("large", [1, 2, 3])
+def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
+    """Its mean is not what is asked for, and the message is about the run that misses it."""
+    runs = several(*(record(i, memory_gib=22.0 if i == large else 10.0) for i in (1, 2, 3)))
+    bound = Quantity("20 GiB")
+    measured = runs.peak_memory
+    assert not measured <= bound
+    assert measured.decisive.value == 22.0
+    lines = explain_comparison("<=", measured, bound)
+    assert lines is not None
+    key = runs.records[large - 1].key
+    assert lines[0] == f"measured 22 GiB in run {key} is 10 % above the threshold 20 GiB"
+    assert f"run record: /runs/{key}/record.json" in lines
+    assert runs.peak_memory <= Quantity("23 GiB")
+
+
+def reference(bound: str, claim: str) -> Reference:
+    """A lower bound on throughput."""
+    return Reference.model_validate(
+        {
+            "name": "acceptance", "statistic": "throughput", "at_least": bound, "claim": claim, "why": "w",
+            "source": "s", "date": "2026-01-01", "applies_to": {"system": "any"},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("slow", [1, 2, 3])
+def test_a_claim_about_a_run_is_about_each_of_them(slow: int) -> None:
+    """A slow one is a miss beside two that are fast enough, and one that does not decide is not a pass."""
+    runs = several(*(record(i, 1.02 if i == slow else 1.0) for i in (1, 2, 3)))
+    measured = runs.throughput
+    assert measured not in reference("990 words/s", "run")
+    assert measured.decisive.record.repeat == slow
+    assert measured.decision is not None
+    assert measured.decision.alpha == pytest.approx(0.01 / 3)
+    assert runs.throughput in reference("970 words/s", "run")
+    with pytest.raises(InconclusiveError, match=f"run {runs.records[slow - 1].key}: throughput"):
+        _ = runs.throughput in reference(f"{runs.records[slow - 1].metrics['throughput'].value} words/s", "run")
+
+
+def test_a_run_without_the_number_leaves_none() -> None:
+    """The mean of the others is not that of all."""
+    without = record(2).model_copy(update={"metrics": {}})
+    with pytest.raises(RunError, match="not available for run opt125m-repeat2"):
+        _ = several(record(1), without).throughput
+
+
+def test_a_short_run_is_not_made_up_for() -> None:
+    """Two long ones do not know what it would have been."""
+    with pytest.raises(InconclusiveError):
+        _ = several(record(1), record(2), record(3, steps=12)).throughput >= Quantity("900 words/s")
+    unread = record(3).model_copy(update={"steady": None})
+    with pytest.raises(InconclusiveError):
+        _ = several(record(1), record(2), unread).throughput >= Quantity("900 words/s")
+
+
+def test_a_run_is_not_counted_twice() -> None:
+    """A copy of it would make the system look steadier than it is."""
+    copy = record(1).model_copy(update={"key": "opt125m-repeat2"})
+    assert "runs opt125m and opt125m-repeat2 cannot be judged together" in (one_run([record(1), copy]) or "")
+    assert one_run([record(1), record(2)]) is None
+    untimed = [each.model_copy(update={"steps": ()}) for each in (record(1), copy)]
+    assert one_run(untimed) is None
+
+
+def test_a_miss_is_told_with_its_interval() -> None:
+    """In the unit of the threshold."""
+    measured, bound = several().throughput, Quantity("1100 words/s")
+    assert not measured >= bound
+    lines = explain_comparison(">=", measured, bound)
+    assert lines is not None
+    assert lines[0].startswith("measured 999.")
+    assert " words/s (between 99" in lines[0]
+    assert lines[0].endswith("below the threshold 1,100 words/s")
+    assert any(line.startswith("runs: opt125m ") and "opt125m-repeat3 " in line for line in lines)
