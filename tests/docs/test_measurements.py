@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -20,6 +21,28 @@ PEAK_TFLOPS = 989.4
 # Of benchmarks/gpu/training/engines.py: on one GPU, with how many launches, and on four, with the scaling.
 ON_ONE = re.findall(r"^\| `(opt\w+\.?\w+)` \| `\w+` \| ([\d,]+) \([\d, to]+\), \d \| (\d+) \|", TEXT, re.MULTILINE)
 ON_FOUR = re.findall(r"^\| `(opt\w+\.?\w+)` \| .* \| ([\d,]+) \| (\d+) \| 0\.\d{3} \|$", TEXT, re.MULTILINE)
+
+
+# Of published trainings: the recipe, the GPUs, what each reached, the factors, and the bounds that come of it.
+SCALED = re.findall(r"^\| `([\w.]+)` \| ([HA]100[^|]*) \| ([^|]+) \| ([\d.× ]+) \| ([\d.K, ]+) \|$", TEXT, re.MULTILINE)
+GPU_OF = {"H100": "h100", "A100-80GB": "a100_80gb", "A100-40GB": "a100_40gb", "H200": "h200"}
+
+
+@pytest.mark.parametrize(("name", "gpus", "published", "factors", "bounds"), SCALED)
+def test_a_scaled_bound_follows_from_what_is_published(
+    name: str, gpus: str, published: str, factors: str, bounds: str
+) -> None:
+    """It is rounded down, by less than 4 %, and the recipe has it."""
+    assert len(SCALED) == 9
+    references = {each.name: each for each in load_recipes([shipped("recipes")])[name].references}
+    numbers = [float(each.replace(",", "")) for each in re.findall(r"\d[\d,]{4,}", published)]
+    for number, bound in zip(numbers, bounds.split(", "), strict=True):
+        scaled = number * math.prod(map(float, factors.split("×")))
+        assert 0.96 * scaled <= float(bound.strip().removesuffix("K")) * 1e3 <= scaled
+    for number, gpu in enumerate(re.findall(r"H100|H200|A100-\d\dGB", gpus)):
+        at_least = references[GPU_OF[gpu]].at_least
+        assert at_least is not None
+        assert f"{at_least.value / 1e3:g}K" == bounds.split(", ")[min(number, len(numbers) - 1)].strip()
 
 
 def test_there_are_measurements() -> None:

@@ -14,6 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 
 RECIPES: dict[Scale, dict[str, Recipe]] = {scale: load_recipes([shipped("recipes")], scale) for scale in SCALES}
@@ -119,6 +120,39 @@ def test_200k_words_per_second_is_for_one_size_on_one_machine() -> None:
         Machine(system="any", device="cpu", gpus=0, nodes=1, scale="full"),
     ]
     assert all(why_not_applicable(reference, other) for other in others)
+
+
+# Our runs on H200 (docs/measurements): tokens/s, and on how many GPUs.
+ON_H200 = [
+    ("opt125m", 456_004, 1), ("opt125m", 901_891, 2), ("opt125m", 1_798_201, 4), ("opt1.3b", 59_519, 1),
+    ("mcore_1.3b_tensor2", 76_009, 2), ("mcore_1.3b_pipeline2", 78_725, 2), ("mcore_1.3b_interleaved", 80_836, 2),
+    ("mcore_175b_slice", 44_643, 4), ("ds_sft_350m", 496.4 * 512, 2), ("ds_sft_13b", 29.2 * 512, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "tokens_per_s", "gpus"), ON_H200)
+def test_a_bound_of_h200_can_be_met_and_missed(name: str, tokens_per_s: float, gpus: int) -> None:
+    """Our own run meets it, one that is 20 % slower does not, nor does one twice as fast."""
+    machine = Machine(system="any", device="NVIDIA H200", gpus=gpus, nodes=1, scale="full")
+    (bound,) = (
+        reference for reference in RECIPES["full"][name].references
+        if reference.statistic == "tokens_per_s_per_gpu" and why_not_applicable(reference, machine) is None
+    )  # fmt: skip
+    measured = Quantity(tokens_per_s / gpus, "tokens/s/gpu")
+    assert measured in bound
+    assert Quantity(0.8 * measured.value, measured.unit) not in bound
+    assert Quantity(2 * measured.value, measured.unit) not in bound
+    several = Machine(system="any", device="NVIDIA H200", gpus=16, nodes=2, scale="full")
+    assert why_not_applicable(bound, several) is not None
+
+
+@pytest.mark.parametrize("name", RECIPES["full"])
+def test_a_recipe_with_a_bound_on_speed_has_steps_enough(name: str) -> None:
+    """Else each verdict on it is INCONCLUSIVE."""
+    recipe = RECIPES["full"][name]
+    rules = statistics_of(get_engine(recipe.engine))
+    if any(rules[reference.statistic].steady for reference in recipe.references):
+        assert recipe.end == "time_limit" or recipe.steps - recipe.warm_up.steps >= LEAST
 
 
 def test_there_are_systems() -> None:

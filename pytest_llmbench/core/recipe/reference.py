@@ -100,6 +100,7 @@ class Reference(Strict):
         date: day on which it was set.
         applies_to: the hardware it is for; without it the reference is portable, which only a fraction or a loss can
             be. It is always for the full scale, never for the smoke variant.
+        elsewhere: on a system with other GPUs, or without any, the test of it is skipped, or there is none.
     """
 
     name: Name
@@ -116,6 +117,7 @@ class Reference(Strict):
     source: str
     date: dt.date
     applies_to: AppliesTo | None = None
+    elsewhere: Literal["skip", "leave_out"] = "skip"
 
     @model_validator(mode="after")
     def _consistent(self) -> Reference:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 CHECKOUT = Path(__file__).parents[3]
 WATCHER = """
 import sys
@@ -39,3 +41,25 @@ def test_the_suites_are_collected_without_their_engines(
     names = re.findall(r"^suites/training/test_training.py::test_reference\[(.+)\]$", done.stdout, re.MULTILINE)
     assert len(names) == len(set(names)) >= 21
     assert {"opt125m-azure_200k", "opt175b-loss_falls"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("system", "bounds"),
+    [
+        ("H200", {"azure_200k", "h200", "measured_1"}),
+        ("a4-highgpu-8g", {"azure_200k", "b200"}),
+        ("ND96amsr_A100_v4", {"azure_200k", "a100_80gb"}),
+        ("JUWELS_Booster", {"azure_200k", "a100_40gb"}),
+        ("slurm", {"azure_200k", "h200", "h100", "a100_80gb", "a100_40gb", "b200"}),
+        ("H200 --gpus-per-node 0", {"azure_200k", "measured_1"}),
+        ("H200 --scale smoke", {"azure_200k", "measured_1"}),
+    ],
+)
+def test_a_bound_for_other_gpus_makes_no_test(pytester: pytest.Pytester, system: str, bounds: set[str]) -> None:
+    """If it says so, and if the GPUs are known; any other one is a test that is skipped with the reason."""
+    suite = CHECKOUT / "suites" / "training"
+    done = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "--collect-only", "-q", str(suite), "-k", "opt125m-", "--system", *system.split()
+    )
+    names = {name for line in done.outlines for name in re.findall(r"\[opt125m-(.+)\]$", line)}
+    assert names - {"matmul_efficiency", "loss_falls"} == bounds
