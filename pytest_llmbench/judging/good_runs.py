@@ -137,32 +137,42 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
     if record.problem is not None:
         yield f"the run is broken ({record.problem.kind}): {record.problem.message.partition(chr(10))[0]}"
         return
-    if not all(isfinite(seconds) for seconds in run.durations if seconds is not None):
-        yield "a step has a duration that is not a number: the record is damaged"
+    counted_in_steps = [number for step in record.steps for number in (step.seconds, step.tokens, step.samples)]
+    if not all(isfinite(each) and each > 0 for each in (*counted_in_steps, record.nodes) if each is not None):
+        yield "a duration or a count is not a number above 0: the record is damaged"
         return
     if record.recipe.scale != "full":
         yield f"scale {record.recipe.scale}: a threshold for a machine applies at scale full only"
+    devices = {record.device} | {rank.device for rank in record.rank_info}
     if record.device is None:
         yield "its ranks did not report their device"
+    elif len(devices) > 1 or record.gpus not in {0, record.ranks} or len(record.rank_info) not in {0, record.ranks}:
+        yield (
+            f"its record contradicts itself: {record.gpus} × {record.device}, {record.ranks} ranks, of which "
+            f"{len(record.rank_info)} introduced themselves: {', '.join(sorted(map(str, devices)))}"
+        )
     for failed in _failed(run, statistics, of_speed=False):
         yield f"{failed.test} ended in {failed.verdict}: {failed.reason}"
-    for name in dict.fromkeys([*wanted, *(["throughput"] if "throughput" in record.metrics else [])]):
-        yield from _unknown(run, name, statistics[name], judged=name in wanted)
+    for name in dict.fromkeys([*wanted, *(name for name, rule in statistics.items() if rule.steady is not None)]):
+        if name in wanted or name in record.metrics:
+            yield from _unknown(run, name, statistics[name], wanted=name in wanted)
+    if any(statistics[name].steady is not None for name in wanted):
+        yield from _unsteady(run.measurement.steady)
 
 
-def _unknown(run: GoodRun, name: str, statistic: Statistic, *, judged: bool) -> Iterator[str]:
-    """Yield why one number of a run is not known, or not known well."""
+def _unknown(run: GoodRun, name: str, statistic: Statistic, *, wanted: bool) -> Iterator[str]:
+    """Yield why one number of a run is not what its record says."""
     if name not in run.record.metrics:
         yield f"it has no {name}; it has {', '.join(run.record.metrics) or 'no numbers'}"
         return
     value, again = run.record.metrics[name].value, statistic.compute(run.measurement)
     if not (isfinite(value) and value > 0.0):
         yield f"{name} is {value} {statistic.unit}: the record is damaged"
+    elif again is None and wanted:
+        yield f"{name} cannot be computed again from its steps: bound another statistic, such as throughput"
     elif again is not None and not isclose(value, again, rel_tol=_SAME):
         measured, now = Quantity(value, statistic.unit), Quantity(again, statistic.unit)
         yield f"{name} is {measured}, but its steps give {now}: the record was changed, or is of another version"
-    if judged and statistic.steady is not None:
-        yield from _unsteady(run.measurement.steady)
 
 
 def _unsteady(steady: Steady | None) -> Iterator[str]:

@@ -211,6 +211,8 @@ def shortened(plain: dict[str, Any]) -> None:
     measure_again(plain)
 
 
+CPU = {"device": "cpu", "gpus": 0, "rank_info": []}
+OTHER = "NVIDIA H100 80GB HBM3"
 PROBLEM = {"kind": "rank_died", "message": "rank 3 died\nat step 9"}
 LOSS = {"test": "t[learns]", "verdict": "FAIL", "statistic": "loss_drop", "reason": "measured 0 nat"}
 
@@ -238,7 +240,9 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a_step_that_lasts": (lambda p: p["steps"][60].update(seconds=1e9), "but its steps give 0.0498"),
     "not_a_number": (lambda p: p["metrics"]["throughput"].update(value="NaN"), "throughput is nan words/s"),
     "negative": (lambda p: p["metrics"]["throughput"].update(value=-4.0), "throughput is -4.0 words/s"),
-    "endless": (lambda p: p["steps"][60].update(seconds="Infinity"), "a duration that is not a number"),
+    "endless": (lambda p: p["steps"][60].update(seconds="Infinity"), "a duration or a count is not a number above 0"),
+    "negative_tokens": (lambda p: p["steps"][60].update(tokens=-1), "a duration or a count is not a number above 0"),
+    "no_nodes": (lambda p: p.update(nodes=0), "a duration or a count is not a number above 0"),
     "other_batch": (
         lambda p: p["recipe"].update(global_batch_size=128),
         "the runs differ in recipe.global_batch_size: 256 (",
@@ -247,8 +251,27 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda p: p["recipe"]["parallelism"].update(tensor=2),
         "the runs differ in recipe.parallelism: {'sharding': 'none', 'tensor': 1",
     ),
-    "other_gpu": (lambda p: p.update(device="NVIDIA H100 80GB HBM3"), "the runs differ in device: NVIDIA H200 ("),
-    "other_gpus": (lambda p: p.update(gpus=8, ranks=8), "the runs differ in gpus: 1 ("),
+    "other_gpu": (
+        lambda p: (p.update(device=OTHER), p["rank_info"][0].update(device=OTHER)),
+        "the runs differ in device: NVIDIA H200 (",
+    ),
+    "other_gpus": (
+        lambda p: p.update(gpus=8, ranks=8, rank_info=p["rank_info"] * 8),
+        "the runs differ in gpus: 1 (",
+    ),
+    "gpus_that_did_not_train": (
+        lambda p: p.update(gpus=8),
+        "its record contradicts itself: 8 × NVIDIA H200, 1 ranks, of which 1 introduced themselves: NVIDIA H200",
+    ),
+    "ranks_that_did_not_train": (lambda p: p.update(gpus=8, ranks=8), "8 ranks, of which 1 introduced themselves"),
+    "ranks_of_another_gpu": (
+        lambda p: p["rank_info"][0].update(device="NVIDIA A10"),
+        "1 × NVIDIA H200, 1 ranks, of which 1 introduced themselves: NVIDIA A10, NVIDIA H200",
+    ),
+    "another_number_changed": (
+        lambda p: p["metrics"]["samples_per_s"].update(value=3.0),
+        "samples_per_s is 3 samples/s, but its steps give 223",
+    ),
     "other_nodes": (lambda p: p.update(nodes=2), "the runs differ in nodes: 1 ("),
     "other_system": (lambda p: p.update(system="other"), "the runs differ in system: H200 ("),
     "twice": (lambda p: p.update(run_of("2026-1")), "are the same run, 2026-1/opt125m: give each run once"),
@@ -304,7 +327,7 @@ def test_runs_that_differ_widely_make_no_bound(write: Write, capsys: pytest.Capt
 
 def test_a_machine_without_a_name_has_no_threshold(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """`local` is every machine; a GPU names one."""
-    folder = write(lambda _, plain: plain.update(system="local", device="cpu", gpus=0))
+    folder = write(lambda _, plain: plain.update(system="local", **CPU))
     assert "system local is any machine" in refusal(capsys, folder)
     assert main([str(write(lambda _, plain: plain.update(system="local")))]) == 0
     (found,) = references(capsys.readouterr().out)
@@ -313,7 +336,7 @@ def test_a_machine_without_a_name_has_no_threshold(write: Write, capsys: pytest.
 
 def test_a_processor_is_named_by_its_system(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """There is no GPU, and so no number of them."""
-    assert main([str(write(lambda _, plain: plain.update(system="desk", device="cpu", gpus=0)))]) == 0
+    assert main([str(write(lambda _, plain: plain.update(system="desk", **CPU)))]) == 0
     (found,) = references(capsys.readouterr().out)
     assert found.applies_to == AppliesTo(nodes=1, system="desk")
 
@@ -343,6 +366,15 @@ def test_a_folder_of_several_recipes(write: Write, capsys: pytest.CaptureFixture
     assert "with 4 runs of" in capsys.readouterr().out
 
 
+def with_mfu(folder: Path) -> Path:
+    """Give the records a number that rests on more than their steps."""
+    for path in folder.rglob("record.json"):
+        plain = json.loads(path.read_text())
+        plain["metrics"]["mfu"] = {"value": 40.0, "unit": "%", "rule": "a rule"}
+        path.write_text(json.dumps(plain))
+    return folder
+
+
 def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder without runs, a file that is no record, a statistic that is no speed, a bound within the noise."""
     folder = write()
@@ -350,6 +382,7 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "x.json").write_text('{"schema_version": 3}')
     assert "x.json: no run record of schema version 3 or before" in refusal(capsys, tmp_path / "x.json")
     assert "unknown statistic of speed 'loss_drop'" in refusal(capsys, folder, "--statistic", "loss_drop")
+    assert "mfu cannot be computed again from its steps" in refusal(capsys, with_mfu(folder), "--statistic", "mfu")
     assert "healthy runs are faster than that in more than 1 %" in refusal(capsys, folder, "--too-fast", "0.5%")
     assert "a margin is above 0 and below 0.5" in refusal(capsys, folder, "--less", "60%")
 
