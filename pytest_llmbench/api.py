@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.engines.external import External, fill, flags
     from pytest_llmbench.engines.in_process import InProcess
     from pytest_llmbench.engines.overrides import batch_problem, precision_problem
+    from pytest_llmbench.judging.golden import GoldenLosses
     from pytest_llmbench.judging.outliers import outliers
     from pytest_llmbench.judging.references import missed
     from pytest_llmbench.judging.statistics import Measurement, Statistic
@@ -84,14 +85,14 @@ _FROM = {
 __all__ = [
     "Answer", "Asks", "BadEnd", "BatchLog", "Begun", "Check", "CheckSettings", "ClusterError", "Command",
     "Completed", "ConfigError", "Count", "Engine", "Environment", "Expected", "External", "Failed", "Finding",
-    "FinishedSession", "Fleet", "Health", "HealthRecord", "HostCheck", "InProcess", "InconclusiveError", "Item",
-    "Judgement",    "LLMBenchError", "LogInterval", "LogReader", "Measured", "Measurement", "Metric", "Needles", "Node",
-    "Parse", "Pause", "Place", "Probe", "ProbeAnswer", "ProbeLog", "Problem", "Progress", "Quantity",
-    "RankContext", "RankTask", "Reading", "Recipe", "Reference", "Report", "ReportWriter", "Run", "RunError",
-    "RunRecord", "Said", "Script", "Severity", "Site", "Skipped", "Statistic", "Step", "StepLine", "StepLog",
-    "StepSeries", "Strict", "Topology", "Total", "UnitError", "Unreadable", "Verdict", "WorldSize",
-    "batch_problem", "check_options", "deadline_of", "fill", "flags", "missed", "one_per_host", "outliers",
-    "precision_problem", "read_per_host", "recipe_options", "silent",
+    "FinishedSession", "Fleet", "GoldenLosses", "Health", "HealthRecord", "HostCheck", "InProcess",
+    "InconclusiveError", "Item", "Judgement", "LLMBenchError", "LogInterval", "LogReader", "Measured",
+    "Measurement", "Metric", "Needles", "Node", "Parse", "Pause", "Place", "Probe", "ProbeAnswer", "ProbeLog",
+    "Problem", "Progress", "Quantity", "RankContext", "RankTask", "Reading", "Recipe", "Reference", "Report",
+    "ReportWriter", "Run", "RunError", "RunRecord", "Said", "Script", "Severity", "Site", "Skipped",
+    "Statistic", "Step", "StepLine", "StepLog", "StepSeries", "Strict", "Topology", "Total", "UnitError",
+    "Unreadable", "Verdict", "WorldSize", "batch_problem", "check_options", "deadline_of", "fill", "flags",
+    "missed", "one_per_host", "outliers", "precision_problem", "read_per_host", "recipe_options", "silent",
 ]  # fmt: skip
 
 

@@ -23,7 +23,17 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.good_runs import LEAST_RUNS, GoodRun, doubts, good_run, machine_of, refuse_unfit
+from pytest_llmbench.judging.agreement import decimals
+from pytest_llmbench.judging.golden import golden_losses
+from pytest_llmbench.judging.good_runs import (
+    LEAST_RUNS,
+    GoodRun,
+    doubts,
+    good_run,
+    machine_of,
+    refuse_unfit,
+    refuse_unlike,
+)
 from pytest_llmbench.judging.interval.calibration import Calibrated, calibrate
 from pytest_llmbench.judging.interval.decide import decide
 from pytest_llmbench.judging.statistics import Statistic
@@ -36,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Calibrate, write, and say how it ended."""
     options = _parser().parse_args(arguments)
     try:
-        text, warnings = calibrated_file(options)
+        text, warnings = golden_file(options) if options.losses else calibrated_file(options)
         if options.output is not None:
             if options.output.exists():
                 raise ConfigError(f"{options.output} exists already: give another --output")
@@ -74,6 +84,23 @@ def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
     block = {"references": {recipe.name: [each.model_dump(exclude_defaults=True) for each in references]}}
     text = yaml.safe_dump(block, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return f"# For the file of system {runs[0].record.system}; or put the entry below the recipe.\n{text}", warnings
+
+
+def golden_file(options: argparse.Namespace) -> tuple[str, list[str]]:
+    """Golden losses as JSON, and what is to be known about them.
+
+    Raises:
+        ConfigError: the records are not those of repeats of one training; says why.
+    """
+    runs = _runs(options.records, options.recipe)
+    refuse_unlike(runs)
+    engine = get_engine(runs[0].record.recipe.engine)
+    printed = [step.loss for step in runs[0].record.steps if step.loss is not None]
+    # A framework prints a few digits of its losses; ours have all bits.
+    resolution = 0.0 if engine.kind == "ranks" else 10.0 ** -max(map(decimals, printed), default=0)
+    today = dt.date.today().isoformat()  # noqa: DTZ011
+    golden = golden_losses({run.id: run.record for run in runs}, today, resolution)
+    return f"{golden.model_dump_json(indent=1)}\n", [*doubts(runs, statistics_of(engine))]
 
 
 def _reference(
@@ -230,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="bound the other side too, so far from the mean",
     )
+    add("--losses", action="store_true", help="write golden losses as JSON, and no threshold")
     add("--name", help="name of the reference; by default calibrated_STATISTIC_GPUS")
     add("--output", type=Path, metavar="FILE", help="a new file to write it to; by default the terminal")
     return parser

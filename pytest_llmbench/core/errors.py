@@ -10,7 +10,8 @@ from typing import Literal
 
 ErrorKind = Literal[
     "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous", "no_slurm",
-    "no_space", "not_finite", "ran_before", "short_read", "unknown_statistic", "unreadable", "wrong_ranks",
+    "no_space", "not_finite", "other_training", "ran_before", "short_read", "unknown_statistic",
+    "unreadable", "wrong_ranks",
 ]  # fmt: skip
 
 

@@ -253,11 +253,11 @@ def _rounded(values: Sequence[float]) -> list[_Range]:
 
     From a million on there may be six digits alone.
     """
-    places = max((_decimals(value) for value in values), default=0)
+    places = max((decimals(value) for value in values), default=0)
     halves = [max(0.5 * 10.0**-places, 0.5e-5 * abs(value) if abs(value) >= 1e6 else 0.0) for value in values]
     return [(max(0.0, value - half), value + half) for value, half in zip(values, halves, strict=True)]
 
 
-def _decimals(value: float) -> int:
+def decimals(value: float) -> int:
     """How many decimals a number has, of at most nine: it may have been divided by a thousand since it was read."""
     return len(f"{value:.9f}".rstrip("0").partition(".")[2]) if math.isfinite(value) else 0

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity, counted, listed
 from pytest_llmbench.core.recipe.reference import AppliesTo
-from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Metric, Problem, RunRecord, Verdict
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of, judged_steps
 
@@ -97,6 +97,17 @@ def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], w
         raise ConfigError("\n".join(reasons))
 
 
+def refuse_unlike(runs: Sequence[GoodRun]) -> None:
+    """See that these are sane runs of one training, each given once.
+
+    Raises:
+        ConfigError: they are not; a line for each reason.
+    """
+    broken = [f"{run.path}: {_broken(run.record.problem)}" for run in runs if run.record.problem is not None]
+    if reasons := [*broken, *_repeated(runs), *_different(runs)]:
+        raise ConfigError("\n".join(reasons))
+
+
 def doubts(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic]) -> Iterator[str]:
     """Yield warnings about runs that count all the same."""
     for run in runs:
@@ -135,7 +146,7 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
     """Yield why one run cannot count."""
     record = run.record
     if record.problem is not None:
-        yield f"the run is broken ({record.problem.kind}): {record.problem.message.partition(chr(10))[0]}"
+        yield _broken(record.problem)
         return
     counted_in_steps = [number for step in record.steps for number in (step.seconds, step.tokens, step.samples)]
     if not all(isfinite(each) and each > 0 for each in (*counted_in_steps, record.nodes) if each is not None):
@@ -158,6 +169,10 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
             yield from _unknown(run, name, statistics[name], wanted=name in wanted)
     if any(statistics[name].steady is not None for name in wanted):
         yield from _unsteady(run.measurement.steady)
+
+
+def _broken(problem: Problem) -> str:
+    return f"the run is broken ({problem.kind}): {problem.message.partition(chr(10))[0]}"
 
 
 def _unknown(run: GoodRun, name: str, statistic: Statistic, *, wanted: bool) -> Iterator[str]:
@@ -202,7 +217,7 @@ def _repeated(runs: Sequence[GoodRun]) -> Iterator[str]:
 
 def _different(runs: Sequence[GoodRun]) -> Iterator[str]:
     """Yield in what the runs are not runs of one recipe on one machine."""
-    facts = [_facts(run.record) for run in runs]
+    facts = [facts_of(run.record) for run in runs]
     for key in dict.fromkeys(key for each in facts for key in each):
         found: dict[str, Path] = {}
         for run, each in zip(runs, facts, strict=True):
@@ -212,8 +227,8 @@ def _different(runs: Sequence[GoodRun]) -> Iterator[str]:
             yield f"the runs differ in {key}: {told}"
 
 
-def _facts(record: RunRecord) -> dict[str, object]:
-    """Facts that runs have to share for their speeds to be comparable."""
+def facts_of(record: RunRecord) -> dict[str, object]:
+    """Facts that runs have to share for their speeds and losses to be comparable."""
     recipe = {
         key if key == "name" else f"recipe.{key}": value
         for key, value in record.recipe.model_dump().items()

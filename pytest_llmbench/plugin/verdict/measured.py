@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_llmbench.core.errors import InconclusiveError, RunError, unknown
-from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, for_people, told_apart
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, for_people, listed, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.findings.gather import slowest_node
+from pytest_llmbench.judging.golden import Deviation, GoldenLosses, Losses
 from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine
@@ -147,12 +148,14 @@ class Run:
         records: the whole evidence, of each run.
         record: that of the first.
         used: the quantities the test asked for, in order.
+        losses: the losses of all its steps, to be compared with golden ones.
     """
 
     def __init__(self, record: RunRecord, *repeats: RunRecord) -> None:
         self.record = record
         self.records = (record, *repeats)
         self.used: list[Measured] = []
+        self.losses = Losses(self.records)
         self._statistics = statistics_of(get_engine(record.recipe.engine))
 
     def __repr__(self) -> str:
@@ -298,9 +301,11 @@ _MISSED = {">=": "below", ">": "below", "<=": "above", "<": "above"}
 
 
 def explain_comparison(op: str, left: object, right: object) -> list[str] | None:
-    """Explain `measured >= quantity`, either way round, and `measured in reference`; None for anything else."""
+    """Explain `measured >= quantity`, either way round, and `in` of a reference or golden losses; else None."""
     if isinstance(right, Measured) and not isinstance(left, Measured) and op in _MIRRORED:
         op, left, right = _MIRRORED[op], right, left
+    if isinstance(left, Losses) and isinstance(right, GoldenLosses) and left.worst is not None:
+        return explain_losses(left.worst, left.records, right)
     if not isinstance(left, Measured):
         return None
     if isinstance(right, Quantity) and op in _MISSED:
@@ -311,6 +316,28 @@ def explain_comparison(op: str, left: object, right: object) -> list[str] | None
             bound_op, bound = missed
             return [*explain(left, bound, _MISSED[bound_op]), *describe(right)]
     return None
+
+
+def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: GoldenLosses) -> list[str]:
+    """Say where losses are furthest from golden ones, by how much, and what else differs."""
+    record = next(each for each in records if each.key == worst.run)
+    allowed = for_people(worst.tolerance) if worst.tolerance else "no difference in any bit"
+    unlike = [
+        f"{name} {record.versions.get(name)}, there {version}" for name, version in golden.versions.items()
+        if record.versions.get(name) != version
+    ]  # fmt: skip
+    far = (
+        f"the loss {worst.loss:.9g} of step {worst.step} is {for_people(worst.away, 3)} nat away from the golden one, "
+        f"allowed: {allowed}; {len(worst.beyond)} of {len(golden.steps)} steps differ, from step "
+        f"{min(worst.beyond, default=0)} on"
+    )
+    return [
+        far,
+        *([f"other software than in the golden runs: {listed(unlike)}"] if unlike else []),
+        f"run record: {_short(record.path)}",
+        f"run: {record.key}{f' on {listed(record.hosts)}' if record.hosts else ''}{record.job}",
+        f"golden losses: {golden.recipe}, {len(golden.runs)} runs, {golden.date}",
+    ]
 
 
 def describe(reference: Reference) -> list[str]:

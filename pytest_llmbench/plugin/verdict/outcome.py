@@ -95,6 +95,9 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
         #:  by
         #:  commas; absent where there are none
         note(item, speed_judged=",".join(speeds))
+    if (worst := run.losses.worst) is not None:
+        golden = {"judged_by": "golden", "threshold": f"<= {worst.tolerance:.6g} nat"}
+        note(item, statistic="losses", value=worst.away, unit="nat", **golden)
     compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
         decisive = measured.decisive
@@ -115,7 +118,7 @@ def _judged_by(measured: Measured) -> dict[str, Any]:
     decision = measured.decision
     if measured.threshold is None:
         return {}
-    #: property judged_by: `interval`, of the steady part of the run, or `rule`, the statistic's own
+    #: property judged_by: `interval`, of the steady part of the run, `rule`, the statistic's own, or `golden` losses
     if decision is None:
         return {"judged_by": "rule"}
     known = {

@@ -1,0 +1,292 @@
+"""Golden losses: the loss of every step of a training, and by how much repeats of it differ.
+
+The tolerance comes from the repeats alone. Each is compared with the mean of the others: how far it is away at its
+worst step, in units of their spread there. The next run may be as far away as these numbers allow, with 99 %
+certainty. Repeats that are the same in every bit leave no tolerance at all.
+"""
+
+import math
+import statistics as stats
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+from pydantic import FiniteFloat, NonNegativeFloat, ValidationError, model_validator
+
+from pytest_llmbench.core.errors import ConfigError, RunError
+from pytest_llmbench.core.quantity import for_people, listed
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.good_runs import LEAST_RUNS, facts_of
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.interval.student import quantile
+
+# Neighbouring steps whose spread counts for one, on either side.
+_NEIGHBOURS = 5
+# How much the worst steps of repeats differ, as the standard deviation of a logarithm, as known before from so many
+# degrees of freedom.
+_USUAL_SCATTER, _FREEDOM = 0.7, 4.0
+_LEAST_WORST = 0.01
+# A repeat is odd that is so many times further from its nearest than the others are, and by this share of what the
+# losses change: last bits that grow may differ by any factor.
+_APART, _HARMFUL = 10.0, 0.01
+# Facts of a run that change no loss.
+_NO_MATTER = {"system", "recipe.warm_up", "recipe.statistic_of_record", "recipe.end"}
+
+
+class GoldenStep(Strict):
+    """The loss of one step.
+
+    Attributes:
+        loss: mean of the repeats, nat per token.
+        tolerance: allowed distance of another run, nat; 0 where only the very same bits will do.
+    """
+
+    step: int
+    loss: FiniteFloat
+    tolerance: NonNegativeFloat
+
+
+class GoldenLosses(Strict):
+    """The losses of a training, from repeats.
+
+    Attributes:
+        schema_version: 1.
+        recipe: its name.
+        training: facts that a run has to share: recipe, seed, layout, precision and device.
+        runs: the repeats.
+        versions: their software, which a run may differ in.
+        exact: they were the same in every bit.
+        date: day of their recording.
+        steps: in order.
+    """
+
+    schema_version: Literal[1] = 1
+    recipe: str
+    training: Mapping[str, str]
+    runs: tuple[str, ...]
+    versions: Mapping[str, str]
+    exact: bool
+    date: str
+    steps: tuple[GoldenStep, ...]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        numbers = [each.step for each in self.steps]
+        if len(self.runs) < LEAST_RUNS or not numbers or numbers != sorted(set(numbers)):
+            raise ValueError(f"golden losses take at least {LEAST_RUNS} runs, and each step once and in order")
+        if any((each.tolerance == 0.0) != self.exact for each in self.steps):
+            raise ValueError("a tolerance is 0 in all steps, if the runs were the same in every bit, or in none")
+        return self
+
+    @classmethod
+    def read(cls, path: Path | str) -> Self:
+        """Read the file that `python -m pytest_llmbench.calibrate --losses` wrote.
+
+        Raises:
+            ConfigError: it is not there, cut, or something else.
+        """
+        try:
+            return cls.model_validate_json(Path(path).read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"{path}: these are not golden losses of schema version 1: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"GoldenLosses({self.recipe}, {len(self.runs)} runs)"
+
+    def __contains__(self, losses: object) -> bool:
+        """Whether the losses of a run, and of each that is judged together with it, are as these.
+
+        Raises:
+            RunError: `other_training`, if they cannot be.
+        """
+        if not isinstance(losses, Losses):
+            raise TypeError(f"{losses!r} in golden losses: write `run.losses in GoldenLosses.read(...)`")
+        found = [deviation(record, self) for record in losses.records]
+        losses.worst = max(found, key=lambda each: _units(each.away, each.tolerance))
+        return not any(each.beyond for each in found)
+
+
+class Losses:
+    """The losses of a run, or of several that are judged together.
+
+    Attributes:
+        records: of the runs.
+        worst: the step furthest from the golden losses that they were compared with; None so far.
+    """
+
+    def __init__(self, records: Sequence[RunRecord]) -> None:
+        self.records = records
+        self.worst: Deviation | None = None
+
+    def __repr__(self) -> str:
+        return f"losses of {', '.join(record.key for record in self.records)}"
+
+
+class Deviation(NamedTuple):
+    """The step at which losses are furthest from golden ones, in units of the tolerance.
+
+    Attributes:
+        run: the run's key.
+        loss: there, nat per token.
+        away: its distance, nat.
+        tolerance: allowed there, nat.
+        beyond: all steps that are further away than they may be.
+    """
+
+    run: str
+    step: int
+    loss: float
+    away: float
+    tolerance: float
+    beyond: tuple[int, ...]
+
+
+def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -> GoldenLosses:
+    """Put golden losses together from repeats.
+
+    Args:
+        runs: sane runs of one training, by name.
+        date: today.
+        resolution: of a loss in a framework's log, nat; 0 for losses that have all their bits.
+
+    Raises:
+        ConfigError: they are too few, or do not repeat each other as runs of one training do.
+    """
+    if len(runs) < LEAST_RUNS:
+        raise ConfigError(f"{len(runs)} runs given: golden losses take at least {LEAST_RUNS}, better 5 or more")
+    curves = {name: _losses(name, record.steps) for name, record in runs.items()}
+    numbers = {tuple(curve) for curve in curves.values()}
+    if len(numbers) > 1:
+        raise ConfigError("the runs have losses of different steps: give runs that logged the same ones")
+    columns = [[curve[step] for curve in curves.values()] for step in next(iter(numbers))]
+    exact = all(len(set(column)) == 1 for column in columns)
+    if not exact:
+        _refuse_odd(curves)
+    tolerances = [0.0] * len(columns) if exact else _tolerances(columns)
+    means = [stats.fmean(column) for column in columns] if not exact else [column[0] for column in columns]
+    if not exact and all(abs(mean - means[0]) <= allowed for mean, allowed in zip(means, tolerances, strict=True)):
+        raise ConfigError("the runs differ so much that a run that learns nothing would pass: find out why they do")
+    first = next(iter(runs.values()))
+    return GoldenLosses(
+        recipe=first.recipe.name,
+        training=_training(first),
+        runs=tuple(runs),
+        versions=first.versions,
+        exact=exact and not resolution,
+        date=date,
+        steps=tuple(
+            GoldenStep(step=step, loss=mean, tolerance=max(allowed, resolution))
+            for step, mean, allowed in zip(next(iter(numbers)), means, tolerances, strict=True)
+        ),
+    )
+
+
+def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
+    """Compare every loss of a run with the golden ones.
+
+    Raises:
+        RunError: `other_training`, if they are of another recipe, seed, layout, precision or device, or of other steps.
+    """
+    own = _training(record)
+    unlike = [
+        f"{name} {own.get(name)}, there {value}" for name, value in golden.training.items() if own.get(name) != value
+    ]
+    if unlike:  #: error other_training: golden losses of another recipe, seed, layout, precision, device or steps
+        raise RunError(
+            "other_training", f"the golden losses of {golden.recipe} are of another training: {listed(unlike)}"
+        )
+    losses = {step.step: step.loss for step in record.steps}
+    due = [each.step for each in golden.steps]
+    if list(losses) != due or None in losses.values():
+        raise RunError(
+            "other_training",
+            f"run {record.key} has losses of {len(losses)} steps, up to {max(losses, default=0)}, and the golden ones "
+            f"are of {len(due)}, up to {due[-1]}: compare the same steps",
+        )
+    away = [(abs((losses[each.step] or 0.0) - each.loss), each) for each in golden.steps]
+    far, worst = max(away, key=lambda found: _units(found[0], found[1].tolerance))
+    beyond = tuple(each.step for distance, each in away if not distance <= each.tolerance)
+    loss = losses[worst.step] or 0.0
+    return Deviation(run=record.key, step=worst.step, loss=loss, away=far, tolerance=worst.tolerance, beyond=beyond)
+
+
+def _units(distance: float, tolerance: float) -> float:
+    if not math.isfinite(distance):
+        return math.inf
+    return distance / tolerance if tolerance else math.inf if distance else 0.0
+
+
+def _training(record: RunRecord) -> dict[str, str]:
+    return {name: str(value) for name, value in facts_of(record).items() if name not in _NO_MATTER}
+
+
+def _losses(name: str, steps: Sequence[Step]) -> dict[int, float]:
+    losses = {step.step: step.loss for step in steps}
+    lacking = [step for step, loss in losses.items() if loss is None or not math.isfinite(loss)]
+    if lacking or not losses:
+        raise ConfigError(f"{name} has no loss, or none that is a number, at step {listed(lacking) or 1}")
+    return {step: loss for step, loss in losses.items() if loss is not None}
+
+
+def _refuse_odd(curves: Mapping[str, Mapping[int, float]]) -> None:
+    """See that repeats differ from each other alike."""
+    same = [pair for pair in combinations(curves, 2) if curves[pair[0]] == curves[pair[1]]]
+    if same:
+        one, other = same[0]
+        third = next(name for name in curves if curves[name] != curves[one])
+        step = next(number for number, loss in curves[one].items() if curves[third][number] != loss)
+        raise ConfigError(
+            f"{one} and {other} are the same in every bit, and {third} differs from step {step} on: if this training "
+            "is deterministic, one of their machines computes wrong numbers; if not, one is a copy of the other"
+        )
+    nearest = {
+        name: min(_apart(curves[name], other) for rival, other in curves.items() if rival != name) for name in curves
+    }
+    every = [loss for curve in curves.values() for loss in curve.values()]
+    harmful = _HARMFUL * (max(every) - min(every))
+    for name, distance in nearest.items():
+        usual = stats.median(each for rival, each in nearest.items() if rival != name)
+        if distance > max(_APART * usual, harmful):
+            raise ConfigError(
+                f"{name} differs from the other runs by {for_people(distance, 2)} nat, and they from each other by "
+                f"{for_people(usual, 2)}: find out why, and leave it out"
+            )
+
+
+def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    return max(abs(loss - other[step]) for step, loss in one.items())
+
+
+def _tolerances(columns: Sequence[Sequence[float]]) -> list[float]:
+    """Allowed distance of the next run from the mean, at each step."""
+    spreads = list(_spreads([stats.variance(column) for column in columns]))
+    count = len(columns[0])
+    worst = [
+        max(
+            abs(column[run] - (sum(column) - column[run]) / (count - 1)) / spread
+            for column, spread in zip(columns, spreads, strict=True)
+        )
+        for run in range(count)
+    ]
+    # A run may lie in the middle of the others by chance.
+    logs = [math.log(max(each, _LEAST_WORST)) for each in worst]
+    known = _FREEDOM + count - 1
+    scatter = math.sqrt((_FREEDOM * _USUAL_SCATTER**2 + (count - 1) * stats.variance(logs)) / known)
+    most = math.exp(stats.fmean(logs) + quantile(1 - ALPHA, known) * scatter * math.sqrt(1 + 1 / count))
+    return [most * spread for spread in spreads]
+
+
+def _spreads(variances: Sequence[float]) -> Iterator[float]:
+    """Standard deviations, each over some neighbours; before runs part, that of the first step at which they have."""
+    found = []
+    for number in range(len(variances)):
+        near = variances[max(0, number - _NEIGHBOURS) : number + _NEIGHBOURS + 1]
+        found.append(math.sqrt(sum(near) / len(near)))
+    first = next(spread for spread in found if spread)
+    last = first
+    for spread in found:
+        last = spread or last
+        yield last

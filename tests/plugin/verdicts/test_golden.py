@@ -1,0 +1,96 @@
+"""Golden losses, as a user has them: recorded from repeats by the command, and compared with in a test."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Result, UserFolder
+
+TEST = """
+from pathlib import Path
+from pytest_llmbench.api import GoldenLosses
+
+def test_losses(run):
+    assert run.losses in GoldenLosses.read(Path(__file__).with_name("golden.json"))
+"""
+
+
+def command(user: UserFolder, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command, in the user's folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_llmbench.calibrate", "--losses", *args],
+        cwd=user.path, env=user.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def golden(user: UserFolder) -> Path:
+    """Golden losses of three real trainings, which their ranks repeat bit by bit."""
+    user.recipe()
+    user.test("def test_it(run):\n    assert run.loss_drop\n")
+    done = user.run("--cluster", "local", "--repeat", "3")
+    assert done.returncode == 0, done.text
+    made = command(user, "reports", "--output", "golden.json")
+    assert made.returncode == 0, made.stderr
+    user.test(TEST)
+    return user.path / "golden.json"
+
+
+def again(user: UserFolder, *args: str) -> Result:
+    """Train once more, and compare."""
+    return user.run("--cluster", "local", *args)
+
+
+def test_a_training_has_its_golden_losses(user: UserFolder, golden: Path) -> None:
+    """The next run has the same bits; one other bit in one step, and it has not; other settings are an error."""
+    told = json.loads(golden.read_text())
+    assert (told["recipe"], told["exact"], len(told["runs"]), len(told["steps"])) == ("tiny", True, 3, 8)
+    result = again(user, "-n2")
+    assert result.returncode == 0, result.text
+    properties = result.case.properties
+    assert (properties["verdict"], properties["statistic"], properties["judged_by"]) == ("PASS", "losses", "golden")
+    assert (properties["value"], properties["threshold"]) == ("0.0", "<= 0 nat")
+
+    losses = told["steps"]
+    losses[4]["loss"] = math.nextafter(losses[4]["loss"], math.inf)
+    golden.write_text(json.dumps({**told, "versions": {**told["versions"], "python": "2.7"}}))
+    result = again(user, "-n0")
+    assert (result.returncode, result.case.outcome) == (1, "failure"), result.text
+    assert "of step 5 is" in result.case.message
+    assert "allowed: no difference in any bit; 1 of 8 steps differ, from step 5 on" in result.case.message
+    assert "other software than in the golden runs: python" in result.case.message
+    assert result.record()["judgements"][0]["statistic"] == "losses"
+
+    user.recipe(data={"kind": "synthetic", "seed": 2})
+    result = again(user, "-n0")
+    assert result.case.outcome == "error", result.text
+    assert "golden losses of tiny are of another training: recipe.data" in result.case.message
+    user.recipe(steps=9)
+    assert "recipe.steps 9, there 8" in again(user, "-n0").case.message
+    golden.write_text(golden.read_text()[:-30])
+    assert "these are not golden losses" in again(user, "-n0").case.message
+
+
+def test_the_command_refuses_what_is_no_repeat(user: UserFolder, golden: Path) -> None:
+    """The same run twice, runs of two seeds, a broken run, and too few."""
+    (session,) = (user.path / "reports").glob("*-*")
+    one = str(session / "runs" / "tiny" / "record.json")
+    two = str(session / "runs" / "tiny-repeat2" / "record.json")
+    assert "at least 3" in command(user, one, two).stderr
+    assert "are the same run" in command(user, one, one, two).stderr
+    user.recipe(data={"kind": "synthetic", "seed": 2})
+    other = again(user, "-n0").session
+    refused = command(user, "reports")
+    assert refused.returncode == 2
+    assert "the runs differ in recipe.data" in refused.stderr
+    path = other / "runs" / "tiny" / "record.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "problem": {"kind": "hang", "message": "it hung"}}))
+    assert "the run is broken (hang): it hung" in command(user, "reports").stderr
+    assert golden.exists()
