@@ -1,12 +1,16 @@
 """Folders of recipes that packages bring, and the names in a recipe that engines and statistics have to know."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError, Extensions
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
+from pytest_llmbench.judging.references import same_gpu
 
 
 def _accept(_: str, thing: object) -> Path:
@@ -48,3 +52,31 @@ def check_recipe(recipe: Recipe) -> None:
                 bound.to(statistic.unit)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {reference.statistic} is in {statistic.unit}: {error}") from error
+
+
+def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings) -> Recipe:
+    """A recipe with its system's own references, and without those that want no test on it.
+
+    Raises:
+        ConfigError: two of them cannot both hold.
+    """
+    taken = {reference.name for reference in own}
+    kept = tuple(
+        reference for reference in recipe.references
+        if reference.name not in taken and not _left_out(reference, settings)
+    )  # fmt: skip
+    try:
+        refuse_contradictions(both := (*kept, *own))
+    except ValueError as error:
+        raise ConfigError(f"recipe {recipe.name}, with the references of the system's file: {error}") from error
+    return recipe.model_copy(update={"references": both})
+
+
+def _left_out(reference: Reference, settings: Settings) -> bool:
+    """Whether a reference wants no test here: it is surely for another machine than this system, or another scale."""
+    wanted, gpu = reference.applies_to, settings.system.gpu
+    if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:
+        return False
+    if settings.scale != "full" or settings.gpus_of_a_node == 0:
+        return True
+    return gpu is not None and not same_gpu(wanted.gpu, gpu.model)

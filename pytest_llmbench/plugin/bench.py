@@ -11,18 +11,16 @@ import pytest
 from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster import settings as cluster_settings
 from pytest_llmbench.cluster.quarantine import read_quarantine
-from pytest_llmbench.cluster.recipes import RECIPES, check_recipe
+from pytest_llmbench.cluster.recipes import RECIPES, check_recipe, with_references
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
-from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import AllocationMode, Problem, RunRecord
 from pytest_llmbench.engines.base import ENGINES
-from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.session.ending.conclude import identity_of
@@ -146,7 +144,7 @@ class Bench:
             raise ConfigError(
                 f"system {self.settings.system.name}: references: {unknown('recipe', min(strangers), found)}"
             )
-        merged = {name: _with_references(recipe, own.get(name, ()), self.settings) for name, recipe in found.items()}
+        merged = {name: with_references(recipe, own.get(name, ()), self.settings) for name, recipe in found.items()}
         for recipe in merged.values():
             check_recipe(recipe)
         return merged
@@ -308,26 +306,3 @@ def bench_of(config: pytest.Config) -> Bench:
 def _with(installed: Extensions[Path], own: Iterable[Path]) -> list[Path]:
     """Folders of YAML files: those that packages bring, then the user's own."""
     return list(dict.fromkeys([*installed.usable().values(), *own]))
-
-
-def _with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings) -> Recipe:
-    taken = {reference.name for reference in own}
-    kept = tuple(
-        reference for reference in recipe.references
-        if reference.name not in taken and not _left_out(reference, settings)
-    )  # fmt: skip
-    try:
-        refuse_contradictions(both := (*kept, *own))
-    except ValueError as error:
-        raise ConfigError(f"recipe {recipe.name}, with the references of the system's file: {error}") from error
-    return recipe.model_copy(update={"references": both})
-
-
-def _left_out(reference: Reference, settings: Settings) -> bool:
-    """Whether a reference wants no test here: it is surely for another machine than this system, or another scale."""
-    wanted, gpu = reference.applies_to, settings.system.gpu
-    if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:
-        return False
-    if settings.scale != "full" or settings.gpus_of_a_node == 0:
-        return True
-    return gpu is not None and not same_gpu(wanted.gpu, gpu.model)
