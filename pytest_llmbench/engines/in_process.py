@@ -10,10 +10,11 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
-from pytest_llmbench.judging.statistics import judged_steps
+from pytest_llmbench.judging.statistics import alike, judged_steps
 from pytest_llmbench.readers.steps.standing import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.telemetry import read_telemetry
+from pytest_llmbench.readers.steps.times import read_times
 
 
 class InProcess(EngineDefaults):
@@ -49,10 +50,11 @@ class InProcess(EngineDefaults):
         return {}
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read what the ranks logged so far, and what their GPUs did in the judged steps."""
+        """Read what the ranks logged so far, what their GPUs did in the judged steps, and where their time went."""
         series = read_steps(folder)
-        watched = read_telemetry(folder, judged_steps(recipe, series.steps))
-        return series.model_copy(update={"telemetry": watched})
+        judged = judged_steps(recipe, series.steps)
+        watched, times = read_telemetry(folder, judged), read_times(folder, alike(judged))
+        return series.model_copy(update={"telemetry": watched, "times": times})
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002 - an engine knows more
         """Expect nothing in particular."""

@@ -149,6 +149,15 @@ def judged_steps(recipe: Recipe, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if step.step - step.interval >= recipe.warm_up.steps)
 
 
+def alike(judged: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps among these that are neither a slow start nor, if they are few, pauses."""
+    steady = steady_of(judged)
+    if steady is None:
+        return tuple(judged)
+    pauses = set(steady.pauses.at) if steady.pauses.few else set()
+    return tuple(step for at, step in enumerate(judged) if at >= steady.left_out and at not in pauses)
+
+
 def window(recipe: Recipe) -> str:
     """Name the judged steps and the rule that chose them."""
     rule = recipe.warm_up

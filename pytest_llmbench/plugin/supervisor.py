@@ -355,7 +355,7 @@ def _judgements(rows: list[Mapping[str, Any]]) -> dict[tuple[str, str], list[Jud
             test=str(row["test"]),
             verdict=Verdict(str(row["verdict"])),
             measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
-            **{name: row.get(name) for name in ("statistic", "threshold", "reference", "reason")},
+            **{name: row.get(name) for name in ("statistic", "threshold", "reference", "reason", "cause")},
         )
         for name in str(row.get("runs") or row[about]).split(","):
             found[about, name].append(judgement)

@@ -9,7 +9,7 @@ from pytest_llmbench.core.quantity import for_people, listed
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "reference")
 _BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 # Tests that share these share what is told under them.
-_ALIKE = ("verdict", "reason", "run_record")
+_ALIKE = ("verdict", "reason", "cause", "run_record")
 
 
 def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[str, str]]:
@@ -47,6 +47,8 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         if all(row.get(key) == following.get(key) for key in _ALIKE):
             continue  # told once, under the last of them
         yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", "")), width - 4))
+        cause = f"cause: {row['cause']}" if row.get("cause") else ""
+        yield from ((verdict, f"    {line}") for line in _wrapped(cause, width - 4))
         if verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
     yield from (("", line) for line in _places(rows, width))

@@ -25,6 +25,7 @@ from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, 
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
+from pytest_llmbench.judging.cause.evidence import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
 from pytest_llmbench.plugin import options, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
@@ -157,6 +158,11 @@ def record(tmp_path: Path) -> RunRecord:
     )  # fmt: skip
 
 
+def test_every_cause_is_there() -> None:
+    """A missed speed names one of these, and no other."""
+    assert set(only_table("Causes")) == set(get_args(CauseKind))
+
+
 def test_every_junit_property_is_there(tmp_path: Path) -> None:
     """Of a test case: what is noted of its record, number and verdict. Of the suite: the session's facts."""
     item: Any = SimpleNamespace(user_properties=[])
@@ -166,6 +172,9 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     known = ExpectedFailure(reason="known", until=dt.date(2026, 12, 31))
     reference = made.recipe.references[0].model_copy(update={"xfail": known})
     outcome.note(item, **outcome.facts_of_run(made, 2), **outcome.facts_of_reference(reference))
+    missed = Run(made)
+    assert not missed.measured("step_time") <= Quantity("0.1 s")
+    outcome.note_measured(item, missed)
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, dict)

@@ -14,6 +14,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
@@ -101,6 +102,7 @@ class Judgement(Strict):
     threshold: str | None = None
     reference: str | None = None
     reason: str | None = None
+    cause: str | None = None
 
 
 class Timings(Strict):
@@ -142,7 +144,7 @@ class Record(Strict):
         cluster: `slurm`, `local`, `debug` or `replay`.
         folder: its folder.
         hosts: host names.
-        judgements: each test's verdict: statistic, measured, threshold, reference, reason.
+        judgements: each test's verdict: statistic, measured, threshold, reference, reason, cause.
     """
 
     about: ClassVar[Literal["run", "check"]]
@@ -210,6 +212,8 @@ class RunRecord(Record):
         totals: values that the framework logged for the whole run, by name.
         telemetry: for each rank that watched its GPU: its values in the judged steps, and the reason for each missing
             one.
+        times: how the ranks spent the judged steps that are alike, in seconds a step: phases, waits, and time without a
+            CPU; null where the step logs do not tell.
         unreadable: `file:line: why` of lines that look like steps, could not be read and were left out; of very many,
             the first.
         cut_off: how a run that is meant to be cut off at its time limit was.
@@ -245,6 +249,7 @@ class RunRecord(Record):
     steps: tuple[Step, ...] = ()
     totals: Mapping[str, float] = {}
     telemetry: tuple[GpuTelemetry, ...] = ()
+    times: RunTimes | None = None
     unreadable: tuple[str, ...] = ()
     cut_off: str | None = None
     replayed: str | None = None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.labels import Label
 from pytest_llmbench.core.wire.step_events import TrainingEvent
@@ -153,6 +154,7 @@ class StepSeries(Strict):
         short: the reason for missing steps, as the framework reports it.
         restarted: `file:line: why` of the first sign of a second run in the same log.
         telemetry: values of each rank's GPU in the judged steps, if the ranks watched their GPUs.
+        times: how the ranks spent their typical steps; None where their logs do not tell.
         unlike_norms: the first step whose gradient norm is not the same on all ranks, in words.
         stamped: the first and the last time of the lines that say something of the run, in order of time, as Unix times
             if it were UTC; None where no such line has one.
@@ -180,6 +182,7 @@ class StepSeries(Strict):
     bad_ends: tuple[str, ...] = ()
     short: str | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
+    times: RunTimes | None = None
     unlike_norms: str | None = None
     stamped: tuple[float, float] | None = None
     written: tuple[float, float] | None = None

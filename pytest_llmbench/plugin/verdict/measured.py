@@ -11,6 +11,7 @@ from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quant
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.cause.evidence import Cause
 from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses, Losses
 from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide
@@ -18,6 +19,7 @@ from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
+from pytest_llmbench.plugin.verdict.caused import cause_of
 from pytest_llmbench.plugin.verdict.several import mean_of, steady_at
 from pytest_llmbench.session.ending.logs import log_to_read
 
@@ -40,9 +42,10 @@ class Measured(Quantity):
         threshold: the last comparison it was in, such as `>= 200000 words/s`; None so far.
         decision: how that ended, where the steady state of the run judged it; None where the statistic's own rule did.
         decisive: the number that decided it: itself, or one of `each`.
+        cause: cause of a speed that does not meet it; None for any other comparison.
     """
 
-    __slots__ = ("alpha", "decision", "decisive", "each", "metric", "record", "statistic", "threshold")
+    __slots__ = ("alpha", "cause", "decision", "decisive", "each", "metric", "record", "statistic", "threshold")
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class Measured(Quantity):
         super().__init__(metric.value, metric.unit)
         known = {
             "statistic": statistic, "metric": metric, "record": record, "each": tuple(each), "alpha": alpha,
-            "threshold": None, "decision": None, "decisive": self,
+            "threshold": None, "decision": None, "decisive": self, "cause": None,
         }  # fmt: skip
         for name, value in known.items():
             object.__setattr__(self, name, value)
@@ -69,6 +72,7 @@ class Measured(Quantity):
     threshold: str | None
     decision: Decision | None
     decisive: Measured
+    cause: Cause | None
 
     # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
     def __ge__(self, other: object) -> bool:
@@ -100,18 +104,25 @@ class Measured(Quantity):
         # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
         if self.each and (self.metric.sense is None or (between is None and not isinstance(bound, Measured))):
             return self._each_meets(op, bound, between)
-        if self.metric.sense is None:
-            object.__setattr__(self, "decision", None)
-            return holds
-        if isinstance(bound, Measured):
-            decision = apart(self.metric, op, bound.metric)
-        else:
-            runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
-            decision = decide(self.metric, runs, op, bound, between, self.alpha)
+        decision = self._decided(op, bound, between)
         object.__setattr__(self, "decision", decision)
-        if decision.holds is None:
+        surely, cause = holds if decision is None else decision.holds, None
+        if not surely and not isinstance(bound, Measured):
+            runs = [(each.metric, each.record) for each in self.each or (self,)]
+            cause = cause_of(self.statistic, runs, op, bound, decided=surely is not None)
+        object.__setattr__(self, "cause", cause)
+        if decision is not None and surely is None:
             raise InconclusiveError("\n".join(undecided(self, op, bound, decision)))
-        return decision.holds
+        return bool(surely)
+
+    def _decided(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> Decision | None:
+        """Compare by the steady state of the run; None where the statistic's own rule judges."""
+        if self.metric.sense is None:
+            return None
+        if isinstance(bound, Measured):
+            return apart(self.metric, op, bound.metric)
+        runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
+        return decide(self.metric, runs, op, bound, between, self.alpha)
 
     def _each_meets(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> bool:
         """Whether it holds in each run: a miss counts for more than a run that does not decide."""
@@ -134,6 +145,7 @@ class Measured(Quantity):
     def _decided_by(self, part: Measured) -> None:
         object.__setattr__(self, "decisive", part)
         object.__setattr__(self, "decision", part.decision)
+        object.__setattr__(self, "cause", part.cause)
 
     __hash__ = Quantity.__hash__
 
@@ -224,7 +236,11 @@ def undecided(measured: Measured, op: Op, threshold: Quantity, decision: Decisio
     first = (
         f"{measured.statistic} {shown}{runs} does not decide on the threshold {op} {bound}: {interval}{decision.why}"
     )
-    return [first, *_evidence(measured)]
+    return [first, *_caused(measured), *_evidence(measured)]
+
+
+def _caused(measured: Measured) -> list[str]:
+    return [f"cause: {measured.cause}"] if measured.cause is not None else []
 
 
 def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
@@ -247,6 +263,7 @@ def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
         f"measured {shown}{interval}{run} is {far} the threshold {bound}",
+        *_caused(measured),
         *_evidence(part),
     ]
 

@@ -111,6 +111,9 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
         if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
             note(item, threshold=measured.threshold)
         note(item, **_judged_by(measured))
+        if measured.cause is not None:
+            #: property cause: [cause of a missed speed](#causes), its kind first; absent for any other verdict
+            note(item, cause=str(measured.cause))
 
 
 def _judged_by(measured: Measured) -> dict[str, Any]:

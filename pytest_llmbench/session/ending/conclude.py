@@ -67,6 +67,7 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
         "steps": series.steps,
         "totals": series.totals,
         "telemetry": series.telemetry,
+        "times": series.times,
         "unreadable": series.unreadable,
         "metrics": {} if problem else metrics,
         "steady": None if problem else measurement.steady,

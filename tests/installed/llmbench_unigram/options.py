@@ -15,6 +15,8 @@ class Options(Strict):
 
     Attributes:
         step_s: how long a rank sleeps in each step: a training that is to go on leaves the machine to others.
+        late_s: how much longer the last rank does.
     """
 
     step_s: NonNegativeFloat = 0.005
+    late_s: NonNegativeFloat = 0.0

@@ -1,0 +1,1 @@
+"""The cause of a missed speed: evidence in, one sentence out."""

@@ -1,0 +1,134 @@
+"""Reads how the ranks spent their steps out of the step logs, once it is known which steps are typical.
+
+That is one more reading of logs that tell it. Clocks of ranks are never compared: each time is a difference on one
+clock.
+"""
+
+import statistics as stats
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.times import RankTimes, RunTimes
+from pytest_llmbench.core.wire.step_events import Phase, StartEvent, StepEvent, TimeSpent
+from pytest_llmbench.readers.steps.standing import event_lines, rank_logs
+
+_TOLD_FROM = 3
+# Phases add up to the steps, but for what a rank does between them, and for a GPU's steps that its host is ahead of.
+_APART, _APART_S = 0.1, 1e-3
+
+
+def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
+    """Read how each rank spent these steps; None where its log does not tell."""
+    if not typical:
+        return None
+    numbers = {step.step for step in typical}
+    arrivals = _Arrivals([0.0] * len(numbers), [-1] * len(numbers))
+    found = []
+    for rank, path in rank_logs(folder):
+        steps = _steps(path, numbers)
+        if steps is None:
+            return None
+        known = [step.spent for step in steps if step.spent is not None]
+        known = known if len(known) == len(numbers) else []
+        gap = _gap(steps, known, len(numbers))
+        waits = [] if gap else [_wait(each.phases or {}) for each in known]
+        arrivals.add(rank, waits)
+        found.append(_rank(rank, steps, known, gap, waits))
+    lasts = arrivals.lasts()
+    ranks = tuple(
+        each if lasts is None else each.model_copy(update={"last": lasts.count(each.rank) / len(lasts)})
+        for each in found
+    )
+    return RunTimes(steps=len(numbers), ranks=ranks, transfer_s=arrivals.transfer_s())
+
+
+def _steps(path: Path, numbers: set[int]) -> list[StepEvent] | None:
+    """The steps of these numbers; None of a rank that does not tell how it spent them."""
+    steps: list[StepEvent] = []
+    with suppress(OSError):  # the first reading said so
+        for line in event_lines(path):
+            match line.event:
+                case StartEvent(schema_version=version) if version < _TOLD_FROM:
+                    return None
+                case StepEvent(step=number) if number in numbers:
+                    steps.append(line.event)
+    return steps
+
+
+def _wait(phases: Mapping[Phase, float]) -> float | None:
+    """How long a rank waited for the others; None on a GPU, whose host goes on."""
+    return None if "device" in phases else phases.get("sync")
+
+
+def _gap(steps: Sequence[StepEvent], known: Sequence[TimeSpent], due: int) -> str | None:
+    phases = [each.phases for each in known if each.phases is not None]
+    if len(phases) < due:
+        return f"{due - len(phases)} of its {due} typical steps have no phases"
+    told, took = sum(sum(each.values()) for each in phases), sum(step.seconds for step in steps)
+    if abs(told - took) > _APART * took + _APART_S * due:
+        return f"its phases add up to {told:.4g} s, and its steps to {took:.4g} s"
+    return None
+
+
+def _rank(
+    rank: int, steps: Sequence[StepEvent], known: Sequence[TimeSpent], gap: str | None, waits: Sequence[float | None]
+) -> RankTimes:
+    told = RankTimes(
+        rank=rank,
+        cpu_s=_mean(each.cpu_s for each in known),
+        delayed_s=_mean(each.delayed_s for each in known),
+        throttled_s=_mean(each.throttled_s for each in known),
+        memory_stalled_s=_mean(each.memory_stalled_s for each in known),
+        gap=gap,
+    )
+    if gap:
+        return told
+    names = {name for each in known for name in each.phases or {}}
+    own = [step.seconds - wait for step, wait in zip(steps, waits, strict=True) if wait is not None]
+    return told.model_copy(
+        update={
+            "seconds": stats.fmean(step.seconds for step in steps),
+            # A phase that a step did not go through took none of its time.
+            "phases": {name: stats.fmean((e.phases or {}).get(name, 0.0) for e in known) for name in sorted(names)},
+            "spread": stats.stdev(own) if len(own) == len(steps) > 1 else None,
+        }
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    told = list(values)
+    known = [each for each in told if each is not None]
+    return stats.fmean(known) if known and len(known) == len(told) else None
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """The last rank to come, step by step: all go on together, so it is the one that waits least.
+
+    Attributes:
+        least: shortest wait so far of each step.
+        who: its rank.
+        whole: whether each rank told each wait.
+    """
+
+    least: list[float]
+    who: list[int]
+    whole: bool = field(default=True)
+
+    def add(self, rank: int, waits: Sequence[float | None]) -> None:
+        """Take the waits of one more rank."""
+        self.whole &= len(waits) == len(self.least) and None not in waits
+        for at, wait in enumerate(waits if self.whole else ()):
+            if wait is not None and (self.who[at] < 0 or wait < self.least[at]):
+                self.least[at], self.who[at] = wait, rank
+
+    def lasts(self) -> list[int] | None:
+        """The rank that came last, of each step."""
+        return self.who if self.whole and self.who[0] >= 0 else None
+
+    def transfer_s(self) -> float | None:
+        """Mean time from then on."""
+        return stats.fmean(self.least) if self.lasts() is not None else None

@@ -1,0 +1,230 @@
+"""The cause of a missed speed, from the evidence of a run."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.record.records import Metric, RunRecord
+from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.record.times import RankTimes
+from pytest_llmbench.judging.cause.evidence import Cause
+from pytest_llmbench.judging.cause.find import find_cause
+from tests.unit.judging.cause.conftest import MakeRun, rank
+
+WORK = {"data": 0.001, "forward": 0.06, "backward": 0.03, "optimizer": 0.004}
+
+
+def cause(record: RunRecord, needed_s: float = 0.07, *, by_interval: bool = True, decided: bool = True) -> Cause:
+    """The cause of a step of 0.1 s."""
+    found = find_cause(record, needed_s, by_interval=by_interval, decided=decided)
+    assert found is not None
+    return found
+
+
+def alike(number: int = 4, step_s: float = 0.1, **counters: Any) -> list[RankTimes]:
+    """Ranks that are all as fast."""
+    return [rank(each, WORK, step_s, 1 / number, **counters) for each in range(number)]
+
+
+def test_work_that_takes_that_long_is_compute(make_run: MakeRun) -> None:
+    """No rank is named, and the measured rate of matrix products is what one can expect."""
+    share = Metric(value=40.0, unit="%", rule="r")
+    found = cause(make_run(alike(), transfer_s=0.005, metrics={"matmul_fraction": share}))
+    assert (found.kind, found.rank, found.host) == ("compute", None, None)
+    assert found.sentence == (
+        "ranks work for 95 ms of each 100 ms step, and none stands out; "
+        "at the measured rate its matrix products alone would take 40 ms"
+    )
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 9])
+def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, number: int) -> None:
+    """With its host, its own time beside that of the others, and the step without it."""
+    ranks = [rank(each, {"forward": 0.055}, 0.1, 0.0) for each in range(number)]
+    ranks[1] = rank(1, {"forward": 0.095}, 0.1, 1.0)
+    found = cause(make_run(ranks, transfer_s=0.005))
+    assert (found.kind, found.rank, found.host) == ("straggler", 1, "n1")
+    assert found.sentence == (
+        "rank 1 on n1 takes 95 ms of its own in each step, the slowest of the others 55 ms; the others wait for it in "
+        "100 % of the steps; no counter of its host explains it; without that a step would take about 60 ms, and the "
+        "threshold needs 70 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "counters"),
+    [
+        ("data", {"data": 0.045, "forward": 0.05}, {}),
+        ("throttled", {"forward": 0.095}, {"throttled_s": 0.05, "delayed_s": 0.045}),
+        ("host", {"forward": 0.095}, {"throttled_s": 0.0, "delayed_s": 0.035}),
+    ],
+)
+def test_a_counter_explains_the_straggler(
+    make_run: MakeRun, kind: str, own: dict[str, float], counters: dict[str, float]
+) -> None:
+    """The deepest cause that the numbers show is named, and the rank."""
+    usual = {"throttled_s": 0.0, "delayed_s": 0.0} if counters else {}
+    ranks = [rank(each, {"data": 0.001, "forward": 0.05}, 0.1, 0.0, **usual) for each in range(3)]
+    ranks[2] = rank(2, own, 0.1, 1.0, **counters)
+    found = cause(make_run(ranks, transfer_s=0.005))
+    assert (found.kind, found.rank) == (kind, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("throttled", {"throttled_s": 0.04, "delayed_s": 0.045}),
+        ("host", {"throttled_s": 0.001, "delayed_s": 0.045}),
+        ("memory", {"memory_stalled_s": 0.03}),
+    ],
+)
+def test_time_that_all_ranks_lose(make_run: MakeRun, kind: str, changes: dict[str, Any]) -> None:
+    """It is the host's, and of no rank alone."""
+    found = cause(make_run(alike(**changes), transfer_s=0.005))
+    assert (found.kind, found.rank) == (kind, None)
+
+
+def test_data_and_network_of_all_ranks(make_run: MakeRun) -> None:
+    """Both are told with their time of each step; that of a link to expect is not known."""
+    late = [rank(each, {"data": 0.04, "forward": 0.05}, 0.1, 0.5) for each in range(2)]
+    assert cause(make_run(late, transfer_s=0.01)).kind == "data"
+    linked = [rank(each, {"forward": 0.05}, 0.1, 0.5) for each in range(2)]
+    found = cause(make_run(linked, transfer_s=0.05))
+    assert found.kind == "network"
+    assert "the time to expect of these links is not known" in found.sentence
+
+
+def test_steps_alone_show_pauses_noise_and_a_slow_start(make_run: MakeRun) -> None:
+    """Also of a framework whose ranks tell nothing."""
+    pauses = [1.5 if n % 20 == 19 else 0.1 for n in range(80)]
+    assert cause(make_run(seconds=pauses)).kind == "pauses"
+    chance = random.Random(1)
+    noisy = [0.05 * chance.lognormvariate(0, 0.6) for _ in range(60)]
+    assert cause(make_run(seconds=noisy), 0.04).kind == "noise"
+    compiles = [*(0.4,) * 12, *(0.1,) * 18]
+    assert cause(make_run(seconds=compiles), 0.12, decided=False).kind == "warm-up"
+
+
+def test_a_slow_start_that_was_not_judged_is_no_cause(make_run: MakeRun) -> None:
+    """The steady part missed its threshold by itself."""
+    seconds = [*(0.4,) * 6, *(0.1,) * 40]
+    record = make_run(alike(), seconds, transfer_s=0.005)
+    assert record.steady is not None
+    assert record.steady.left_out == 6
+    assert cause(record).kind == "compute"
+    assert cause(record, by_interval=False).kind == "warm-up"
+
+
+def test_a_verdict_that_is_only_open_needs_no_cause(make_run: MakeRun) -> None:
+    """Steps that are alike, by a threshold that is their speed: nothing is wrong with the run."""
+    record = make_run(alike(), transfer_s=0.005)
+    assert find_cause(record, 0.1, by_interval=True, decided=False) is None
+
+
+def test_evidence_that_does_not_tell_is_said(make_run: MakeRun) -> None:
+    """A log without phases, a rank with a gap, and ranks that wait inside their passes give no cause."""
+    assert "the log does not tell" in str(cause(make_run()))
+    broken = [*alike(2), RankTimes(rank=2, gap="its phases add up to 1 s, and its steps to 4 s")]
+    told = str(cause(make_run(broken)))
+    assert told.startswith("not known: the step logs do not tell how the ranks spent their steps: rank 2: its phases")
+    split = make_run(alike(2), transfer_s=0.005, layout={"tensor": 2})
+    assert str(cause(split)).startswith("not known: ranks wait for each other where the step log does not see it")
+    few = make_run(seconds=(0.1,) * 3)
+    assert str(cause(few)) == "not known: fewer than 4 judged steps have a duration"
+
+
+def test_a_missing_rank_is_not_compared(make_run: MakeRun) -> None:
+    """A rank without a log may be the straggler: none of the others is named."""
+    ranks = [rank(0, {"forward": 0.055}, 0.1, 0.0), rank(1, {"forward": 0.095}, 0.1, 1.0)]
+    record = make_run(ranks, transfer_s=0.005).model_copy(update={"ranks": 3})
+    assert cause(record).rank is None
+
+
+def test_a_rank_that_is_slow_now_and_then_is_not_the_straggler(make_run: MakeRun) -> None:
+    """It has to come last in most of the steps, and by more than its own scatter explains."""
+    ranks = [rank(each, {"forward": 0.055}, 0.1, 0.3) for each in range(3)]
+    seldom = rank(1, {"forward": 0.075}, 0.1, 0.4)
+    assert cause(make_run([ranks[0], seldom, ranks[2]], transfer_s=0.02)).rank is None
+    scattered = seldom.model_copy(update={"last": 0.9, "spread": 0.1})
+    assert cause(make_run([ranks[0], scattered, ranks[2]], transfer_s=0.02)).rank is None
+
+
+def on_gpus(record: RunRecord, rates: list[float], telemetry: list[GpuTelemetry]) -> RunRecord:
+    """The same run on GPUs."""
+    infos = tuple(
+        RankInfo(
+            rank=n, host=f"n{n}", pid=7, local_rank=0, device="NVIDIA H200", versions={}, gpu=f"GPU-{n}",
+            matmul_flops_per_s=1e12 * rate,
+        )
+        for n, rate in enumerate(rates)
+    )  # fmt: skip
+    changes = {"gpus": len(rates), "ranks": len(rates), "rank_info": infos, "telemetry": tuple(telemetry)}
+    return record.model_copy(update=changes)
+
+
+def telemetry(number: int, clock: float, throttled: int = 0) -> GpuTelemetry:
+    """What a GPU did."""
+    return GpuTelemetry(
+        rank=number, gpu=f"GPU-{number}", samples=100, sm_clock_mhz=clock, throttled=throttled,
+        reasons={"hardware thermal slowdown": throttled} if throttled else {},
+    )  # fmt: skip
+
+
+def test_a_slow_gpu_is_named(make_run: MakeRun) -> None:
+    """By its matrix products, or by the clocks at which it was held back, with rank, host and GPU."""
+    record = make_run()
+    slow = cause(on_gpus(record, [700.0, 700.0, 560.0], [telemetry(n, 1900) for n in range(3)]))
+    assert (slow.kind, slow.rank, slow.host) == ("straggler", 2, "n2")
+    assert slow.sentence.startswith("rank 2 on n2 (GPU-2) has matrix products of 560 TFLOP/s, 20 % less than the 700")
+    hot = [telemetry(0, 1200, 60), telemetry(1, 1900)]
+    held = cause(on_gpus(record, [700.0, 700.0], hot))
+    assert (held.kind, held.rank) == ("throttled", 0)
+    assert "60 of 100 samples (hardware thermal slowdown in 60)" in held.sentence
+    assert "1,200 MHz, that of the others 1,900 MHz" in held.sentence
+    well = cause(on_gpus(record, [700.0, 699.0], [telemetry(n, 1900) for n in range(2)]))
+    assert (well.kind, well.rank) == ("not known", None)
+
+
+def test_a_gpu_hides_its_host(make_run: MakeRun) -> None:
+    """Data that a host gets while its GPU has work costs nothing; else it does."""
+    hidden = {"data": 0.03, "forward": 0.02, "device": 0.05}
+    shown = {"data": 0.06, "forward": 0.039, "device": 0.001}
+    for phases, kind in ((hidden, "not known"), (shown, "data")):
+        ranks: Any = [RankTimes(rank=n, seconds=0.1, phases=phases) for n in range(2)]  # type: ignore[arg-type]
+        assert cause(make_run(ranks, gpus=2)).kind == kind
+
+
+share = st.floats(0.0, 1.0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    owns=st.lists(st.floats(0.0, 0.1), min_size=1, max_size=6),
+    lasts=st.lists(share, min_size=6, max_size=6),
+    counters=st.lists(st.one_of(st.none(), share), min_size=3, max_size=3),
+    needed=st.floats(-1.0, 1.0),
+    flags=st.tuples(st.booleans(), st.booleans()),
+)
+def test_any_evidence_gives_one_line(
+    make_run: MakeRun, owns: list[float], lasts: list[float], counters: list[float | None], needed: float,
+    flags: tuple[bool, bool],
+) -> None:  # fmt: skip
+    """Nothing in a record breaks it, and a rank that is named is one that takes longest."""
+    delayed, throttled, stalled = counters
+    ranks = [
+        rank(n, {"forward": own}, 0.1, lasts[n], delayed_s=delayed, throttled_s=throttled, memory_stalled_s=stalled)
+        for n, own in enumerate(owns)
+    ]
+    found = find_cause(make_run(ranks, transfer_s=0.01), needed, by_interval=flags[0], decided=flags[1])
+    if found is None:
+        assert not flags[1]
+        return
+    assert "\n" not in str(found)
+    if found.rank is not None:
+        assert owns[found.rank] == max(owns)

@@ -1,0 +1,114 @@
+"""How ranks spent their steps, out of their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.times import RunTimes
+from pytest_llmbench.core.wire.step_events import StartEvent, StepEvent, TimeSpent
+from pytest_llmbench.readers.steps.times import read_times
+from tests.conftest import known
+from tests.support import gpu_logs
+
+STEPS = [Step(step=number, seconds=1.0) for number in range(3, 13)]
+FORWARD, SYNC = 0.7, 0.3
+
+
+def write(
+    folder: Path, rank: int, spent: Sequence[TimeSpent | None], *, version: int = 3, ahead_s: float = 0.0
+) -> None:
+    """The log of a rank whose steps took a second each, by a clock that may be ahead of others."""
+    start: dict[str, Any] = {
+        "schema": version, "rank": rank, "world_size": 2, "local_rank": rank, "host": f"n{rank}", "pid": 7,
+        "device": "cpu", "versions": {}, "pid_namespace": 1, "time": gpu_logs.BEGIN,
+    }  # fmt: skip
+    steps = [gpu_logs.step(number) for number in range(1, len(spent) + 1)]
+    told = [
+        step.model_copy(update={"spent": each, "time": step.time + ahead_s})
+        for step, each in zip(steps, spent, strict=True)
+    ]
+    (folder / "steps").mkdir(exist_ok=True)
+    lines = [StartEvent.model_validate(start), *told]
+    (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(b"".join(event.line() for event in lines))
+
+
+def spent(forward: float = FORWARD, sync: float = SYNC, **counters: float | None) -> TimeSpent:
+    """A step of two phases."""
+    return TimeSpent(phases={"forward": forward, "sync": sync}, **counters)
+
+
+def read(folder: Path) -> RunTimes:
+    """Read the steps 3 to 12."""
+    found = read_times(folder, STEPS)
+    assert found is not None
+    return found
+
+
+def test_means_of_the_steps_asked_for(tmp_path: Path) -> None:
+    """A warm-up in which one rank was slow is in none of them."""
+    slow = [spent(0.95, 0.05, delayed_s=0.5)] * 2
+    write(tmp_path, 0, [*slow, *[spent(delayed_s=0.1, cpu_s=0.6)] * 10])
+    write(tmp_path, 1, [spent(0.9, 0.1)] * 12)
+    first, second = read(tmp_path).ranks
+    assert dict(first.phases) == pytest.approx({"forward": FORWARD, "sync": SYNC})
+    assert [first.seconds, first.delayed_s, first.cpu_s] == pytest.approx([1.0, 0.1, 0.6])
+    assert (first.last, second.last) == (0.0, 1.0)
+    assert known(first.own_s) == pytest.approx(0.7)
+    assert known(read(tmp_path).transfer_s) == pytest.approx(0.1)
+
+
+def test_clocks_of_hosts_are_not_compared(tmp_path: Path) -> None:
+    """A host whose clock is an hour ahead changes nothing."""
+    write(tmp_path, 0, [spent()] * 12)
+    write(tmp_path, 1, [spent(0.9, 0.1)] * 12)
+    before = read(tmp_path)
+    write(tmp_path, 1, [spent(0.9, 0.1)] * 12, ahead_s=3600.0)
+    assert read(tmp_path) == before
+
+
+def test_phases_that_do_not_add_up_are_not_believed(tmp_path: Path) -> None:
+    """The rank has its counters and the reason. No rank has a place in the order of arrival."""
+    write(tmp_path, 0, [spent()] * 12)
+    write(tmp_path, 1, [spent(0.2, 0.1, delayed_s=0.1)] * 12)
+    found = read(tmp_path)
+    assert found.ranks[1].gap == "its phases add up to 3 s, and its steps to 10 s"
+    assert (dict(found.ranks[1].phases), found.ranks[1].own_s, found.ranks[0].last) == ({}, None, None)
+    assert found.ranks[1].delayed_s == pytest.approx(0.1)
+    assert found.transfer_s is None
+
+
+@pytest.mark.parametrize("gap", [None, TimeSpent(cpu_s=0.1)])
+def test_a_step_without_phases_is_a_gap(tmp_path: Path, gap: TimeSpent | None) -> None:
+    """One missing step is not left out of a mean."""
+    write(tmp_path, 0, [*[spent()] * 11, gap])
+    (found,) = read(tmp_path).ranks
+    assert known(found.gap).startswith(("1 of its 10", "10 of its 10"))
+    assert found.phases == {}
+
+
+def test_an_unknown_counter_stays_unknown(tmp_path: Path) -> None:
+    """A step in which it is not known makes the mean unknown; it counts for nothing, and never for 0."""
+    write(tmp_path, 0, [*[spent(delayed_s=0.1)] * 11, spent(delayed_s=None)])
+    (found,) = read(tmp_path).ranks
+    assert (found.delayed_s, found.gap) == (None, None)
+
+
+def test_a_rank_that_never_waits_has_no_own_time(tmp_path: Path) -> None:
+    """Without phase `sync` nobody knows when it came; on a GPU the host's phases are not those of the GPU."""
+    write(tmp_path, 0, [TimeSpent(phases={"forward": 1.0})] * 12)
+    assert (read(tmp_path).ranks[0].own_s, read(tmp_path).transfer_s) == (None, None)
+    write(tmp_path, 0, [TimeSpent(phases={"forward": 0.2, "sync": 0.0, "device": 0.8})] * 12)
+    assert read(tmp_path).ranks[0].own_s is None
+
+
+def test_older_logs_tell_nothing(tmp_path: Path) -> None:
+    """They are read as before, and the record has no times."""
+    write(tmp_path, 0, [None] * 12, version=2)
+    assert read_times(tmp_path, STEPS) is None
+    assert read_times(tmp_path, []) is None
+    assert isinstance(gpu_logs.step(1), StepEvent)
