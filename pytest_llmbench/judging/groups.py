@@ -75,7 +75,8 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
         ratio = means[name] / middle
         found[name] = Lag(
             share=ratio - 1,
-            low=ratio * (1 - math.hypot(between, 1 - lows[name] / means[name], high / middle - 1)) - 1,
+            # However unsure they are, steps take some time.
+            low=ratio * max(0.0, 1 - math.hypot(between, 1 - lows[name] / means[name], high / middle - 1)) - 1,
             high=ratio * (1 + math.hypot(between, highs[name] / means[name] - 1, 1 - low / middle)) - 1,
             seconds=means[name],
             usual=middle,

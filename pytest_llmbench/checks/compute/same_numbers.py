@@ -16,7 +16,7 @@ from pytest_llmbench.core.schema import Strict
 
 _ACTION = "take the node out, run the vendor's diagnostics, and replace the part: it computes wrong numbers in silence"
 # What a GPU trains at scale full, in a fraction of a second a step, and what is enough to try the way.
-_FULL = {"hidden": 512, "layers": 4, "sequences": 8, "length": 256}
+_FULL = {"hidden": 256, "layers": 4, "sequences": 16, "length": 512}
 _SMALL = {"hidden": 32, "layers": 2, "sequences": 2, "length": 16}
 
 
