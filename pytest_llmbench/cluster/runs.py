@@ -11,6 +11,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
@@ -25,6 +26,7 @@ class Replayed(Strict):
         hosts: its nodes, where they are known.
         gpu: the GPU model of the run, as declared with the logs, or as in its run record.
         cut_off: how a run that is meant to be cut off at its time limit was, as declared or recorded.
+        early: whether and where its session ended it early, as recorded.
         wall_s: time from launch to end, seconds, where it is known.
         token: names the run; its ranks have it in their logs. None if unknown.
         launched, ended: Unix times, where they are known.
@@ -39,6 +41,7 @@ class Replayed(Strict):
     hosts: tuple[str, ...] = ()
     gpu: str | None = None
     cut_off: str | None = None
+    early: EarlyVerdict | None = None
     wall_s: PositiveFloat | None = None
     token: str | None = None
     launched: float | None = None
@@ -52,6 +55,18 @@ class Replayed(Strict):
         return Topology(nodes=self.nodes, gpus_per_node=self.gpus_per_node, cpu_ranks_per_node=self.ranks_per_node)
 
 
+class EarlyPlan(Strict):
+    """Thresholds of a run that may be ended early, as known before it begins.
+
+    Attributes:
+        references: names of those by which its tests judge it.
+        whole: the reason why it has to run whole.
+    """
+
+    references: tuple[str, ...] = ()
+    whole: str | None = None
+
+
 class RunSpec(Strict):
     """One run that tests are waiting for. Plain enough to cross processes as JSON.
 
@@ -60,6 +75,7 @@ class RunSpec(Strict):
         group: number of the session's group of nodes that it runs on, from 1; None where the nodes are not split.
         repeat: its number among the runs that are judged together, from 1.
         replayed: folder of its logs, if it ran elsewhere.
+        early: with `--early-verdict`, what decides on its end.
     """
 
     key: str
@@ -67,6 +83,7 @@ class RunSpec(Strict):
     group: PositiveInt | None = None
     repeat: PositiveInt = 1
     replayed: Replayed | None = None
+    early: EarlyPlan | None = None
 
     @property
     def series(self) -> str:

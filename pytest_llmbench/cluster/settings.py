@@ -42,6 +42,7 @@ class Settings:
         gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
         nccl: whether links are measured although a node failed another check.
         quarantine: the list of unfit nodes, honoured and added to.
+        early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
         drain: whether the commands that drain unfit nodes are printed, or run as well.
     """
 
@@ -63,6 +64,7 @@ class Settings:
     nccl: bool = False
     quarantine: Path | None = None
     drain: Literal["print", "yes"] | None = None
+    early_verdict: bool = False
 
     @property
     def gpus_of_a_node(self) -> int | None:

@@ -28,11 +28,13 @@ class RankTask:
         config: plain data, handed to each rank as `RankContext.config`.
         env: environment variables of the ranks, where the system's file has no others for them; set before anything
             else is imported.
+        ends_early: all ranks end after the same step where `StepLog.enough` of rank 0 says so.
     """
 
     entry: str
     config: Mapping[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
+    ends_early: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,12 +24,14 @@ class InProcess(EngineDefaults):
         entry: function of every rank, `package.module:function`.
         packages: required packages: distribution by import name.
         extra: the extra of pytest-llmbench that brings them, for an engine of ours.
+        ends_early: as of `RankTask`.
     """
 
     name: str
     entry: str
     packages: Mapping[str, str] = {}
     extra: str | None = None
+    ends_early = False
     kind: Literal["ranks", "command"] = "ranks"
     proof = "the end event of every rank's step log"
 
@@ -43,7 +45,8 @@ class InProcess(EngineDefaults):
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask:  # noqa: ARG002 - each rank knows
         """Build what each rank runs: the recipe says everything else."""
-        return RankTask(entry=self.entry, config=recipe.model_dump(mode="json"), env=self.env(recipe))
+        config = recipe.model_dump(mode="json")
+        return RankTask(entry=self.entry, config=config, env=self.env(recipe), ends_early=self.ends_early)
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:  # noqa: ARG002 - an engine that needs some says which
         """Environment variables that the framework reads before a rank can set them."""

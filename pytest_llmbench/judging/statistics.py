@@ -15,11 +15,13 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import ALPHA, steady_state
 from pytest_llmbench.judging.telemetry import RULES, Watched
 
@@ -61,6 +63,7 @@ class Measurement:
         peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
         counts_flops: whether a step trains the whole decoder on every token, as the formula of its FLOPs has it.
         telemetry: values of each rank's GPU in the judged steps.
+        early: the looks at the run while it went on, if there were any; judged are the steps up to the last one.
     """
 
     recipe: Recipe
@@ -73,6 +76,7 @@ class Measurement:
     totals: Mapping[str, float] = field(default_factory=dict)
     counts_flops: bool = True
     telemetry: Sequence[GpuTelemetry] = ()
+    early: EarlyVerdict | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -87,7 +91,9 @@ class Measurement:
     @cached_property
     def steady(self) -> Steady | None:
         """The steady part of the judged steps; None of fewer than 4, and where a step has no duration."""
-        return steady_of(self.judged)
+        if self.early is None:
+            return steady_of(self.judged)
+        return steady_of(self.judged, plan=self.early.planned - self.recipe.warm_up.steps)
 
     @property
     def seconds_of_step(self) -> float | None:
@@ -118,8 +124,14 @@ class Measurement:
         return self.tokens_per_s * flops_per_token(self.recipe.model, self.recipe.sequence_length)
 
 
-def steady_of(judged: Sequence[Step], alpha: float = ALPHA) -> Steady | None:
-    """Find the steady part of judged steps; None of fewer than 4, and where a step has no duration."""
+def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = None) -> Steady | None:
+    """Find the steady part of judged steps; None of fewer than 4, and where a step has no duration.
+
+    Args:
+        judged: the steps.
+        alpha: probability of an error on either side; at all looks together, of a run that was looked at.
+        plan: how many steps there were to be, of such a run.
+    """
     seconds = [step.seconds for step in judged]
     known = [each for each in seconds if each is not None and each > 0.0]
     if len(known) < max(4, len(seconds)):
@@ -130,7 +142,10 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA) -> Steady | None:
         # Of batches that differ, the time for the same number of tokens.
         usual = stats.fmean(counted)
         known = [each * usual / count for each, count in zip(known, counted, strict=True)]
-    return steady_state(known, skip=0, steps_of_a_line=min(step.interval for step in judged), alpha=alpha)
+    line = min(step.interval for step in judged)
+    if plan is not None:
+        return at_a_look(known, plan=plan, skip=0, steps_of_a_line=line, alpha=alpha)
+    return steady_state(known, skip=0, steps_of_a_line=line, alpha=alpha)
 
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
@@ -158,10 +173,10 @@ def alike(judged: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for at, step in enumerate(judged) if at >= steady.left_out and at not in pauses)
 
 
-def window(recipe: Recipe) -> str:
+def window(recipe: Recipe, early: EarlyVerdict | None) -> str:
     """Name the judged steps and the rule that chose them."""
     rule = recipe.warm_up
-    last = f"to {recipe.steps}" if recipe.end == "steps" else "to the last"
+    last = f"to {recipe.steps if early is None else early.look}" if recipe.end == "steps" else "to the last"
     return f"steps {rule.steps + 1} {last} (warm-up rule {rule.rule} {rule.steps})"
 
 
@@ -191,6 +206,11 @@ class Statistic:
         if self.of_speed is None:
             told = self.speed is not None or Quantity(0.0, self.unit).dimension in _DIMENSIONS_OF_SPEED
             object.__setattr__(self, "of_speed", told)
+
+    @property
+    def needs_all_steps(self) -> bool:
+        """Whether the first steps of a run do not tell it: only a mean of the steady part goes on as it began."""
+        return self.steady is None
 
 
 def _tflops_per_gpu(m: Measurement) -> float | None:
@@ -330,8 +350,9 @@ SHARED: Extensions[Statistic] = Extensions("statistic", "statistics", _accept)
 def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) -> dict[str, Metric]:
     """Compute every statistic that has a meaning for this run. The run must have passed the sanity gate."""
     metrics = {}
+    ended_early = m.early is not None and m.early.ended_early
     for name, statistic in statistics.items():
-        value = statistic.compute(m)
+        value = None if ended_early and statistic.needs_all_steps else statistic.compute(m)
         if value is not None and math.isfinite(value):
             known = interval_of(m, statistic, value)
             metrics[name] = Metric(value=value, unit=statistic.unit, rule=statistic.rule, **known)

@@ -23,6 +23,7 @@ from pytest_llmbench.core.record.records import AllocationMode, Problem, RunReco
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
+from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.keeper import AnyRecord
 from pytest_llmbench.session.replay.files import find_replays
@@ -102,6 +103,7 @@ class Bench:
             nccl=options.flag(config, "nccl"),
             quarantine=self._quarantine,
             drain=options.value(config, "drain"),
+            early_verdict=options.flag(config, "early_verdict"),
         )
         cluster_settings.check(settings)
         return settings
@@ -244,6 +246,8 @@ class Bench:
         # In this order: settings that cannot be used are an error only of a session with tests of ours.
         if entries and self.settings.replay is None and self.settings.cluster != "debug":
             refuse_unimportable(entries, self.settings)
+        if self.settings.early_verdict and self.settings.replay is None:
+            runs = tuple(self._looked_at(run, tests) for run in runs)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
@@ -268,6 +272,10 @@ class Bench:
         )
         problem = Problem(kind="no_log", message=message)
         return repeat.model_copy(update={"replayed": first.replayed.model_copy(update={"problem": problem})})
+
+    def _looked_at(self, run: RunSpec, tests: Sequence[Declared]) -> RunSpec:
+        waiting = [test for test in tests if test.run == run.series]
+        return run.model_copy(update={"early": early_plan(run, waiting, self.settings)})
 
     @property
     def requirements(self) -> Path | None:

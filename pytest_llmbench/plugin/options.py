@@ -146,6 +146,10 @@ _REPEAT = "Runs of each recipe, one after the other, that are judged together"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
 _GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
 _INCONCLUSIVE = "Whether a test fails whose threshold is too close to the measured number to decide, or is skipped"
+_EARLY_VERDICT = (
+    "End a run as soon as every threshold of its tests is decided: it is looked at after 25, 35, 50 and 70 % "
+)
+_EARLY_VERDICT += "of its steps"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
     Option("gpus-per-node", Section.WHERE, _GPUS, non_negative, "N", "the system's, else each recipe's"),
@@ -184,6 +188,7 @@ OPTIONS = (
 )
 FLAGS = (
     Flag("plan", Section.WHAT, "Print what would run, the scripts and the node-hours, and submit nothing"),
+    Flag("early-verdict", Section.WHAT, _EARLY_VERDICT),
     Flag("first-run-alone", Section.WHAT, "Run the first run alone, to warm shared caches of compiled kernels"),
     Flag("nccl", Section.UNFIT, "With the gate on, measure collectives and links even if a node failed another check"),
 )

@@ -224,6 +224,9 @@ class Supervisor:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:
             terminal.verdict_table(terminalreporter, trained, self._bench)
+        runs = self.keeper.runs if self.keeper is not None else {}
+        if early := {key: run.early for key, run in runs.items() if run.early is not None and run.problem is None}:
+            terminal.early_lines(terminalreporter, early)
         if self._clauses:
             terminal.clauses(terminalreporter, self._clauses)
         if self._unjudged:

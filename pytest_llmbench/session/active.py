@@ -7,6 +7,7 @@ from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.watch import Watch
 
@@ -39,6 +40,7 @@ class Active:
     Attributes:
         marks: past events of its job when it was launched.
         suspended: whether its job was seen suspended.
+        looking: looks at it while it goes on, with `--early-verdict`.
     """
 
     run: PreparedRun
@@ -48,6 +50,7 @@ class Active:
     launched: float
     started: float | None = None
     watch: Watch | None = None
+    looking: Looking | None = None
     pending_reason: str = ""
     cancelled: Problem | None = None
     marks: JobMarks = field(default_factory=JobMarks)

@@ -16,6 +16,7 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.pauses import longest_pause
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.session.active import Active
+from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done
 from pytest_llmbench.session.watch import Watch
 
@@ -59,6 +60,8 @@ class Follower:
         if active.watch is None:
             active.started = time.time()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
+            if active.run.early is not None:
+                active.looking = Looking(run=active.run, plan=active.run.early, settings=self.settings)
         if not status.alive:
             return self.finish(active, status)
         return self._follow(active, active.watch) if active.cancelled is None else None
@@ -69,12 +72,13 @@ class Follower:
         if self._never_began(active, status):
             return Ended(never_began=_why_not_begun(active, status))
         folder, recipe = run.place.folder, run.spec.recipe
-        driver = read_report(folder)
+        driver, series = read_report(folder), run.engine.read(folder, recipe)
+        wall_s = time.monotonic() - active.launched
         outcome = Outcome(
             recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
-            series=run.engine.read(folder, recipe), driver=driver, device=driver.device if driver else None,
+            series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
             ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
-            wall_s=time.monotonic() - active.launched,
+            early=active.looking.result(series, wall_s) if active.looking is not None else None,
             origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=time.time()),
         )  # fmt: skip
         return Ended(outcome=outcome)
@@ -110,12 +114,22 @@ class Follower:
                 self.end(active)
             return self.finish(active, JobStatus(state=JobState.COMPLETED))
         if (problem := watch.look()) is None:
+            self._look_for_enough(active, watch)
             return None
         if not self.is_done(active):
             self._cancel(active, problem)
             return None
         self.end(active)  # we may look late: work that was done in time counts
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
+
+    def _look_for_enough(self, active: Active, watch: Watch) -> None:
+        """Have the ranks end where every threshold is decided."""
+        looking, at = active.looking, watch.progress
+        if looking is None or at is None or not looking.look(at.step) or looking.asked is None:
+            return
+        watch.end_after(at.step)
+        told = "; ".join(looking.asked.decided)
+        self.say(f"run {active.run.key}: decided by its first {looking.asked.look} steps, and ended early: {told}")
 
     def _cancel(self, active: Active, problem: Problem) -> None:
         """End a run for a problem; its end is known at a later look."""

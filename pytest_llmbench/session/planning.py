@@ -13,6 +13,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.feasibility import Demand, Peak, demand
+from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.session.script.prepared import PreparedRun, prepare
@@ -111,7 +112,18 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
     repeats = [other.key for other in runs if other.series == run.key and other is not run]
     again = [f"then {', '.join(repeats)}, judged together with it"] if repeats else []
     refused = [f"CANNOT RUN: {prepared.message}"] if isinstance(prepared, Problem) else []
-    return "\n  ".join([what, *again, *refused, *_too_short(run, settings), *_feasibility(run, settings)])
+    early = _early(prepared) if isinstance(prepared, PreparedRun) else ()
+    return "\n  ".join([what, *again, *refused, *_too_short(run, settings), *early, *_feasibility(run, settings)])
+
+
+def _early(run: PreparedRun) -> Iterator[str]:
+    """Say when a run is looked at, or why it will not be ended early."""
+    recipe = run.spec.recipe
+    if run.early is not None and run.early.whole is not None:
+        yield f"runs whole: {run.early.whole}"
+    elif run.early is not None:
+        at = looks(recipe.steps, recipe.warm_up.steps)
+        yield f"is looked at after {', '.join(map(str, at[:-1]))} and {at[-1]} steps"
 
 
 def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:

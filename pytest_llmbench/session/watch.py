@@ -29,6 +29,7 @@ class Watch:
     def __init__(self, recipe: Recipe, folder: Path, time_limit_min: int) -> None:
         self.progress: Progress | None = None
         self._recipe = recipe
+        self._last = recipe.steps
         self._engine = get_engine(recipe.engine)
         self._folder = folder
         self._limit_s = 60.0 * time_limit_min
@@ -61,7 +62,11 @@ class Watch:
         if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:
             return False
         self._looked_for_end = now
-        return self.progress.step >= self._recipe.steps and done()
+        return self.progress.step >= self._last and done()
+
+    def end_after(self, step: int) -> None:
+        """Expect the end after this step, or a few later: the ranks were asked for it."""
+        self._last = step
 
     def _out_of_time(self, now: float) -> Problem | None:
         if now - self._started <= self._limit_s:
@@ -86,7 +91,7 @@ class Watch:
         allowed = max(deadlines.hang_floor_s, deadlines.hang_factor * median(self._durations))
         if quiet <= allowed:
             return None
-        if self.progress.step >= self._recipe.steps:
+        if self.progress.step >= self._last:
             return Problem(
                 #: problem no_end: after the last step the ranks did not end, and not all of them logged the end of
                 #:  their work

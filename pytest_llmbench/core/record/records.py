@@ -11,6 +11,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
@@ -217,6 +218,8 @@ class RunRecord(Record):
         unreadable: `file:line: why` of lines that look like steps, could not be read and were left out; of very many,
             the first.
         cut_off: how a run that is meant to be cut off at its time limit was.
+        early: the looks at a run of a session with `--early-verdict`: whether, where and why it was ended early; null
+            without it.
         replayed: folder of the logs of a run that was made elsewhere.
         metrics: each statistic: value, unit, rule, and the interval around it.
         steady: the steady part of its steps, in seconds a step: the interval of their mean, pauses, drift; null for a
@@ -252,6 +255,7 @@ class RunRecord(Record):
     times: RunTimes | None = None
     unreadable: tuple[str, ...] = ()
     cut_off: str | None = None
+    early: EarlyVerdict | None = None
     replayed: str | None = None
     metrics: Mapping[str, Metric] = {}
     steady: Steady | None = None

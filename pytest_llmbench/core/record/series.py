@@ -64,6 +64,7 @@ class RankInfo(Strict):
         started: Unix time when it introduced itself.
         finished: Unix time when it said that it finished.
         end_steps: number of steps that it reported then.
+        asked_to_end: whether it said that it was asked to end before its last step.
         steps: the sums over its steps; None without any.
         training: its counts of its training.
         device: `cpu`, or the GPU's name as the driver gives it.
@@ -94,6 +95,7 @@ class RankInfo(Strict):
     started: float | None = None
     finished: float | None = None
     end_steps: int | None = None
+    asked_to_end: bool = False
     steps: OwnSteps | None = None
     training: TrainingEvent | None = None
 

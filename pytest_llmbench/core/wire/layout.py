@@ -2,7 +2,7 @@
 
 session.json  plan.json  owner  stop  junit.xml  allocation/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
-steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
+enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
 checks/NAME/  record.json  steps/001-PROBE/, each with task.json  answers/rank-00000.json  phase/  logs/  meeting/
 """
 
@@ -17,6 +17,8 @@ FOLDERS = {"run": "runs", "check": "checks"}
 # Of a run or a check.
 RECORD, JOB = "record.json", "job.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
+# Its ranks end after the next steps: their session has seen enough.
+ENOUGH = "enough.json"
 COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"
 STEPS, PHASES, ANSWERS, PAUSES, MEETING = "steps", "phase", "answers", "pauses", "meeting"
 LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"

@@ -183,11 +183,16 @@ class GpuEvent(_Event):
 
 
 class EndEvent(_Event):
-    """A rank finished its last step, at Unix time `time`, which schema version 1 does not have."""
+    """A rank finished its last step, at Unix time `time`, which schema version 1 does not have.
+
+    Attributes:
+        asked: it was asked to make this step its last.
+    """
 
     event: Literal["end"] = "end"
     steps: _Count
     time: float | None = None
+    asked: bool = False
 
 
 class FailureEvent(_Event):

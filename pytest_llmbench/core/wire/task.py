@@ -64,9 +64,11 @@ class Task(LaunchedTask):
         config: handed to it as `RankContext.config`.
         env: environment variables of the system file, set before anything else is imported.
         owner: owner of the run; without one it runs to its end.
+        may_end_early: the session may ask for an end before the last step.
     """
 
     entry: str
     config: Mapping[str, Any]
     env: Mapping[str, str] = {}
     owner: Owner | None = None
+    may_end_early: bool = False

@@ -28,6 +28,7 @@ class DeepSpeedEngine(InProcess):
     packages = {"torch": "PyTorch", "deepspeed": "DeepSpeed", "transformers": "transformers"}  # noqa: RUF012 - as is
     extra = "deepspeed"
     options: type[Strict] = DeepSpeedOptions
+    ends_early = True
 
     def uncounted(self, recipe: Recipe) -> str | None:
         """Say why not all weights are trained on every token: with LoRA, on pairs, or on what the model wrote."""

@@ -23,6 +23,7 @@ class MegatronCoreEngine(InProcess):
     packages = {"torch": "PyTorch", "megatron.core": "Megatron-Core"}  # noqa: RUF012 - nobody writes to it
     extra = "megatron"
     options: type[Strict] = MegatronCoreOptions
+    ends_early = True
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Have the device start kernels in the order in which they are asked for, where that hides communication.

@@ -21,6 +21,7 @@ class TorchEngine(InProcess):
     packages = {"torch": "PyTorch"}  # noqa: RUF012 - nobody writes to it
     extra = "torch"
     options: type[Strict] = TorchOptions
+    ends_early = True
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
         """Say what its ranks are to show of this training."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.early import out_of_reach
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA
 
@@ -50,6 +52,7 @@ def decide(
     bound: Quantity,
     between: BetweenRuns | None,
     alpha: float = ALPHA,
+    early: EarlyVerdict | None = None,
 ) -> Decision:
     """Compare a number that follows from the duration of a step with a threshold, by the steady state of its runs.
 
@@ -60,6 +63,7 @@ def decide(
         bound: the threshold, in any unit of the metric's dimension.
         between: how runs of one system differ; None for a verdict about a single run alone.
         alpha: probability of an error on either side, with which the runs were read.
+        early: the looks at a single run while it went on, if there were any.
     """
     claim: Literal["system", "run"] = "run" if between is None else "system"
     known = [run for run in runs if run is not None]
@@ -74,9 +78,11 @@ def decide(
     # A rate that can never be reached, and a time that nothing is below.
     seconds = (metric.amount / limit if rate else limit / metric.amount) if limit > 0.0 else math.inf if rate else 0.0
     side = wide.decide(seconds)
+    asks_for_fast = (op in {">=", ">"}) == rate
     if side in {"fast_enough", "too_slow"}:
-        asks_for_fast = (op in {">=", ">"}) == rate
         holds, why = (side == "fast_enough") == asks_for_fast, ""
+    elif asks_for_fast and _lost(wide, seconds, early):
+        holds, why = False, ""
     else:
         holds, why = None, _why(side, wide, seconds, between, len(runs), alpha)
     return Decision(
@@ -89,6 +95,14 @@ def decide(
         by_rule=metric.quantity.meets(op, bound),
         why=why,
     )
+
+
+def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
+    """Whether a run that was looked at misses a bound even if the rest runs at the peak of the GPUs."""
+    if early is None or early.peak_step_s is None or early.look == early.planned:
+        return False
+    rest = early.planned - early.look
+    return out_of_reach(steady, seconds, plan=steady.left_out + steady.judged + rest, peak=early.peak_step_s)
 
 
 def apart(metric: Metric, op: Op, other: Metric) -> Decision:

@@ -19,6 +19,11 @@ def looks(plan: int, skip: int) -> tuple[int, ...]:
     return tuple(sorted({max(math.ceil(part * plan), min(skip + LEAST, plan)) for part in LOOKS}))
 
 
+def alpha_at(look: int, plan: int, alpha: float = ALPHA) -> float:
+    """The share of alpha at a look."""
+    return alpha * (_AT_THE_END if look >= plan else _BEFORE)
+
+
 def at_a_look(
     seconds: Sequence[float],
     *,
@@ -42,10 +47,9 @@ def at_a_look(
         between_runs: as of `steady_state`.
         freedom: as of `steady_state`.
     """
-    last = len(seconds) >= plan
-    share = alpha * (_AT_THE_END if last else _BEFORE)
+    share = alpha_at(len(seconds), plan, alpha)
     now = steady_state(seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=share)
-    if not last:
+    if len(seconds) < plan:
         # Middle of the plan's judged steps, from the middle of those so far, in lengths of what was judged so far.
         ahead = ((plan - len(seconds)) / 2) / now.judged
         further = now.mean * (1 + now.slope * ahead)
@@ -57,6 +61,8 @@ def at_a_look(
 def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> bool:
     """Whether the run misses a bound even if the rest of its plan runs at the peak of the hardware.
 
+    The fast end of the interval counts for the steps so far: their mean may be slow by chance.
+
     Args:
         so_far: of the steps so far, each of them an entry.
         bound: seconds per step; a faster run is fast enough.
@@ -64,5 +70,4 @@ def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> boo
         peak: seconds per step at that peak.
     """
     rest = max(plan - so_far.left_out - so_far.judged, 0)
-    fastest = min(so_far.mean, so_far.mean_with_pauses)
-    return so_far.enough and (so_far.judged * fastest + rest * peak) / (so_far.judged + rest) > bound
+    return so_far.enough and (so_far.judged * so_far.low + rest * peak) / (so_far.judged + rest) > bound

@@ -16,8 +16,8 @@ __all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 
 # The most telling ones first.
 _OF_RANKS = (
-    unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, counted, steps.steps,
-    steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible, losses.alike,
+    unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, counted, steps.ended_when_asked,
+    steps.steps, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible, losses.alike,
     losses.falling, losses.copied, steps.stamps, steps.clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
@@ -27,9 +27,21 @@ _OF_A_COMMAND = (
 )  # fmt: skip
 
 
-def first_problem(evidence: Evidence) -> Problem | None:
-    """Return the first reason why the run cannot be judged, the most telling ones first."""
-    checks = _OF_RANKS if evidence.kind == "ranks" else _OF_A_COMMAND
+# What ranks that go on show as well.
+_SO_FAR = (
+    losses.finite, losses.moving, losses.possible, losses.alike, losses.falling, losses.copied, steps.work,
+    steps.stamps, products,
+)  # fmt: skip
+
+
+def first_problem(evidence: Evidence, *, over: bool = True) -> Problem | None:
+    """Return the first reason why the run cannot be judged, the most telling ones first.
+
+    Args:
+        evidence: of the run.
+        over: it has ended.
+    """
+    checks = _OF_A_COMMAND if evidence.kind == "command" else _OF_RANKS if over else _SO_FAR
     for check in checks:
         for problem in check(evidence):
             return problem

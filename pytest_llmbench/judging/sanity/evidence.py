@@ -8,6 +8,7 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asked, ClaimName
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
@@ -50,6 +51,7 @@ class Evidence:
         peak_tflops: lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of
             fp32 without and with TF32; None where unknown.
         expected: expectations on ranks of our own; None for a command.
+        early: the looks at it while it went on, if its session was to end it early.
         asks: values to compare a run's claims with, in addition to the recipe's own fields, or instead of them, from
             its engine.
     """
@@ -68,7 +70,13 @@ class Evidence:
     origin: Origin = NOWHERE_KNOWN
     peak_tflops: tuple[float, float] | None = None
     expected: Expected | None = None
+    early: EarlyVerdict | None = None
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
+
+    @property
+    def steps_due(self) -> int:
+        """Number of steps that every rank has to show."""
+        return self.early.done if self.early is not None and self.early.ended_early else self.recipe.steps
 
 
 def of_rank(kind: ProblemKind, info: RankInfo, said: str) -> Problem:

@@ -94,7 +94,7 @@ def alike(e: Evidence) -> Iterator[Problem]:
         return  # the training of all went wrong, which tells more than how far apart they came
     for part in range(number):
         usual = stats.median(quarters[part] for _, quarters in of_ranks)
-        allowed = _allowed(e, e.expected, usual, max(1, e.recipe.steps // number))
+        allowed = _allowed(e, e.expected, usual, max(1, e.steps_due // number))
         for info, quarters in of_ranks:
             if abs(quarters[part] - usual) > allowed:
                 yield _apart(

@@ -56,11 +56,24 @@ def steps(e: Evidence) -> Iterator[Problem]:
     """Ask for every step from every rank."""
     complete = [step for step in e.series.steps if step.ranks == e.topology.world_size]
     numbers = [step.step for step in complete]
-    if numbers != list(range(1, e.recipe.steps + 1)):
+    if numbers != list(range(1, e.steps_due + 1)):
         yield Problem(
             kind="steps_missing",  #: problem steps_missing: a step that not every rank logged
-            message=f"{len(complete)} of {e.recipe.steps} steps were logged by all {e.topology.world_size} ranks",
+            message=f"{len(complete)} of {e.steps_due} steps were logged by all {e.topology.world_size} ranks",
         )
+
+
+def ended_when_asked(e: Evidence) -> Iterator[Problem]:
+    """Ask that ranks ended early if, and only if, their session asked them to."""
+    asked = e.early is not None and e.early.ended_early
+    for info in e.series.ranks:
+        if info.asked_to_end and not asked:
+            yield of_rank(
+                "steps_missing", info, f" ended after step {info.end_steps}, and its session did not ask for it"
+            )
+        if asked and not info.asked_to_end:
+            #: problem steps_missing: a rank that ended early by itself
+            yield of_rank("steps_missing", info, f" ended by itself after step {info.end_steps} of {e.recipe.steps}")
 
 
 def work(e: Evidence) -> Iterator[Problem]:

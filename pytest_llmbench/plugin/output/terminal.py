@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
@@ -91,6 +92,20 @@ def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, requ
     for line in lines:
         ends = f" (--require-verdict: exit code {EXIT_CODE} if nothing else is wrong)" if required else ""
         reporter.write_line(f"{line}{ends}", yellow=True)
+
+
+def early_lines(reporter: pytest.TerminalReporter, told: Mapping[str, EarlyVerdict]) -> None:
+    """Say of each run by which of its steps it was judged, or why it ran whole; and what that saved."""
+    for key, early in told.items():
+        reporter.write_line(f"early verdict of {key}: {early}")
+    for unit in dict.fromkeys(early.unit for early in told.values()):
+        runs = [early for early in told.values() if early.unit == unit]
+        saved, spent = (
+            sum(hours) for hours in zip(*((each.hours_saved, each.hours_spent) for each in runs), strict=True)
+        )
+        ended = sum(each.ended_early for each in runs)
+        of = f"{ended} of {counted(len(runs), 'run')} ended early"
+        reporter.write_line(f"{of}: {for_people(saved, 3)} {unit} saved, {for_people(spent, 3)} spent")
 
 
 def report_lines(reporter: pytest.TerminalReporter, report: Reported) -> None:

@@ -20,7 +20,7 @@ from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.judging.telemetry import RULES, gaps
 from pytest_llmbench.plugin.verdict.caused import cause_of
-from pytest_llmbench.plugin.verdict.several import mean_of, steady_at
+from pytest_llmbench.plugin.verdict.several import alpha_of, mean_of, steady_at
 from pytest_llmbench.session.ending.logs import log_to_read
 
 # What is computed from the model's FLOPs.
@@ -122,7 +122,7 @@ class Measured(Quantity):
         if isinstance(bound, Measured):
             return apart(self.metric, op, bound.metric)
         runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
-        return decide(self.metric, runs, op, bound, between, self.alpha)
+        return decide(self.metric, runs, op, bound, between, self.alpha, self.record.early)
 
     def _each_meets(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> bool:
         """Whether it holds in each run: a miss counts for more than a run that does not decide."""
@@ -195,7 +195,9 @@ class Run:
             uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
             why = f"it has {', '.join(record.metrics)}"
-            if unknown_of_gpus:
+            if record.early is not None and record.early.ended_early and self._statistics[statistic].needs_all_steps:
+                why = "the run was ended early, and that needs all of its steps: leave out --early-verdict"
+            elif unknown_of_gpus:
                 why = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
             elif uncounted is not None and statistic in _OF_FLOPS:
                 why = f"{uncounted}, so the model's FLOPs are unknown; {why}"
@@ -203,7 +205,7 @@ class Run:
             raise RunError(
                 "no_measurement", f"{statistic} ({rule}) is not available for {which} on {self.machine}: {why}"
             )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
-        return Measured(statistic, metric, record, alpha=ALPHA / len(self.records))
+        return Measured(statistic, metric, record, alpha=alpha_of(record, len(self.records)))
 
     def __getattr__(self, name: str) -> Measured:
         if name.startswith("_") or name not in self._statistics:
@@ -283,10 +285,12 @@ def _evidence(measured: Measured) -> list[str]:
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
     # An engine's own rule says itself which lines it is about.
     node = slowest_node(record.rank_info, record.telemetry)
-    judged = f"; {window(record.recipe)}" if measured.statistic in SHARED.names() else ""
+    judged = f"; {window(record.recipe, record.early)}" if measured.statistic in SHARED.names() else ""
+    early = record.early if record.early is not None and record.early.ended_early else None
     return [
         *([node] if node else []),
         *([f"runs: {', '.join(f'{each.record.key} {each}' for each in measured.each)}"] if measured.each else []),
+        *([f"early verdict: {early}"] if early else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
         f"run: {record.key}{where}{record.job}",

@@ -13,6 +13,7 @@ from pytest_llmbench.cluster.runs import repeat_key
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
@@ -51,6 +52,20 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
         "log": str(record.logs),  #: property log: folder of what the ranks printed, or where the replayed logs are
         #: property findings: [Findings](#findings) about the run, whatever the verdict; empty where there are none
         "findings": "; ".join(record.findings),
+        **(_facts_of_looks(record.early) if record.early is not None else {}),
+    }
+
+
+def _facts_of_looks(early: EarlyVerdict) -> dict[str, Any]:
+    """Properties of a test of a session with `--early-verdict`."""
+    return {
+        #: property early_verdict: with `--early-verdict`: by which of its steps the run was judged, or why it ran whole
+        "early_verdict": str(early),
+        "steps_done": early.done,  #: property steps_done: with `--early-verdict`: steps of the run
+        "steps_planned": early.planned,  #: property steps_planned: with `--early-verdict`: steps of the recipe
+        #: property hours_saved: with `--early-verdict`: time of the steps that were not made, such as `0.5 GPU-hours`
+        "hours_saved": f"{early.hours_saved:.4g} {early.unit}",
+        "hours_spent": f"{early.hours_spent:.4g} {early.unit}",  #: property hours_spent: likewise, of the run
     }
 
 

@@ -17,7 +17,14 @@ _BY_CHANCE = 10
 
 def steady_at(record: RunRecord, alpha: float) -> Steady | None:
     """The steady part of a run, by another probability of an error than its record's."""
-    return record.steady if alpha == ALPHA else steady_of(judged_steps(record.recipe, record.steps), alpha)
+    if alpha == alpha_of(record):
+        return record.steady
+    return steady_of(judged_steps(record.recipe, record.steps), alpha)
+
+
+def alpha_of(record: RunRecord, runs: int = 1) -> float:
+    """Probability of an error on either side of the interval of a run, one of several or one that was looked at."""
+    return record.early.alpha if record.early is not None and record.early.looks else ALPHA / runs
 
 
 def mean_of(statistic: str, records: Sequence[RunRecord]) -> Metric:

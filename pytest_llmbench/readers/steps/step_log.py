@@ -120,6 +120,7 @@ class _RankLog:
             started=self._start.time,
             finished=self._end.time if self._end else None,
             end_steps=self._end.steps if self._end else None,
+            asked_to_end=self._end is not None and self._end.asked,
             steps=self._own_steps,
             training=self._training,
         )

@@ -51,7 +51,7 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
 
 def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
     """Fields of a record about a log: ranks, steps, versions, and metrics, for a verdict or as evidence alone."""
-    measurement, series = _measurement(evidence, system), evidence.series
+    measurement, series = measurement_of(evidence, system), evidence.series
     metrics = measure(measurement, statistics_of(get_engine(evidence.recipe.engine)))
     # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
     # matrix products is too unsteady for a single step to be held against it.
@@ -60,10 +60,11 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
     problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed)
     spent = outside(evidence)
     return {
-        "device": _device(evidence),
+        "device": device_of(evidence),
         "versions": series.ranks[0].versions if series.ranks else {},
         "rank_info": series.ranks,
         "cut_off": evidence.cut_off,
+        "early": evidence.early,
         "steps": series.steps,
         "totals": series.totals,
         "telemetry": series.telemetry,
@@ -90,7 +91,7 @@ def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Me
 
 def with_expectations(told: Evidence, system: System) -> Evidence:
     """Evidence as a launch or logs tell it, and what engine and system expect of it."""
-    recipe, topology, gpu, device = told.recipe, told.topology, system.gpu, _device(told)
+    recipe, topology, gpu, device = told.recipe, told.topology, system.gpu, device_of(told)
     engine = get_engine(recipe.engine)
     return replace(
         told,
@@ -105,23 +106,25 @@ def with_expectations(told: Evidence, system: System) -> Evidence:
     )
 
 
-def _device(evidence: Evidence) -> str | None:
+def device_of(evidence: Evidence) -> str | None:
     """Device of the ranks, where they or their launcher said it."""
     ranks = evidence.series.ranks
     return evidence.device or (ranks[0].device if ranks else None)
 
 
-def _measurement(evidence: Evidence, system: System) -> Measurement:
+def measurement_of(evidence: Evidence, system: System) -> Measurement:
     """Put together what statistics are computed from."""
     recipe, topology, series = evidence.recipe, evidence.topology, evidence.series
     engine = get_engine(recipe.engine)
+    early = evidence.early if evidence.early is not None and evidence.early.looks else None
     peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
     rates = [info.matmul_flops_per_s for info in series.ranks]
     return Measurement(
         recipe=recipe,
         steps=series.steps,
-        judged=judged_steps(recipe, series.steps),
+        judged=[step for step in judged_steps(recipe, series.steps) if early is None or step.step <= early.look],
         unread=series.unread,
+        early=early,
         gpus=topology.gpus,
         totals=series.totals,
         telemetry=series.telemetry,

@@ -35,7 +35,8 @@ def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, sessio
     told = Evidence(
         recipe=run.recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s,
         series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe), device=replayed.gpu,
-        cut_off=replayed.cut_off, origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+        cut_off=replayed.cut_off, early=replayed.early,
+        origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
     )  # fmt: skip
     evidence = with_expectations(told, settings.system)
     problem = replayed.problem or _empty(replayed, told.series) or first_problem(evidence)

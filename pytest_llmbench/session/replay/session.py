@@ -78,7 +78,7 @@ def _concluded(record: RunRecord, logs: Path) -> Replayed:
     return Replayed(
         logs=logs if record.replayed is None else Path(record.replayed), nodes=record.nodes,
         gpus_per_node=record.gpus // record.nodes, ranks_per_node=record.ranks // record.nodes, hosts=record.hosts,
-        gpu=record.device, cut_off=record.cut_off, launched=started, ended=ended,
+        gpu=record.device, cut_off=record.cut_off, early=record.early, launched=started, ended=ended,
         wall_s=ended - started if started and ended and ended > started else None,
         token=record.run_token if _has_token(record) else None, problem=record.problem, provenance=record.provenance,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.runs import EarlyPlan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import gpus_here
 from pytest_llmbench.core.errors import ConfigError
@@ -44,6 +44,15 @@ class PreparedRun:
     def key(self) -> str:
         """The run's name in the session."""
         return self.spec.key
+
+    @property
+    def early(self) -> EarlyPlan | None:
+        """With `--early-verdict`, what decides on its end: also whether its ranks can end together."""
+        plan = self.spec.early
+        if plan is None or plan.whole is not None or (isinstance(self.work, RankTask) and self.work.ends_early):
+            return plan
+        why = f"engine {self.engine.name} cannot end all its ranks after the same step"
+        return plan.model_copy(update={"whole": why})
 
 
 def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun | Problem:

@@ -30,6 +30,7 @@ class RankContext:
         config: plain data for the entry function.
         device: `cuda` or `cpu`.
         token: of the run.
+        may_end_early: the session may ask for an end before the last step: see `StepLog.enough`.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class RankContext:
     config: Mapping[str, Any]
     device: Device
     token: str | None = None
+    may_end_early: bool = False
 
 
 def arrive(folder: Path) -> tuple[Task, RankContext]:
@@ -109,7 +111,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
         )
     return RankContext(
         rank=rank, world_size=world_size, local_rank=local_rank, ranks_per_node=task.ranks_per_node, nodes=task.nodes,
-        folder=folder, config=task.config, device=task.device, token=task.token,
+        folder=folder, config=task.config, device=task.device, token=task.token, may_end_early=task.may_end_early,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """When each step of a training ends, written down without the device ever waiting for its host."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -27,7 +28,8 @@ class _Asked:
     """A step that the host has asked for, and that a GPU may still be at.
 
     Attributes:
-        numbers: loss and norm, [2] in the host's memory, there when `end` is passed.
+        numbers: loss and norm, and of a run that may end early whether it does, in the host's memory, there when `end`
+            is passed.
         samples, tokens: that this rank counts in it.
     """
 
@@ -59,7 +61,7 @@ class StepClock:
         self._log, self._device = log, device
         self._count = fed.of_step if fed is not None else lambda: (samples, tokens)
         self._asked: _Asked | None = None
-        self._steps = 0
+        self._steps, self._enough = 0, False
 
     def start(self) -> None:
         """Begin step 1, when all ranks are there."""
@@ -68,9 +70,26 @@ class StepClock:
         self._ended.wait()
         self._ended_at = time.time()
 
+    def steps(self, planned: int) -> Iterator[int]:
+        """Yield the number of each step: of all, or up to the same one on all ranks if their session has seen enough.
+
+        Rank 0 tells the others within a step, by 4 bytes; they read it when that step is logged.
+        """
+        for step in range(1, planned + 1):
+            yield step
+            if self._enough and step < planned:
+                self._log.end_early()
+                return
+
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
         """Take note of a step, all of which has been asked for. The loss is a scalar on the device."""
-        before, self._asked = self._asked, _asked(loss, grad_norm, *self._count())
+        if not isinstance(grad_norm, torch.Tensor):
+            grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
+        numbers = [loss.float(), grad_norm.float()]
+        if self._log.may_end_early:
+            numbers.append(torch.full((), float(self._log.enough), device=loss.device))
+            dist.broadcast(numbers[-1], 0)
+        before, self._asked = self._asked, _asked(torch.stack(numbers), *self._count())
         self._steps += 1
         if self._device.type == "cuda":
             self._log.phase(self._steps, "device")
@@ -89,21 +108,20 @@ class StepClock:
         step.end.wait()
         seconds = step.end.since(self._ended)
         self._ended, self._ended_at = step.end, self._ended_at + seconds
-        loss, grad_norm = step.numbers.tolist()
+        loss, grad_norm, *enough = step.numbers.tolist()
+        self._enough = any(enough)
         self._log.step(
             seconds=seconds, ended=self._ended_at, tokens=step.tokens, samples=step.samples, loss=loss,
             grad_norm=grad_norm, peak_memory_bytes=peak_memory_bytes(self._device),
         )  # fmt: skip
 
 
-def _asked(loss: torch.Tensor, grad_norm: torch.Tensor | float, samples: int, tokens: int) -> _Asked:
-    if not isinstance(grad_norm, torch.Tensor):
-        grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
-    numbers = torch.stack([loss.float(), grad_norm.float()])
-    if loss.device.type == "cuda":
-        host = torch.empty(2, pin_memory=True)
+def _asked(numbers: torch.Tensor, samples: int, tokens: int) -> _Asked:
+    device = numbers.device
+    if device.type == "cuda":
+        host = torch.empty(len(numbers), pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)
-    return _Asked(numbers=numbers, end=_mark(loss.device), samples=samples, tokens=tokens)
+    return _Asked(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
 
 
 def _mark(device: torch.device) -> _Mark:

@@ -23,6 +23,7 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import harmless, redacted
 from pytest_llmbench.workloads.node.disclosure import secret_values
+from pytest_llmbench.workloads.rank import enough
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.spending import Spending
 
@@ -33,13 +34,18 @@ _LONGEST_ERROR = 2000
 class StepLog:
     """The log of one rank. Each event is one `write`, so that threads need no lock.
 
+    Attributes:
+        may_end_early: the session may ask for an end before the last step.
+
     Raises:
         RunError: `ran_before`, when the folder holds a log of this rank already.
     """
 
     def __init__(self, context: RankContext) -> None:
+        self.may_end_early = context.may_end_early
         self._context = context
-        self._steps = 0
+        self._steps, self._asked = 0, False
+        self._enough = enough.watch(context.folder) if context.may_end_early and context.rank == 0 else None
         self._spending = Spending()
         log = context.folder / layout.STEPS / layout.step_log(context.rank)
         phase = layout.phase(context.folder, context.rank)
@@ -110,10 +116,22 @@ class StepLog:
         )  # fmt: skip
         self._write(event)
 
+    @property
+    def enough(self) -> bool:
+        """Whether the session asks for the end. Only rank 0 hears it, and tells the others within a step.
+
+        Ranks that do not end after the same step wait for one another for ever.
+        """
+        return self._enough is not None and self._enough.is_set()
+
+    def end_early(self) -> None:
+        """Take note that the next end comes before the last step, because the session asked for it."""
+        self._asked = True
+
     def end(self) -> None:
         """Say that this rank finished its last step."""
         self.phase(self._steps, "done")
-        self._write(step_events.EndEvent(steps=self._steps, time=time.time()))
+        self._write(step_events.EndEvent(steps=self._steps, time=time.time(), asked=self._asked))
 
     def failure(self, error: str) -> None:
         """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""

@@ -23,6 +23,7 @@ class Unigram(InProcess):
     packages = {}  # noqa: RUF012 - nobody writes to it
     extra = ""
     options = Options
+    ends_early = True
 
     def uncounted(self, recipe: Recipe) -> str:  # noqa: ARG002 - whatever it is
         """Say that there are no matrices."""

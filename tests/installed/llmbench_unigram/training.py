@@ -25,6 +25,8 @@ from pytest_llmbench.workloads.training.learning_rate import learning_rate
 
 _LOOK_S = 0.002
 _SEED = 1
+# What is no token: how many ranks know that the session has seen enough.
+_ENOUGH = -1
 
 
 def train(context: RankContext, log: StepLog) -> None:
@@ -51,7 +53,8 @@ def _train(recipe: Recipe, context: RankContext, log: StepLog, meeting: Meeting)
         loss = table.loss(counts)
         time.sleep(sleep_s)
         log.phase(step, "sync", len(fed))
-        everywhere = meeting.sum(counts)
+        everywhere = meeting.sum({**counts, _ENOUGH: log.enough})
+        enough = everywhere.pop(_ENOUGH)
         log.phase(step, "optimizer")
         norm = table.learn(everywhere, learning_rate(recipe.optimizer, step, recipe.steps))
         began, before = time.perf_counter(), began
@@ -65,6 +68,9 @@ def _train(recipe: Recipe, context: RankContext, log: StepLog, meeting: Meeting)
             grad_norm=norm,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
+        if enough and step < recipe.steps:
+            log.end_early()
+            break
     log.training(
         TrainingEvent(
             world_size=meeting.size,

@@ -109,7 +109,7 @@ def test_the_warm_up_rule_says_which_steps_are_judged() -> None:
     """`skip_first` goes by the steps' numbers, and reports name the window."""
     assert [step.step for step in judged_steps(RECIPE, HAND)] == [6, 7, 8, 9]
     assert [step.step for step in judged_steps(RECIPE, HAND[3:])] == [6, 7, 8, 9]
-    assert window(RECIPE) == "steps 6 to 9 (warm-up rule skip_first 5)"
+    assert window(RECIPE, None) == "steps 6 to 9 (warm-up rule skip_first 5)"
 
 
 def test_what_has_no_meaning_is_left_out() -> None:

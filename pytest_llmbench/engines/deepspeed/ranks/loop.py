@@ -77,7 +77,7 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
 def _loop(setup: Setup, training: DeepSpeedTraining, log: StepLog) -> None:
     clock = StepClock(log, setup.device, fed=setup.fed)
     clock.start()
-    for step in range(1, setup.recipe.steps + 1):
+    for step in clock.steps(setup.recipe.steps):
         loss = _step(setup, training, log, step)
         norms = [model.grad_norm for model in training.models]
         clock.step(loss, norms[0] if len(norms) == 1 else math.hypot(*map(float, norms)))

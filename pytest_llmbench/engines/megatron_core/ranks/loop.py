@@ -39,7 +39,7 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
 def _loop(training: MegatronTraining, log: StepLog) -> None:
     clock = StepClock(log, training.device, fed=training.fed)
     clock.start()
-    for step in range(1, training.recipe.steps + 1):
+    for step in clock.steps(training.recipe.steps):
         loss = _forward_backward(training, log, step)
         log.phase(step, "optimizer")
         norm = _update(training, step)

@@ -105,7 +105,7 @@ def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device
 def _loop(training: _Training, log: StepLog) -> None:
     clock = StepClock(log, training.device, fed=training.fed)
     clock.start()
-    for step in range(1, training.recipe.steps + 1):
+    for step in clock.steps(training.recipe.steps):
         loss = _forward_backward(training, log, step)
         log.phase(step, "optimizer")
         clock.step(loss, _update(training, step))

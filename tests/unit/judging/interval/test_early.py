@@ -71,6 +71,13 @@ def test_a_bound_that_the_rest_cannot_make_up_for(peak: float, *, beyond: bool) 
     assert not out_of_reach(state, 1.1, plan=PLAN, peak=peak)
 
 
+def test_luck_puts_nothing_out_of_reach() -> None:
+    """A mean above the bound says little where the interval reaches below it, even if the rest could not be faster."""
+    state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
+    bound = 0.9999 * state.mean
+    assert not out_of_reach(state, bound, plan=PLAN, peak=bound)
+
+
 def test_too_few_steps_put_nothing_out_of_reach() -> None:
     """A few slow steps may be a slow start."""
     assert not out_of_reach(steady_state([9.0] * 20, skip=SKIP), 0.95, plan=25, peak=0.9)

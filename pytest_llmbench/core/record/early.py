@@ -1,0 +1,48 @@
+"""A run that may be judged before its last step: where it was, and what that saved."""
+
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from pytest_llmbench.core.schema import Strict
+
+
+class EarlyVerdict(Strict):
+    """The looks at one run of a session with `--early-verdict`.
+
+    Attributes:
+        planned: steps of the recipe.
+        look: number of steps by which the run is judged: all of them, if it was not ended early.
+        looks: numbers of steps after which the run was looked at; empty for a run that had to run whole.
+        done: number of steps that its ranks did; a few more than `look`, because they go on while the session looks.
+        alpha: probability that the interval at that look is wrong, on each side.
+        peak_step_s: seconds of a step at the published peak of the GPUs; null if unknown.
+        decided: each threshold that was decided at that look, and how.
+        whole: the reason why the run was not ended early; null for one that was.
+        hours_spent: from launch to end, in `unit`.
+        hours_saved: duration of the steps that were not made, at the speed of the others, in `unit`.
+        unit: `GPU-hours`; `node-hours` for a run without GPUs.
+    """
+
+    planned: PositiveInt
+    look: PositiveInt
+    looks: tuple[PositiveInt, ...] = ()
+    done: NonNegativeInt = 0
+    alpha: PositiveFloat
+    peak_step_s: PositiveFloat | None = None
+    decided: tuple[str, ...] = ()
+    whole: str | None = None
+    hours_spent: float = 0.0
+    hours_saved: float = 0.0
+    unit: Literal["GPU-hours", "node-hours"] = "node-hours"
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the session ended the run before its last step."""
+        return self.whole is None
+
+    def __str__(self) -> str:
+        if self.whole is not None:
+            return f"it ran whole: {self.whole}"
+        by = f"judged by its first {self.look} of {self.planned} steps, and ended after {self.done}"
+        return f"{by}: it is not known what would have come later, such as a node that throttles"

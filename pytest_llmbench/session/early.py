@@ -1,0 +1,194 @@
+"""Early verdicts: looks at a run that goes on, and its end as soon as every threshold of its tests is decided."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.early import EarlyVerdict
+from pytest_llmbench.core.record.records import Verdict, write_model
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.interval.decide import decide
+from pytest_llmbench.judging.interval.early import alpha_at, looks
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.statistics import Measurement, measure
+from pytest_llmbench.session.ending.conclude import device_of, measurement_of, with_expectations
+from pytest_llmbench.session.script.prepared import PreparedRun
+
+# Logs of ranks on other nodes may come late, and each reading reads all of them.
+_AGAIN_S = 1.0
+
+
+def early_plan(run: RunSpec, tests: Sequence[Declared], settings: Settings) -> EarlyPlan:
+    """Say by which references the tests of a run judge it, or why it has to run whole.
+
+    Args:
+        run: the run.
+        tests: those that wait for it.
+        settings: of the session.
+    """
+    recipe, known = run.recipe, statistics_of(get_engine(run.recipe.engine))
+    names = tuple(dict.fromkeys(test.reference for test in tests if test.reference is not None))
+    bodies = [test.test for test in tests if test.reference is None]
+    asked = [each for each in recipe.references if each.name in names]
+    portable = [each for each in asked if each.applies_to is None and known[each.statistic].needs_all_steps]
+    why = None
+    if bodies:
+        why = f"{bodies[0]} has no reference, so its threshold is not known before it"
+    elif any(test.repeats > 1 for test in tests):
+        why = "it is judged together with other runs of its recipe"
+    elif recipe.end != "steps":
+        why = "it is meant to be cut off at its time limit"
+    elif settings.cluster == "debug":
+        why = "with --cluster debug nothing looks at it before it is over"
+    elif looks(recipe.steps, recipe.warm_up.steps) == (recipe.steps,):
+        why = f"its {recipe.steps} steps are too few for a look before the last one"
+    elif portable:
+        why = _of_all_steps(portable[0])
+    return EarlyPlan(references=names, whole=why)
+
+
+def _of_all_steps(reference: Reference) -> str:
+    return f"reference {reference.name} is about {reference.statistic}, which needs all steps"
+
+
+class _RunsWholeError(Exception):
+    """No look can decide on all that the tests of a run ask."""
+
+
+@dataclass(kw_only=True)
+class Looking:
+    """Looks at one run while it goes on.
+
+    Attributes:
+        run: the run.
+        plan: thresholds of its tests.
+        settings: of the session.
+        asked: the look that decided on every threshold; its ranks were asked to end.
+    """
+
+    run: PreparedRun
+    plan: EarlyPlan
+    settings: Settings
+    asked: EarlyVerdict | None = None
+    _taken: list[int] = field(default_factory=list)
+    _again: float = 0.0
+
+    def __post_init__(self) -> None:
+        recipe = self.run.spec.recipe
+        self._whole = self.plan.whole
+        self._ahead = [] if self._whole else list(looks(recipe.steps, recipe.warm_up.steps)[:-1])
+
+    def look(self, step: int) -> bool:
+        """Look at the run, where it is time for it; return whether its ranks were asked to end just now.
+
+        Args:
+            step: the last one of rank 0.
+        """
+        if not self._ahead or step < self._ahead[0] or time.monotonic() < self._again:
+            return False
+        self._again = time.monotonic() + _AGAIN_S
+        series = self.run.engine.read(self.run.place.folder, self.run.spec.recipe)
+        logged = [each.step for each in series.steps if each.ranks == self.run.topology.world_size]
+        while self._ahead and logged[: self._ahead[0]] == list(range(1, self._ahead[0] + 1)):
+            self._taken.append(self._ahead.pop(0))
+            try:
+                found = self._decided(self._taken[-1], series)
+            except _RunsWholeError as error:
+                self._whole, self._ahead = str(error), []
+                return False
+            if found is not None:
+                write_model(self.run.place.folder / layout.ENOUGH, found)
+                self.asked, self._ahead = found, []
+                return True
+        return False
+
+    def result(self, series: StepSeries, wall_s: float) -> EarlyVerdict:
+        """Say what came of the looks at a run that is over.
+
+        Args:
+            series: all that it logged.
+            wall_s: from launch to end, seconds.
+        """
+        recipe, topology = self.run.spec.recipe, self.run.topology
+        done = max((each.step for each in series.steps), default=0)
+        seconds = [each.seconds for each in series.steps[recipe.warm_up.steps :] if each.seconds is not None]
+        hours = (topology.gpus or topology.nodes) / 3600
+        told = self.asked if self.asked is not None and done < recipe.steps else self._ran_whole()
+        saved = (recipe.steps - done) * sum(seconds) / len(seconds) if told.ended_early and seconds else 0.0
+        spent = {"done": done, "hours_spent": wall_s * hours, "hours_saved": saved * hours}
+        return told.model_copy(update={**spent, "unit": "GPU-hours" if topology.gpus else "node-hours"})
+
+    def _ran_whole(self) -> EarlyVerdict:
+        steps = self.run.spec.recipe.steps
+        if self._whole is not None:
+            return EarlyVerdict(planned=steps, look=steps, alpha=ALPHA, whole=self._whole)
+        why = "no look before the last step decided on every threshold"
+        if self.asked is not None:
+            why = f"it had done all its steps before its ranks heard of the look at {self.asked.look}"
+        taken = (*self._taken, steps)
+        return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=why)
+
+    def _decided(self, look: int, series: StepSeries) -> EarlyVerdict | None:
+        """The verdicts of a look; None where it leaves one open.
+
+        Raises:
+            _RunsWholeError: so will every other look.
+        """
+        recipe, topology = self.run.spec.recipe, self.run.topology
+        early = EarlyVerdict(
+            planned=recipe.steps, look=look, looks=tuple(self._taken), done=look, alpha=alpha_at(look, recipe.steps)
+        )
+        told = Evidence(recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, early=early)
+        evidence = with_expectations(told, self.settings.system)
+        measurement = measurement_of(evidence, self.settings.system)
+        early = early.model_copy(update={"peak_step_s": _peak_step_s(evidence, measurement)})
+        verdicts = [self._verdict(each, measurement, early) for each in self._asked_of(evidence)]
+        if None in verdicts or first_problem(evidence, over=False) is not None:
+            return None
+        return early.model_copy(update={"decided": tuple(verdicts)})
+
+    def _asked_of(self, evidence: Evidence) -> list[Reference]:
+        """The references of its tests that are for the machine that it is on."""
+        recipe, topology = self.run.spec.recipe, self.run.topology
+        machine = Machine(
+            system=self.settings.system.name, device=device_of(evidence) or "unknown", gpus=topology.gpus,
+            nodes=topology.nodes, scale=recipe.scale,
+        )  # fmt: skip
+        names = self.plan.references
+        asked = [each for each in recipe.references if each.name in names and not why_not_applicable(each, machine)]
+        if not asked:
+            raise _RunsWholeError("none of its references is for this machine and scale")
+        return asked
+
+    def _verdict(self, reference: Reference, measurement: Measurement, early: EarlyVerdict) -> str | None:
+        known = statistics_of(self.run.engine)
+        if known[reference.statistic].needs_all_steps:
+            raise _RunsWholeError(_of_all_steps(reference))
+        metric = measure(measurement, known).get(reference.statistic)
+        if metric is None:
+            raise _RunsWholeError(f"reference {reference.name} is about {reference.statistic}, which is not measured")
+        holds = [
+            decide(metric, [measurement.steady], op, bound, reference.between, early.alpha, early).holds
+            for op, bound in reference.bounds
+        ]
+        if None in holds and False not in holds:
+            return None
+        verdict = Verdict.PASS if all(holds) else Verdict.FAIL
+        return f"{reference.name}: {reference.statistic} {reference.threshold}: {verdict}"
+
+
+def _peak_step_s(evidence: Evidence, measurement: Measurement) -> float | None:
+    """Seconds of a step at the published peak of the GPUs."""
+    if evidence.peak_tflops is None or not measurement.counts_flops:
+        return None
+    recipe = evidence.recipe
+    flops = recipe.tokens_per_step * flops_per_token(recipe.model, recipe.sequence_length)
+    return flops / (1e12 * evidence.peak_tflops[1] * evidence.topology.gpus)

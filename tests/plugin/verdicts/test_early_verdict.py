@@ -1,0 +1,194 @@
+"""`--early-verdict`: a run ends as soon as every threshold of its tests is decided, and nobody else may shorten it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.conftest import TORCH, Result, UserFolder
+
+STEPS, WARM_UP = 120, 2
+# After 30, 42, 60 and 84 of its steps.
+FIRST_LOOK, FORTY_PERCENT = 30, 48
+SLOW: dict[str, Any] = {"steps": STEPS, "options": {"step_s": 0.1}}
+
+
+def bound(name: str = "speed", **changes: Any) -> dict[str, Any]:
+    """A bound on the speed of this machine, which no machine is near to."""
+    given = {"at_least": "0.01 words/s", "statistic": "throughput"} | changes
+    told = {"why": "an example", "source": "this test", "date": "2026-11-23", "applies_to": {"system": "local"}}
+    return {"name": name, **told, **given}
+
+
+# However noisy the machine, each step is on this side of it.
+MISSED = bound("missed", at_most="0.01 words/s")
+del MISSED["at_least"]
+
+
+def early(user: UserFolder, *options: str) -> Result:
+    """Run the tests of the folder with `--early-verdict`."""
+    user.test()
+    return user.run("--cluster", "local", "--early-verdict", *options)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, distribution: str) -> None:
+    """All ranks after the same step; record, report and terminal say where, why, and what that saved."""
+    user.recipe(references=[bound(), MISSED, bound("elsewhere", applies_to={"system": "moon"})], **SLOW)
+    result = early(user, distribution)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    verdicts = {case.properties["reference"]: case.properties["verdict"] for case in result.cases.values()}
+    assert verdicts == {"speed": "PASS", "missed": "FAIL", "elsewhere": "SKIP"}
+    record = result.record()
+    told, done = record["early"], len(record["steps"])
+    assert (told["planned"], told["look"], told["looks"], told["done"]) == (STEPS, FIRST_LOOK, [FIRST_LOOK], done)
+    assert FIRST_LOOK <= done < FORTY_PERCENT
+    assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, done)}
+    assert len(record["rank_info"]) > 1
+    assert told["alpha"] == pytest.approx(0.0015)
+    assert told["decided"] == [
+        "speed: throughput >= 0.01 words/s: PASS",
+        "missed: throughput <= 0.01 words/s: FAIL",
+    ]
+    assert told["hours_saved"] > told["hours_spent"] > 0
+    assert record["steady"]["left_out"] + record["steady"]["judged"] == FIRST_LOOK - WARM_UP
+    assert not {"loss_drop", "peak_memory"} & record["metrics"].keys()
+    fail = next(case for case in result.cases.values() if case.properties["verdict"] == "FAIL")
+    assert "it is not known what would have come later" in fail.message
+    assert float(fail.properties["alpha"]) == pytest.approx(0.0015)
+    assert fail.properties["early_verdict"].startswith(f"judged by its first {FIRST_LOOK} of {STEPS} steps")
+    assert fail.properties["hours_saved"].endswith("node-hours")
+    assert re.search(r"1 of 1 run ended early: \S+ node-hours saved", result.text)
+
+
+def test_the_whole_run_and_the_replay_have_the_same_verdicts(user: UserFolder) -> None:
+    """The verdict follows from the record alone."""
+    user.recipe(references=[bound(), MISSED], **SLOW)
+    ended = early(user)
+    shutil.copytree(ended.session, user.path / "ended")
+    whole = user.run("--cluster", "local")
+    assert len(whole.record()["steps"]) == STEPS
+    replayed = user.run("--replay", "ended", "--system", "local")
+
+    def verdicts(result: Result) -> dict[str, str]:
+        return {name: case.properties["verdict"] for name, case in result.cases.items()}
+
+    assert verdicts(ended) == verdicts(whole) == verdicts(replayed)
+    assert replayed.record()["steady"] == ended.record()["steady"]
+    assert replayed.record()["early"] == ended.record()["early"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "why"),
+    [
+        ({}, "def test_body(run):\n    assert run.throughput\n", "::test_body[tiny] has no reference"),
+        ({"references": [bound(), bound("memory", statistic="peak_memory", at_least="1 B")]}, "", "memory is about"),
+        ({"references": [bound(applies_to={"system": "moon"})]}, "", "none of its references is for this machine"),
+        ({"steps": 22}, "", "its 22 steps are too few for a look before the last one"),
+    ],
+)
+def test_a_run_that_needs_all_its_steps_has_them(
+    user: UserFolder, changes: dict[str, Any], source: str, why: str
+) -> None:
+    """What is asked in the body of a test, and what is about all steps, is asked of a whole run; the reason is told."""
+    given: dict[str, Any] = {"steps": STEPS, "references": [bound()], "options": {"step_s": 0.02}}
+    user.recipe(**(given | changes))
+    if source:
+        user.test(source, "test_body.py")
+    result = early(user)
+    record = result.record()
+    assert len(record["steps"]) == record["recipe"]["steps"], result.text
+    assert why in record["early"]["whole"]
+    assert record["early"]["alpha"] == 0.01
+    assert "loss_drop" in record["metrics"]
+    assert why in " ".join(result.text.split())
+
+
+def test_what_the_first_steps_cannot_tell_is_refused_in_a_body(user: UserFolder) -> None:
+    """A test with a reference that also asks for the last loss is an ERROR of a run that was ended early."""
+    user.recipe(references=[bound()], **SLOW)
+    user.test("def test_both(run, reference):\n    assert run.throughput in reference\n    assert run.loss_drop\n")
+    case = user.run("--cluster", "local", "--early-verdict").case
+    assert case.properties["verdict"] == "ERROR"
+    assert "the run was ended early, and that needs all of its steps: leave out --early-verdict" in case.message
+
+
+def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
+    """And its last look the largest share of alpha."""
+    apart = bound(at_least="1000 words/s", between_runs="50 %", runs=2)
+    user.recipe(steps=40, references=[apart], options={"step_s": 0.05})
+    result = early(user)
+    record = result.record()
+    assert len(record["steps"]) == 40
+    assert (record["early"]["looks"][-1], record["early"]["alpha"]) == (40, 0.004)
+    assert result.case.properties["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_run_that_stops_by_itself_is_an_error(user: UserFolder) -> None:
+    """Whoever puts the file there: the session did not, so that the steps are missing."""
+    user.recipe(references=[bound(at_least="1 words/s", at_most="1e9 words/s")], **SLOW)
+    user.test()
+    process = user.start("--cluster", "local", "--early-verdict", "-s")
+    user.wait_for(lambda session: (session / "runs" / "tiny" / "steps").exists())
+    assert user.session is not None
+    (user.session / "runs" / "tiny" / "enough.json").write_text("{}")
+    result = user.finish(process)
+    assert result.case.properties["verdict"] == "ERROR", result.text
+    problem = result.record()["problem"]
+    assert problem["kind"] == "steps_missing"
+    assert "its session did not ask for it" in problem["message"]
+
+
+def damaged(user: UserFolder, change: str) -> Result:
+    """Judge a recorded run again that was ended early, changed in one way."""
+    user.recipe(references=[bound()], **SLOW)
+    session = early(user).session
+    shutil.copytree(session, user.path / "ended")
+    run = user.path / "ended" / "runs" / "tiny"
+    logs = sorted((run / "steps").glob("*.jsonl"))
+    record = json.loads((run / "record.json").read_text())
+    if change == "no word of it in the record":
+        (run / "record.json").write_text(json.dumps(record | {"early": None}))
+    for log in logs:
+        lines = log.read_text().splitlines()
+        if change == "ended by itself":
+            lines = [line.replace('"asked":true', '"asked":false') for line in lines]
+        if change == "cut":
+            lines = [line for line in lines if f'"step":{record["early"]["done"]},' not in line]
+        log.write_text("\n".join(lines) + "\n")
+    return user.run("--replay", "ended", "--system", "local")
+
+
+@pytest.mark.parametrize("change", ["no word of it in the record", "ended by itself", "cut"])
+def test_a_shortened_run_is_an_error_unless_its_session_shortened_it(user: UserFolder, change: str) -> None:
+    """Both the session and its ranks have to say so, and the steps up to there have to be there."""
+    result = damaged(user, change)
+    assert result.case.properties["verdict"] == "ERROR", result.text
+    assert result.record()["problem"]["kind"] == "steps_missing"
+
+
+def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
+    """Or why it will run whole, before it costs anything."""
+    user.recipe(references=[bound()], steps=200)
+    user.recipe("learns", steps=200)
+    text = " ".join(early(user, "--plan").text.split())
+    assert "is looked at after 50, 70, 100, 140 and 200 steps" in text
+    assert "runs whole: reference learns is about loss_drop, which needs all steps" in text
+
+
+def test_pytorch_ranks_end_together(user: UserFolder) -> None:
+    """Real ranks, two of them, which wait for one another in every step."""
+    recipe = {**TORCH, "steps": 300, "references": [bound()]}
+    model = {"layers": 2, "hidden_size": 128, "attention_heads": 4, "vocab_size": 1024, "dropout": 0.0}
+    user.recipe(**recipe, model=model, sequence_length=128)
+    result = early(user)
+    assert result.returncode == 0, result.text
+    record = result.record()
+    assert record["early"]["whole"] is None
+    assert 75 <= len(record["steps"]) < 120
+    assert {rank["end_steps"] for rank in record["rank_info"]} == {len(record["steps"])}
+    assert result.case.properties["verdict"] == "PASS"
