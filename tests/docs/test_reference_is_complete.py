@@ -20,6 +20,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Verdict
 from pytest_llmbench.core.wire.driver import CommandTask
@@ -155,6 +156,7 @@ def record(tmp_path: Path) -> RunRecord:
         system="local", cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(tmp_path),
         metrics={"step_time": Metric(value=1.0, unit="s", rule="r", sense="time", amount=1.0)},
         steady=steady_state([0.5, 0.501] * 20, skip=0),
+        early=EarlyVerdict(planned=200, look=200, done=200, alpha=0.01, whole="why"),
     )  # fmt: skip
 
 
@@ -265,7 +267,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     assert {file for file in files if not any(re.fullmatch(pattern, file) for pattern in patterns)} == set()
     # What a session on this machine does not have: of Slurm, of xdist, of a batch, and of processes that were stopped.
     on_slurm = {"allocation/", "runs/<run>/bin/srun", "runs/<run>/pauses/rank-00000"}
-    elsewhere = {*on_slurm, "plan.json", "batches/<recipe>.csv"}
+    elsewhere = {*on_slurm, "plan.json", "batches/<recipe>.csv", "runs/<run>/enough.json"}
     missing = {
         name for name, pattern in zip(written, patterns, strict=True)
         if not any(re.fullmatch(pattern, file) for file in files)
