@@ -142,11 +142,18 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
     return AppliesTo(gpu=gpu, gpus=record.gpus or None, nodes=record.nodes, system=system)
 
 
+def _not_whole(record: RunRecord) -> str | None:
+    """Say why a run does not have all its steps."""
+    if record.early is not None and record.early.ended_early:
+        return f"it was ended early, after {record.early.done} of {record.early.planned} steps"
+    return None if record.problem is None else _broken(record.problem)
+
+
 def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
     """Yield why one run cannot count."""
     record = run.record
-    if record.problem is not None:
-        yield _broken(record.problem)
+    if (why := _not_whole(record)) is not None:
+        yield why
         return
     counted_in_steps = [number for step in record.steps for number in (step.seconds, step.tokens, step.samples)]
     if not all(isfinite(each) and each > 0 for each in (*counted_in_steps, record.nodes) if each is not None):

@@ -218,6 +218,10 @@ LOSS = {"test": "t[learns]", "verdict": "FAIL", "statistic": "loss_drop", "reaso
 
 # What is wrong with the third of five runs, and what is said about it.
 UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "ended early": (
+        lambda p: p.update(early={"planned": 200, "look": 50, "looks": [50], "done": 52, "alpha": 0.0015}),
+        "it was ended early, after 52 of 200 steps",
+    ),
     "broken": (lambda p: p.update(problem=PROBLEM, metrics={}), "the run is broken (rank_died): rank 3 died"),
     "smoke": (lambda p: p["recipe"].update(scale="smoke"), "scale smoke: a threshold for a machine applies"),
     "no_number": (lambda p: p.update(metrics={}), "it has no throughput; it has no numbers"),

@@ -119,7 +119,7 @@ def test_what_the_first_steps_cannot_tell_is_refused_in_a_body(user: UserFolder)
 
 def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
     """And its last look the largest share of alpha."""
-    apart = bound(at_least="1000 words/s", between_runs="50 %", runs=2)
+    apart = bound(at_least="3000 words/s", between_runs="50 %", runs=2)
     user.recipe(steps=40, references=[apart], options={"step_s": 0.05})
     result = early(user)
     record = result.record()
