@@ -68,10 +68,8 @@ def _judge(turns: Turns) -> NumbersVerdict:
             damaged += lost
             if _disagree(said) or own or lost:
                 break
-            said = list(_said(seated, number, "weights"))
-            _count(votes, said)
-            if _disagree(said):
-                break
+            # Wrong weights are their rank's alone until the next exchange.
+            _count(votes, _said(seated, number, "weights"))
     undecided = _common(damaged)
     wrong |= dict.fromkeys(
         (rank for each in undecided if len(each) == 1 for rank in each), "a part that it sent or got"

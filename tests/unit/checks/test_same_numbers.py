@@ -56,7 +56,9 @@ def train(team: list[int], turn: int, faults: list[Fault]) -> dict[int, Turn]:
             local = {r: wrong(r, "local", mixed(weights[r], step, shard)) for shard, r in enumerate(group)}
             sent = {r: wrong(r, "send", local[r]) for r in group}
             for rank in group:
-                parts = tuple(local[r] if r == rank else wrong(rank, "receive", sent[r]) for r in group)
+                parts = tuple(
+                    wrong(rank, "own", local[r]) if r == rank else wrong(rank, "receive", sent[r]) for r in group
+                )
                 after = wrong(rank, "sum", mixed(parts))
                 told[rank].append(StepDigests(local=local[rank], gathered=parts, weights=after))
                 weights[rank] = wrong(rank, "weights", after)
@@ -103,7 +105,7 @@ def test_a_rank_that_is_always_wrong(ranks: int, rank: int, kind: str) -> None:
 
 
 @given(
-    st.integers(1, 16), st.sampled_from([*KINDS, "send", "receive"]), st.integers(0, 15),
+    st.integers(1, 16), st.sampled_from([*KINDS, "send", "receive", "own"]), st.integers(0, 15),
     st.frozensets(st.integers(0, TURNS - 1)), st.frozensets(st.integers(1, STEPS)),
 )  # fmt: skip
 def test_an_innocent_rank_is_never_named(
@@ -149,6 +151,14 @@ def test_a_transfer_that_was_damaged_once() -> None:
     found = judged(4, Fault(2, "receive", frozenset({0}), frozenset({1})))
     assert found.wrong == {}
     assert found.suspects == (frozenset({2, 3}),)
+
+
+@given(st.integers(2, 16), st.integers(0, 15))
+def test_a_rank_that_damages_its_own_part(ranks: int, rank: int) -> None:
+    """Between its gradients and the sum: no other rank had a hand in that."""
+    assert judged(ranks, Fault(rank % ranks, "own", frozenset(range(TURNS)), frozenset({2}))).wrong.keys() == {
+        rank % ranks
+    }
 
 
 @given(st.integers(1, 200))

@@ -96,6 +96,16 @@ def test_a_damaged_curve_does_not_pass(seed: int, noise: str, count: int, damage
     assert differs(golden_of(*curves[:-1]), DAMAGES[damage](curves[-1]))
 
 
+def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
+    """Another run may part from them earlier, by last bits that grow."""
+    rng, base = random.Random(1), true_losses(1)
+    curves = [[*base[:30], *(loss + 1e-4 * rng.gauss(0, 1) for loss in base[30:])] for _ in range(4)]
+    early = [*base[:3], *(loss + 1e-9 for loss in base[3:])]
+    golden = golden_of(*curves)
+    assert not differs(golden, early)
+    assert differs(golden, [*base[:3], base[3] + 0.01, *base[4:]])
+
+
 @given(st.integers(0, 10_000), st.integers(0, STEPS - 1), st.booleans())
 def test_runs_of_the_same_bits_allow_no_other_bit(seed: int, step: int, up: bool) -> None:
     """The next float is already another number."""
