@@ -147,7 +147,7 @@ _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a 
 _GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
 _INCONCLUSIVE = "Whether a test fails whose threshold is too close to the measured number to decide, or is skipped"
 _EARLY_VERDICT = (
-    "End a run as soon as every threshold of its tests is decided: it is looked at after 25, 35, 50 and 70 % "
+    "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent "
 )
 _EARLY_VERDICT += "of its steps"
 OPTIONS = (

@@ -19,7 +19,7 @@ NAMES = [
     "group-tolerance", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
     "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
 ]  # fmt: skip
-NAMES_OF_FLAGS = ["first-run-alone", "nccl", "plan"]
+NAMES_OF_FLAGS = ["early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
 
 # A legal text of each option, and another one.
