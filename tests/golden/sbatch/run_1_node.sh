@@ -13,7 +13,7 @@
 #SBATCH --open-mode=append
 #SBATCH --output=/shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_0_log.out
 #SBATCH --signal=CONT@1
-#SBATCH --time=30
+#SBATCH --time=60
 
 # command
 export SUBMITIT_EXECUTOR=slurm

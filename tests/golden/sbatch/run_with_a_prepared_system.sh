@@ -15,7 +15,7 @@
 #SBATCH --output=/shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_0_log.out
 #SBATCH --partition=fast
 #SBATCH --signal=CONT@1
-#SBATCH --time=30
+#SBATCH --time=60
 
 # setup
 module load cuda/12.4
