@@ -54,11 +54,10 @@ def train(team: list[int], turn: int, faults: list[Fault]) -> dict[int, Turn]:
                 ) else value  # fmt: skip
 
             local = {r: wrong(r, "local", mixed(weights[r], step, shard)) for shard, r in enumerate(group)}
-            sent = {r: wrong(r, "send", local[r]) for r in group}
+            held = {r: wrong(r, "own", local[r]) for r in group}
+            sent = {r: wrong(r, "send", held[r]) for r in group}
             for rank in group:
-                parts = tuple(
-                    wrong(rank, "own", local[r]) if r == rank else wrong(rank, "receive", sent[r]) for r in group
-                )
+                parts = tuple(held[r] if r == rank else wrong(rank, "receive", sent[r]) for r in group)
                 after = wrong(rank, "sum", mixed(parts))
                 told[rank].append(StepDigests(local=local[rank], gathered=parts, weights=after))
                 weights[rank] = wrong(rank, "weights", after)
@@ -155,10 +154,11 @@ def test_a_transfer_that_was_damaged_once() -> None:
 
 @given(st.integers(2, 16), st.integers(0, 15))
 def test_a_rank_that_damages_its_own_part(ranks: int, rank: int) -> None:
-    """Between its gradients and the sum: no other rank had a hand in that."""
-    assert judged(ranks, Fault(rank % ranks, "own", frozenset(range(TURNS)), frozenset({2}))).wrong.keys() == {
-        rank % ranks
-    }
+    """Between its gradients and the exchange: all got it so, and it has it so itself."""
+    once = Fault(rank % ranks, "own", frozenset({1}), frozenset({2}))
+    seated = once.rank in {seat for group in groups([*range(ranks)], 1) for seat in group}
+    found = judged(ranks, once)
+    assert ({*found.wrong}, found.suspects) == ({once.rank} if seated else set(), ())
 
 
 @given(st.integers(1, 200))

@@ -100,7 +100,7 @@ def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
     """Another run may part from them earlier, by last bits that grow."""
     rng, base = random.Random(1), true_losses(1)
     curves = [[*base[:30], *(loss + 1e-4 * rng.gauss(0, 1) for loss in base[30:])] for _ in range(4)]
-    early = [*base[:3], *(loss + 1e-9 for loss in base[3:])]
+    early = [*base[:3], *(loss + 1e-6 for loss in base[3:])]
     golden = golden_of(*curves)
     assert not differs(golden, early)
     assert differs(golden, [*base[:3], base[3] + 0.01, *base[4:]])
