@@ -127,7 +127,7 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
             note(item, threshold=measured.threshold)
         note(item, **_judged_by(measured))
         if measured.cause is not None:
-            #: property cause: [cause of a missed speed](#causes), its kind first; absent for any other verdict
+            #: property cause: cause of a missed speed, its [kind](#causes) first; absent if none was missed
             note(item, cause=str(measured.cause))
 
 
