@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.judging.interval.decide import Op, apart, decide
+from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import steady_state
 
 TOKENS = 1000.0
@@ -197,3 +199,14 @@ def test_a_looser_bound_is_never_missed_where_a_tighter_one_is_met(
     for between in (None, USUAL_BETWEEN_RUNS):
         first, second = (decide(metric, [steady], ">=", bound, between).holds for bound in (tight, loose))
         assert not (first is True and second is False)
+
+
+@pytest.mark.parametrize(("peak", "holds"), [(0.97, False), (0.5, None), (None, None)])
+def test_a_bound_that_not_even_the_peak_reaches_is_missed(peak: float | None, holds: bool | None) -> None:
+    """A run that still becomes faster is decided where the rest of it cannot make up for what it lost."""
+    seconds = [1.2 - 0.001 * i + 0.001 * (i % 3) for i in range(140)]
+    early = EarlyVerdict(planned=200, look=140, looks=(140,), alpha=0.0015, peak_step_s=peak)
+    steady = at_a_look(seconds, plan=200, skip=0)
+    metric = Metric(value=TOKENS / 1.13, unit="words/s", rule="x", sense="rate", amount=TOKENS)
+    decision = decide(metric, [steady], ">=", Quantity(TOKENS / 1.03, "words/s"), None, early.alpha, early)
+    assert decision.holds is holds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,3 +59,28 @@ def test_a_host_alone_logs_at_once(context: RankContext, monkeypatch: pytest.Mon
         (step,) = read_steps(context.folder).steps
     assert step.seconds is not None
     assert step.seconds > 0
+
+
+def test_ranks_of_a_device_end_after_the_step_that_tells_them(
+    context: RankContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 tells it in step 3; every rank reads that when step 4 has been asked for, and makes no other."""
+    Mark.times = iter([0.0, 1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(step_clock, "_mark", Mark)
+    monkeypatch.setattr(step_clock, "peak_memory_bytes", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
+    told = iter([0.0, 0.0, 1.0, 1.0])
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, _: tensor.fill_(next(told)))
+    with StepLog(replace(context, may_end_early=True)) as log:
+        clock = StepClock(log, torch.device("cuda"), samples=1, tokens=2)
+        clock.start()
+        for step in clock.steps(9):
+            clock.step(torch.tensor(float(step)), 1.0)
+        clock.finish()
+        log.end()
+    series = read_steps(context.folder)
+    assert [step.loss for step in series.steps] == [1.0, 2.0, 3.0, 4.0]
+    (end,) = (
+        line for line in (context.folder / "steps" / "rank-00000.jsonl").read_text().splitlines() if "end" in line
+    )
+    assert '"asked":true' in end
