@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.judging.references import missed
     from pytest_llmbench.judging.statistics import Measurement, Statistic
     from pytest_llmbench.plugin.health import Health
-    from pytest_llmbench.plugin.verdict.measured import Measured, Run
+    from pytest_llmbench.plugin.verdict.measured import Measured
+    from pytest_llmbench.plugin.verdict.run import Run
     from pytest_llmbench.readers.base import LogReader
     from pytest_llmbench.readers.items import (
         BadEnd,

@@ -9,7 +9,7 @@ from benchmarks.verdicts.rules import wrong_by_former
 from benchmarks.verdicts.scenarios import SCENARIOS, SKIP, Array, Noise, Runs, Scenario, noise
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.early import at_a_look, looks, out_of_reach
-from pytest_llmbench.judging.interval.repeats import pool
+from pytest_llmbench.judging.interval.repeats import pool, share_of_look
 from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, steady_state
 
 # Of the bound from the truth, as a share of it: a bound below it is one that the run misses.
@@ -30,17 +30,19 @@ class Way:
         line: steps of which a line of the log is the mean.
         early: judged at looks while the run goes on.
         repeats: runs that are judged together.
+        rerun: only if the first, or the first two, decide nothing, and so on.
     """
 
     steps: int
     line: int = 1
     early: bool = False
     repeats: int = 1
+    rerun: bool = False
 
     def __str__(self) -> str:
         """A head for a column."""
         words = (f"{self.steps}", f" in {self.line}s" * (self.line > 1), " early" * self.early)
-        return "".join(words) + f", {self.repeats} runs" * (self.repeats > 1)
+        return "".join(words) + f", {'1 to ' * self.rerun}{self.repeats} runs" * (self.repeats > 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +94,8 @@ def simulate(cell: Cell) -> Judged:
     runs = runs_of(cell)
     if cell.way.early:
         return _early(cell, runs)
+    if cell.way.rerun:
+        return _made_again(cell, runs)
     if cell.way.repeats > 1:
         return _repeated(cell, runs)
     return _whole(cell, runs)
@@ -123,6 +127,26 @@ def _repeated(cell: Cell, runs: Runs) -> Judged:
     each = [steady_state(seconds, skip=SKIP) for seconds in runs.seconds.tolist()]
     pools = (pool(each[i : i + cell.way.repeats]) for i in range(0, len(each), cell.way.repeats))
     wrong, left_open = _count(pools, runs.truth[: cell.runs])
+    return Judged(cell=cell, wrong={OURS: wrong}, open=left_open)
+
+
+def _made_again(cell: Cell, runs: Runs) -> Judged:
+    """Twice as many runs at each look: the worst that `--inconclusive rerun` does, which also gives up in between."""
+    wrong, left_open = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
+    seconds, most = runs.seconds.tolist(), cell.way.repeats
+    for first, truth in zip(range(0, len(seconds), most), runs.truth.tolist(), strict=False):
+        left = set(range(len(DISTANCES)))
+        for look in range(most.bit_length()):
+            alpha = share_of_look(look)
+            made = [steady_state(each, skip=SKIP, alpha=alpha) for each in seconds[first : first + 2**look]]
+            together = pool(made, alpha=alpha)
+            for i in sorted(left):
+                verdict = together.decide(truth * (1 + DISTANCES[i]))
+                if verdict in DECIDED:
+                    wrong[i] += verdict == WRONG[i]
+                    left.discard(i)
+        for i in left:
+            left_open[i] += 1
     return Judged(cell=cell, wrong={OURS: wrong}, open=left_open)
 
 

@@ -1,6 +1,8 @@
 """Allocations: nodes held for the session. Runs are launched on leases of them."""
 
+import math
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,10 @@ class Allocation:
         """
         return None
 
+    def ends_at(self) -> float:
+        """Unix time at which Slurm takes the nodes back, asked when they are there; infinite if no job holds them."""
+        return math.inf
+
     def release(self) -> None:
         """Give the nodes back. Jobs of other users are left alone."""
 
@@ -101,6 +107,10 @@ class HeldJob(Allocation):
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})")
         raise JobEndedError(job_id, status, self._log)
+
+    def ends_at(self) -> float:
+        """By the time limit that was asked for."""
+        return time.time() + 60.0 * self._request.time_min
 
     def release(self) -> None:
         """Cancel the holder."""
@@ -145,6 +155,11 @@ class ExistingJob(Allocation):
         if status.state is JobState.SUSPENDED:
             return Waiting(reason=f"job {self.job_id} {status.word}")
         return self._hosts
+
+    def ends_at(self) -> float:
+        """As Slurm tells the job."""
+        text = os.environ.get("SLURM_JOB_END_TIME", "")
+        return float(text) if text.isdecimal() else math.inf
 
 
 def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:

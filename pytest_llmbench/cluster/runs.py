@@ -74,6 +74,8 @@ class RunSpec(Strict):
         key: its name within the session, and that of its folder.
         group: number of the session's group of nodes that it runs on, from 1; None where the nodes are not split.
         repeat: its number among the runs that are judged together, from 1.
+        look: 0 for a run that was planned; else the number of the look before which it was made, as those before it did
+            not decide.
         replayed: folder of its logs, if it ran elsewhere.
         early: with `--early-verdict`, what decides on its end.
     """
@@ -82,6 +84,7 @@ class RunSpec(Strict):
     recipe: Recipe
     group: PositiveInt | None = None
     repeat: PositiveInt = 1
+    look: NonNegativeInt = 0
     replayed: Replayed | None = None
     early: EarlyPlan | None = None
 
@@ -90,9 +93,9 @@ class RunSpec(Strict):
         """Key of the first of the runs that are judged together with it."""
         return self.key if self.repeat == 1 else self.key.removesuffix(f"-repeat{self.repeat}")
 
-    def repeated(self, number: int) -> Self:
+    def repeated(self, number: int, look: int = 0) -> Self:
         """The repeat with that number of this first run."""
-        return self.model_copy(update={"key": repeat_key(self.key, number), "repeat": number})
+        return self.model_copy(update={"key": repeat_key(self.key, number), "repeat": number, "look": look})
 
 
 def repeat_key(series: str, number: int) -> str:

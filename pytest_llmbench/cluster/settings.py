@@ -33,6 +33,7 @@ class Settings:
         gpus_per_node: overrides the system's; 0 trains on the CPU.
         time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
         repeat: runs of each recipe that are judged together; None leaves each test the number that its marker has.
+        rerun: whether a run that decides nothing is made again, within its time limit.
         max_runs: runs at once; None for as many as there are nodes.
         first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
         scale: `full` or `smoke`.
@@ -55,6 +56,7 @@ class Settings:
     gpus_per_node: int | None = None
     time_min: int | None = None
     repeat: int | None = None
+    rerun: bool = False
     max_runs: int | None = None
     first_run_alone: bool = False
     scale: Scale = "full"
@@ -144,6 +146,11 @@ def check(settings: Settings) -> None:
         ConfigError: says which and what to write.
     """
     s = settings
+    if s.rerun and s.early_verdict:
+        raise ConfigError(
+            "--inconclusive rerun with --early-verdict: both look at runs several times, and each takes the whole of "
+            "alpha for that; leave one out"
+        )
     if s.cluster in {"local", "debug"} and (s.nodes or 1) > 1:
         raise ConfigError(
             f"--nodes {s.nodes} with --cluster {s.cluster}: this machine is one node; use --cluster slurm"

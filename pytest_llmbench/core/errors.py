@@ -10,7 +10,7 @@ from typing import Literal
 
 ErrorKind = Literal[
     "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous", "no_slurm",
-    "no_space", "not_finite", "other_training", "ran_before", "short_read", "unknown_statistic",
+    "no_space", "not_finite", "other_training", "ran_before", "repeat_broken", "short_read", "unknown_statistic",
     "unreadable", "wrong_ranks",
 ]  # fmt: skip
 

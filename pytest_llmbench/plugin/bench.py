@@ -39,6 +39,9 @@ class Board(Protocol):
     def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
         """Block until the run or check of that name has a record."""
 
+    def repeat(self, series: str, number: int, look: int) -> None:
+        """Have runs made up to that number, for the look with that number; each has a record some time."""
+
 
 class Bench:
     """Resolved lazily: a session without our tests reads no recipe and probes no machine.
@@ -97,6 +100,7 @@ class Bench:
             max_runs=options.value(config, "max-runs"),
             first_run_alone=options.flag(config, "first_run_alone"),
             replay=None if replay is None else self._from_here(replay),
+            rerun=options.value(config, "inconclusive") == "rerun",
             scale=options.value(config, "scale") or "full",
             slurm=self._slurm_options,
             gate=options.value(config, "gate") or "auto",
@@ -233,6 +237,11 @@ class Bench:
         for test in tests:
             if test.run is not None:
                 asked[test.run] = max(asked.get(test.run, 0), test.repeats)
+        for key, most in asked.items():
+            taken = [other for other, spec in self.choices.items() if other.startswith(f"{key}-repeat")]
+            taken = [other for other in taken if self.choices[other].series != key]
+            if taken and (most > 1 or self.settings.rerun):
+                raise ConfigError(f"a repeat of {key} could have the name of recipe {taken[0]}: rename that recipe")
         runs = tuple(self._run(key, number) for key, most in asked.items() for number in range(1, most + 1))
         needed: tuple[tuple[Extensions[Any], Iterable[str]], ...] = (
             (ENGINES, dict.fromkeys(run.recipe.engine for run in runs)),
@@ -252,17 +261,10 @@ class Bench:
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
     def _run(self, series: str, number: int) -> RunSpec:
-        """One of the runs that are judged together.
-
-        Raises:
-            ConfigError: another run has its name.
-        """
+        """One of the runs that are judged together."""
         key, first = repeat_key(series, number), self.choices[series]
-        there = self.choices.get(key)
-        if there is not None and there.series == series:
-            return there
-        if there is not None:
-            raise ConfigError(f"run {number} of {series} would have the name of recipe {key}: rename that recipe")
+        if key in self.choices:
+            return self.choices[key]
         repeat = first.repeated(number)
         if first.replayed is None:
             return repeat
@@ -276,6 +278,14 @@ class Bench:
     def _looked_at(self, run: RunSpec, tests: Sequence[Declared]) -> RunSpec:
         waiting = [test for test in tests if test.run == run.series]
         return run.model_copy(update={"early": early_plan(run, waiting, self.settings)})
+
+    def add_repeats(self, series: str, number: int, look: int) -> tuple[RunSpec, ...]:
+        """Plan further runs of a series up to that number, and return those that were not planned before."""
+        first = next(run for run in self.planned.runs if run.key == series)
+        have = max(run.repeat for run in self.planned.runs if run.series == series)
+        new = tuple(first.repeated(each, look) for each in range(have + 1, number + 1))
+        self.planned = self.planned.model_copy(update={"runs": (*self.planned.runs, *new)})
+        return new
 
     @property
     def requirements(self) -> Path | None:

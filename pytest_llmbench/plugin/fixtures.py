@@ -12,7 +12,8 @@ from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.health import CheckKey, Health
 from pytest_llmbench.plugin.verdict import outcome
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.rerun import Rerun
+from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.several import one_run
 from pytest_llmbench.session.keeper import AnyRecord
 
@@ -34,7 +35,12 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
             pytest.fail(outcome.broken(record), pytrace=False)
     if (twice := one_run(records)) is not None:
         pytest.fail(twice, pytrace=False)
-    run = Run(*records)
+    state = bench_of(request.config)
+    rerun = None
+    if state.settings.rerun and state.board is not None:
+        limit = state.settings.time_limit_min(records[0].recipe)
+        rerun = Rerun(board=state.board, series=records[0].key, limit_min=limit)
+    run = Run(*records, rerun=rerun)
     yield run
     outcome.note_measured(request.node, run, request.node.callspec.params.get("reference"))
 

@@ -145,7 +145,8 @@ _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, 
 _REPEAT = "Runs of each recipe, one after the other, that are judged together"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
 _GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
-_INCONCLUSIVE = "Whether a test fails whose threshold is too close to the measured number to decide, or is skipped"
+_INCONCLUSIVE = "If a threshold is too close to the measured number to decide: fail the test, make further runs first, "
+_INCONCLUSIVE += "or skip it"
 _EARLY_VERDICT = (
     "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent "
 )
@@ -175,7 +176,7 @@ OPTIONS = (
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
-    choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|warn", "fail"),
+    choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|rerun|warn", "fail"),
     Option(
         "group-tolerance",
         Section.WHAT,

@@ -9,6 +9,7 @@ import pytest
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import Judgement, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
@@ -46,6 +47,7 @@ class Supervisor:
         self._progress = progress
         self._junit = JUnit(config, bench.session.folder / layout.JUNIT)
         self._rows: list[Mapping[str, Any]] = []
+        self._waiting: set[str] = set()
         self._unreported: list[pytest.TestReport] = []
         self._made: list[Reported] = []
         self._broken = outcome.BrokenRuns()
@@ -69,9 +71,10 @@ class Supervisor:
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
         keeper = self.keeper = Keeper(settings.system)
-        self._bench.board = KeeperBoard(keeper, self._progress, self._interruption)
+        self._bench.board = KeeperBoard(keeper, self._progress, self._interruption, self.repeat)
         try:
             write_model(folder / layout.PLAN, self._bench.planned)
+            self._waiting = {test.test for test in self._bench.planned.tests}
             self._expect_reports()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:
@@ -85,6 +88,15 @@ class Supervisor:
             if isinstance(error, OSError):
                 raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
             raise
+
+    def repeat(self, series: str, number: int, look: int) -> None:
+        """Make further runs, up to that number of a series, for a test that waits for them."""
+        new = self._bench.add_repeats(series, number, look)
+        if not new or self._runner is None or self.keeper is None:
+            return
+        self.keeper.notes.append(f"{series} decides nothing yet: {counted(len(new), 'more run')}")
+        self.keeper.write(self._bench.session.folder / layout.PLAN, self._bench.planned)
+        self._runner.repeat(new)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -132,6 +144,9 @@ class Supervisor:
         properties = outcome.verdict_of(report)
         if properties is not None:
             self._rows.append({**properties, "test": report.nodeid})
+            self._waiting.discard(report.nodeid)
+        if not self._waiting and self._runner is not None:
+            self._runner.expect_no_repeats()
 
     @pytest.hookimpl(tryfirst=True, wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:

@@ -142,6 +142,12 @@ class Controller:
             session.shouldstop = why  # first: a test that is told the end is over at once, and is followed by no other
         tell_the_end(self._bench.session.folder, why)
 
+    def _take_on_repeats(self) -> None:
+        """Make the further runs that workers ask for."""
+        for path in (self._bench.session.folder / layout.REPEATS).glob("[!.]*"):
+            number, look = path.read_text(encoding="utf-8").split()
+            self._supervisor.repeat(path.name, int(number), int(look))
+
     def _follow(self) -> None:
         while (plan := self._plan) is None:
             if self._over.wait(_LOOK_S):
@@ -162,5 +168,6 @@ class Controller:
             return
         keeper = self._supervisor.keeper
         while keeper is not None and not self._over.wait(_LOOK_S):
+            self._take_on_repeats()
             self._progress.take(keeper.notes)
             self._progress.show(keeper.views)

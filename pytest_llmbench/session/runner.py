@@ -1,5 +1,6 @@
 """The runner: one thread that allocates, launches, watches and concludes every run of a session."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,12 +31,14 @@ from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.gate import gate
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
-from pytest_llmbench.session.schedule import Schedule, broken
+from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 from pytest_llmbench.session.script.requests import holder_request
 from pytest_llmbench.session.validation import Validator, health_record
 
 _TICK_S = 0.2
+#: problem session_ended: pytest ended, or was killed, before the run did
+_ENDED = Problem(kind="session_ended", message="the session ended before this run did")
 # How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
 _STOP_WAIT_S = 60.0
 _SLURM_STOP_WAIT_S = 10.0
@@ -66,6 +69,9 @@ class Runner:
         )
         self._allocation: Allocation = Allocation()
         self._thread: threading.Thread | None = None
+        self._may_repeat = settings.rerun and settings.cluster != "debug"
+        self._repeats = Repeats()
+        self._ends_at = math.inf
 
     def start(self, plan: Plan) -> None:
         """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
@@ -73,17 +79,25 @@ class Runner:
         make_folder(self._session.folder)
         self._heartbeat.start()
         self._plan = plan
+        self._may_repeat = self._may_repeat and bool(plan.runs)
         for run in plan.runs:
-            prepared = prepare(run, self._settings, self._session)
-            if isinstance(prepared, Problem):
-                self._publish(run, problem=prepared)
-            else:
-                self._schedule.waiting.append(prepared)
+            self._take_on(run)
         if self._settings.cluster == "debug":
             self._work()
             return
         self._thread = threading.Thread(target=self._work, name="llmbench-runner", daemon=True)
         self._thread.start()
+
+    def repeat(self, runs: Sequence[RunSpec]) -> None:
+        """Take on further runs, which get a record whatever happens. In the debug cluster they happen here and now."""
+        for run in self._repeats.ask(runs):
+            self._publish(run, problem=_ENDED)
+        if self._settings.cluster == "debug":
+            self._work()
+
+    def expect_no_repeats(self) -> None:
+        """Give the nodes back as soon as all runs are over."""
+        self._may_repeat = False
 
     def begin_no_more(self) -> None:
         """Begin no run, and return at once: `stop` follows."""
@@ -118,10 +132,10 @@ class Runner:
         try:
             if self._busy:
                 self._allocate()
-            while self._busy and not self._stopping.is_set():
+            while (self._busy or self._may_repeat) and not self._stopping.is_set():
                 self._tick()
-                self._stopping.wait(_TICK_S)  #: problem session_ended: pytest ended, or was killed, before the run did
-            self._give_up(Problem(kind="session_ended", message="the session ended before this run did"))
+                self._stopping.wait(_TICK_S)
+            self._give_up(_ENDED)
         except JobEndedError as error:
             self._give_up(Problem(kind="allocation", message=str(error)), error.status)
         except ClusterError as error:
@@ -129,12 +143,33 @@ class Runner:
         except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
             self._give_up(broken())
         finally:
+            # In the debug cluster, it is called again for more.
+            if self._settings.cluster != "debug":
+                for run in self._repeats.end():
+                    self._publish(run, problem=_ENDED)
             self._release()
+
+    def _take_on(self, run: RunSpec) -> None:
+        prepared = prepare(run, self._settings, self._session)
+        if isinstance(prepared, Problem):
+            self._publish(run, problem=prepared)
+        else:
+            self._schedule.waiting.append(prepared)
+
+    def _take_on_repeats(self) -> None:
+        """Take on the further runs that were asked for, if the job that holds the nodes lasts long enough."""
+        for runs in self._repeats.take():
+            if (problem := no_time_for(runs, self._keeper.runs, self._ends_at)) is None:
+                for run in runs:
+                    self._take_on(run)
+            else:
+                for run in runs:
+                    self._publish(run, problem=problem)
 
     @property
     def _busy(self) -> bool:
         """Whether anything is left to do."""
-        return self._schedule.busy or bool(self._unchecked)
+        return self._schedule.busy or bool(self._unchecked) or self._repeats.waiting
 
     @property
     def _unchecked(self) -> list[str]:
@@ -163,6 +198,7 @@ class Runner:
         return HeldJob(request, self._heartbeat, self._slurm)
 
     def _tick(self) -> None:
+        self._take_on_repeats()
         self._schedule.take_launched(0.0)
         hosts = self._allocation.hosts()
         if isinstance(hosts, Waiting):
@@ -185,6 +221,7 @@ class Runner:
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
         """Validate the nodes that are there now, and make leases of those that may train."""
         self._allocation_note = ""
+        self._ends_at = self._allocation.ends_at()
         refuse_quarantined(hosts, self._settings)
         job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
         self._keeper.notes.append(f"{job}{', '.join(hosts)}")

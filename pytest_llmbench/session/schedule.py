@@ -1,8 +1,10 @@
 """The schedule of a session: which run is launched next, on which nodes, and what becomes of a launch."""
 
+import itertools
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.jobs import Job
@@ -14,7 +16,7 @@ from pytest_llmbench.cluster.slurm.commands import NoAnswerError
 from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
 from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.launch import Launcher
@@ -236,3 +238,56 @@ def broken() -> Problem:
 def _lease(run: PreparedRun, pool: LeasePool) -> Lease | None:
     nodes, group = run.topology.nodes, run.spec.group
     return pool.acquire(nodes) if group is None else pool.acquire_group(group, nodes)
+
+
+class Repeats:
+    """Hands runs from the thread that asks for them to the runner's; after its end, it hands them back."""
+
+    def __init__(self) -> None:
+        self._asked: list[RunSpec] = []
+        self._over = False
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the runner has not taken all of them."""
+        return bool(self._asked)
+
+    def ask(self, runs: Sequence[RunSpec]) -> Sequence[RunSpec]:
+        """Ask for runs; return those that will not be made, because the runner is at its end."""
+        with self._lock:
+            if self._over:
+                return runs
+            self._asked += runs
+            return ()
+
+    def take(self) -> list[list[RunSpec]]:
+        """Take what was asked for, in series."""
+        with self._lock:
+            asked, self._asked = self._asked, []
+        return [list(runs) for _, runs in itertools.groupby(asked, key=lambda run: run.series)]
+
+    def end(self) -> list[RunSpec]:
+        """Take nothing from now on, and return what is left."""
+        with self._lock:
+            self._over = True
+            return self._asked
+
+
+def no_time_for(runs: Sequence[RunSpec], records: Mapping[str, RunRecord], ends_at: float) -> Problem | None:
+    """Say why runs would not end before the job does that holds the nodes; None where they would.
+
+    Args:
+        runs: of one series.
+        records: of the runs so far.
+        ends_at: Unix time.
+    """
+    each = max(record.took_s for record in records.values() if record.recipe.name == runs[0].recipe.name)
+    left = max(ends_at - time.time(), 0.0)
+    if len(runs) * each < left:
+        return None
+    message = (
+        f"{len(runs)} more would take {len(runs) * each / 60:.1f} min, and the job that holds the nodes ends in "
+        f"{left / 60:.1f} min (give a longer --time)"
+    )
+    return Problem(kind="not_repeated", message=message)

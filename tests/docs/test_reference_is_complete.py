@@ -33,7 +33,7 @@ from pytest_llmbench.plugin.health import MARKER, Health
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import gather

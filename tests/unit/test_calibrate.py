@@ -20,7 +20,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.run import Run
 
 # A real run on one H200, at 456,479 words/s; its record has schema version 2, and so no interval.
 RECORDED = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "record.json"

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, PositiveInt, ValidationError
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
@@ -192,6 +192,8 @@ class RunRecord(Record):
         schema_version: 3.
         key: name of the run within the session.
         repeat: its number among the runs that are judged together, from 1.
+        look: 0 for a run that was planned; else the number of the look before which it was made, as those before it did
+            not decide (`--inconclusive rerun`).
         run_token: random text that each rank of our own writes into its step log, and the driver of a command into
             its log, to tell them from logs of other runs; null if the log has none.
         recipe: the whole recipe, defaults and references included.
@@ -237,6 +239,7 @@ class RunRecord(Record):
     schema_version: Literal[1, 2, 3] = 3
     key: str
     repeat: PositiveInt = 1
+    look: NonNegativeInt = 0
     run_token: str | None = None
     recipe: Recipe
     allocation: AllocationMode
@@ -268,6 +271,12 @@ class RunRecord(Record):
     def name(self) -> str:
         """The run's key."""
         return self.key
+
+    @property
+    def took_s(self) -> float:
+        """Seconds that it took, without what it waited for Slurm; 0 where it did not get that far."""
+        began, ended = self.timings.started or self.timings.submitted, self.timings.ended
+        return ended - began if began is not None and ended is not None else 0.0
 
     @property
     def job(self) -> str:

@@ -32,6 +32,7 @@ class Decision:
         steady: the number itself in the steady part of the run, or of all runs that are judged together.
         by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
         claim: subject of the verdict: many runs of this system, or this run alone.
+        needed: number of runs that would decide, if a number does; None also of a comparison that is decided.
         why: for a comparison that is not decided, the reason and what would decide.
     """
 
@@ -42,6 +43,7 @@ class Decision:
     alpha: float = ALPHA
     steady: float | None = None
     by_rule: bool | None = None
+    needed: int | None = None
     why: str = ""
 
 
@@ -78,13 +80,15 @@ def decide(
     # A rate that can never be reached, and a time that nothing is below.
     seconds = (metric.amount / limit if rate else limit / metric.amount) if limit > 0.0 else math.inf if rate else 0.0
     side = wide.decide(seconds)
-    asks_for_fast = (op in {">=", ">"}) == rate
+    asks_for_fast, needed = (op in {">=", ">"}) == rate, None
     if side in {"fast_enough", "too_slow"}:
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     elif asks_for_fast and _lost(wide, seconds, early):
         holds, why = False, ""
     else:
-        holds, why = None, _why(side, wide, seconds, between, len(runs), alpha)
+        if between is not None:
+            needed = runs_to_decide(wide, seconds, runs=len(runs), freedom=between.freedom, alpha=alpha)
+        holds, why = None, _why(side, wide, seconds, between, len(runs), needed)
     return Decision(
         holds=holds,
         low=low,
@@ -93,6 +97,7 @@ def decide(
         alpha=alpha,
         steady=_value(metric, wide.mean),
         by_rule=metric.quantity.meets(op, bound),
+        needed=needed,
         why=why,
     )
 
@@ -141,8 +146,10 @@ def _value(metric: Metric, seconds: float) -> float | None:
     return amount * seconds
 
 
-def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, alpha: float) -> str:
+def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, needed: int | None) -> str:
     """The reason in a sentence, and what to do."""
+    if side == "too_short" and runs > 1:
+        return f"One of the runs has too few judged steps: train at least {steady.least} after the warm-up"
     if side == "too_short":
         slow = f", {steady.left_out} of them slow ones at the start," if steady.left_out else ""
         few = counted(steady.judged + steady.left_out, "judged step")
@@ -158,10 +165,10 @@ def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None,
             f"{pauses} took {100 * steady.pauses.share:.2g} % of the time, and decide whether the threshold is met: "
             "find out what the run did then"
         )
-    return _more(steady, seconds, between, runs, alpha)
+    return _more(steady, seconds, between, runs, needed)
 
 
-def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, alpha: float) -> str:
+def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, needed: int | None) -> str:
     """How many steps, or runs, would decide, if any number does."""
     steps = steps_to_decide(steady, seconds) if runs == 1 else None
     if steps is not None and steps < _HOPELESS:
@@ -169,9 +176,8 @@ def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int
     if between is None:
         return "No number of steps decides that: the speed is the threshold"
     differ = f"Runs of one system differ by more than that ({100 * between.spread:.2g} % between runs): "
-    enough = runs_to_decide(steady, seconds, runs=runs, freedom=between.freedom, alpha=alpha)
-    if enough is not None:
-        return f"{differ}about {enough} runs would decide; pass `--repeat {enough}`"
+    if needed is not None:
+        return f"{differ}about {needed} runs would decide; pass `--repeat {needed}`"
     return (
         f"{differ}no number of steps or runs decides it. Set the threshold further away, or judge each run alone "
         "(`claim: run` in the reference)"

@@ -11,6 +11,14 @@ from pytest_llmbench.judging.interval.student import quantile
 _MOST_RUNS = 100
 
 
+def share_of_look(look: int) -> float:
+    """The part of alpha that may be spent at a look, from 0, after each of which there are twice as many runs.
+
+    All shares together are less than alpha, however many looks there are.
+    """
+    return ALPHA * 0.5 ** (look + 1)
+
+
 def pool(
     runs: Sequence[Steady], *, between_runs: float = BETWEEN_RUNS, freedom: float = FREEDOM, alpha: float = ALPHA
 ) -> Steady:
@@ -99,9 +107,9 @@ def runs_to_decide(
         alpha: as of `pool`.
 
     Returns:
-        None where no number up to 100 would: one is too short, drifts or pauses, or they are on the bound.
+        None where no number up to 100 would: one is too short or pauses, or they drift too much or are on the bound.
     """
-    if together.decide(bound) != "within_noise":
+    if together.decide(bound) not in {"within_noise", "drifts"}:
         return None
     distance = abs(together.mean - bound)
     reach = together.mean - together.low if bound < together.mean else together.high - together.mean

@@ -1,6 +1,7 @@
 """The waiting place of tests: in the runner's process, or in an xdist worker, on the files the runner writes."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,15 @@ import pytest
 from pytest_llmbench.cluster.heartbeat import TTL_S, told_end
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.session.keeper import AnyRecord, Keeper
 
 _LOOK_S = 0.2
+# Asks for runs, up to one with a number, of the series with a key, for a look with a number.
+Repeat = Callable[[str, int, int], None]
 
 
 class KeeperBoard:
@@ -22,7 +26,8 @@ class KeeperBoard:
     The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
     """
 
-    def __init__(self, keeper: Keeper, progress: LiveLine, interruption: Interruption) -> None:
+    def __init__(self, keeper: Keeper, progress: LiveLine, interruption: Interruption, repeat: Repeat) -> None:
+        self.repeat = repeat
         self._keeper = keeper
         self._progress = progress
         self._interruption = interruption
@@ -44,6 +49,10 @@ class FileBoard:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def repeat(self, series: str, number: int, look: int) -> None:
+        """Ask the controller."""
+        write_text(self._session.folder / layout.REPEATS / series, f"{number} {look}")
 
     def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
         """Block until the record is on disk."""

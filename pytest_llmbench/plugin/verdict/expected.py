@@ -7,7 +7,7 @@ import pytest
 from pytest_llmbench.core.errors import InconclusiveError
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.run import Run
 
 
 def settle(item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reason: str) -> tuple[Verdict, str]:

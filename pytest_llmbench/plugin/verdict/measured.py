@@ -1,30 +1,29 @@
-"""The objects that a test gets from its run: quantities that remember their origin, and failing comparisons told."""
+"""Quantities that remember their origin, and failing comparisons told."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.errors import InconclusiveError, RunError, unknown
+from pytest_llmbench.core.errors import InconclusiveError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, for_people, listed, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
-from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.cause.evidence import Cause
 from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses, Losses
 from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide
 from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.statistics import SHARED, window
-from pytest_llmbench.judging.telemetry import RULES, gaps
 from pytest_llmbench.plugin.verdict.caused import cause_of
-from pytest_llmbench.plugin.verdict.several import alpha_of, mean_of, steady_at
+from pytest_llmbench.plugin.verdict.several import steady_at
 from pytest_llmbench.session.ending.logs import log_to_read
 
-# What is computed from the model's FLOPs.
-_OF_FLOPS = {"tflops_per_gpu", "mfu", "matmul_fraction"}
+if TYPE_CHECKING:
+    from pytest_llmbench.plugin.verdict.run import Run
 
 # Further away from its bound, the noise of a number is of no interest.
 _NEAR_PERCENT = 20.0
@@ -43,9 +42,10 @@ class Measured(Quantity):
         decision: how that ended, where the steady state of the run judged it; None where the statistic's own rule did.
         decisive: the number that decided it: itself, or one of `each`.
         cause: cause of a speed that does not meet it; None for any other comparison.
+        run: makes more runs where these decide nothing; None where no more are wanted.
     """
 
-    __slots__ = ("alpha", "cause", "decision", "decisive", "each", "metric", "record", "statistic", "threshold")
+    __slots__ = ("alpha", "cause", "decision", "decisive", "each", "metric", "record", "run", "statistic", "threshold")
 
     def __init__(
         self,
@@ -55,12 +55,15 @@ class Measured(Quantity):
         *,
         each: Sequence[Measured] = (),
         alpha: float = ALPHA,
+        run: Run | None = None,
     ) -> None:
         super().__init__(metric.value, metric.unit)
-        known = {
-            "statistic": statistic, "metric": metric, "record": record, "each": tuple(each), "alpha": alpha,
-            "threshold": None, "decision": None, "decisive": self, "cause": None,
-        }  # fmt: skip
+        self._set(
+            statistic=statistic, metric=metric, record=record, each=tuple(each), alpha=alpha, run=run, threshold=None,
+            decision=None, decisive=self, cause=None,
+        )  # fmt: skip
+
+    def _set(self, **known: object) -> None:
         for name, value in known.items():
             object.__setattr__(self, name, value)
 
@@ -73,6 +76,7 @@ class Measured(Quantity):
     decision: Decision | None
     decisive: Measured
     cause: Cause | None
+    run: Run | None
 
     # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
     def __ge__(self, other: object) -> bool:
@@ -99,30 +103,46 @@ class Measured(Quantity):
         Raises:
             InconclusiveError: it is not known well enough.
         """
+        self._renew()
         holds = super().meets(op, bound)
-        object.__setattr__(self, "threshold", f"{op} {bound.plain}")
+        self._set(threshold=f"{op} {bound.plain}")
         # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
         if self.each and (self.metric.sense is None or (between is None and not isinstance(bound, Measured))):
             return self._each_meets(op, bound, between)
         decision = self._decided(op, bound, between)
-        object.__setattr__(self, "decision", decision)
         surely, cause = holds if decision is None else decision.holds, None
         if not surely and not isinstance(bound, Measured):
             runs = [(each.metric, each.record) for each in self.each or (self,)]
             cause = cause_of(self.statistic, runs, op, bound, decided=surely is not None)
-        object.__setattr__(self, "cause", cause)
+        self._set(decision=decision, cause=cause)
         if decision is not None and surely is None:
             raise InconclusiveError("\n".join(undecided(self, op, bound, decision)))
         return bool(surely)
 
     def _decided(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> Decision | None:
-        """Compare by the steady state of the run; None where the statistic's own rule judges."""
+        """Compare by the steady state of the runs, and of more where these decide nothing and more are wanted.
+
+        Returns:
+            None where the statistic's own rule judges.
+        """
         if self.metric.sense is None:
             return None
         if isinstance(bound, Measured):
             return apart(self.metric, op, bound.metric)
-        runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
-        return decide(self.metric, runs, op, bound, between, self.alpha, self.record.early)
+        while True:
+            runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
+            decision = decide(self.metric, runs, op, bound, between, self.alpha, self.record.early)
+            if decision.holds is not None or self.run is None:
+                return decision
+            if why_no_more := self.run.repeat(decision.needed):
+                return replace(decision, why=f"{decision.why}. {why_no_more}")
+            self._renew()
+
+    def _renew(self) -> None:
+        """Take in runs that were made since."""
+        if self.run is not None and len(self.run.records) > max(len(self.each), 1):
+            new = self.run.of_all(self.statistic)
+            self._set(**{name: getattr(new, name) for name in ("value", "metric", "each", "alpha")})
 
     def _each_meets(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> bool:
         """Whether it holds in each run: a miss counts for more than a run that does not decide."""
@@ -143,86 +163,9 @@ class Measured(Quantity):
         return True
 
     def _decided_by(self, part: Measured) -> None:
-        object.__setattr__(self, "decisive", part)
-        object.__setattr__(self, "decision", part.decision)
-        object.__setattr__(self, "cause", part.cause)
+        self._set(decisive=part, decision=part.decision, cause=part.cause)
 
     __hash__ = Quantity.__hash__
-
-
-class Run:
-    """A run that finished, is sane and was measured, or several that are judged together.
-
-    Every statistic is an attribute: `run.throughput`, `run.step_time`, `run.mfu`, ... (see
-    `judging.statistics.STATISTICS`, and `statistics` of the engine for its own).
-
-    Attributes:
-        records: the whole evidence, of each run.
-        record: that of the first.
-        used: the quantities the test asked for, in order.
-        losses: the losses of all its steps, to be compared with golden ones.
-    """
-
-    def __init__(self, record: RunRecord, *repeats: RunRecord) -> None:
-        self.record = record
-        self.records = (record, *repeats)
-        self.used: list[Measured] = []
-        self.losses = Losses(self.records)
-        self._statistics = statistics_of(get_engine(record.recipe.engine))
-
-    def __repr__(self) -> str:
-        return f"Run({self.record.key})"
-
-    def measured(self, statistic: str) -> Measured:
-        """Return one statistic of this run, or of all runs that are judged together.
-
-        Raises:
-            RunError: there is no such statistic, or it has no meaning for this run, or for one of them.
-        """
-        if statistic not in self._statistics:  #: error unknown_statistic: there is no statistic of that name
-            raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
-        each = [self._of(record, statistic) for record in self.records]
-        quantity = each[0]
-        if len(each) > 1:
-            quantity = Measured(statistic, mean_of(statistic, self.records), self.record, each=each)
-        self.used.append(quantity)
-        return quantity
-
-    def _of(self, record: RunRecord, statistic: str) -> Measured:
-        metric = record.metrics.get(statistic)
-        if metric is None:
-            rule = self._statistics[statistic].rule
-            uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
-            unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
-            why = f"it has {', '.join(record.metrics)}"
-            if record.early is not None and record.early.ended_early and self._statistics[statistic].needs_all_steps:
-                why = "the run was ended early, and that needs all of its steps: leave out --early-verdict"
-            elif unknown_of_gpus:
-                why = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
-            elif uncounted is not None and statistic in _OF_FLOPS:
-                why = f"{uncounted}, so the model's FLOPs are unknown; {why}"
-            which = "this run" if len(self.records) == 1 else f"run {record.key}"
-            raise RunError(
-                "no_measurement", f"{statistic} ({rule}) is not available for {which} on {self.machine}: {why}"
-            )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
-        return Measured(statistic, metric, record, alpha=alpha_of(record, len(self.records)))
-
-    def __getattr__(self, name: str) -> Measured:
-        if name.startswith("_") or name not in self._statistics:
-            raise AttributeError(unknown("attribute of a run", name, ["record", "machine", *self._statistics]))
-        return self.measured(name)
-
-    @property
-    def machine(self) -> Machine:
-        """The machine that the run really used, as its ranks reported."""
-        record = self.record
-        return Machine(
-            system=record.system,
-            device=record.device or "unknown",
-            gpus=record.gpus,
-            nodes=record.nodes,
-            scale=record.recipe.scale,
-        )
 
 
 def undecided(measured: Measured, op: Op, threshold: Quantity, decision: Decision) -> list[str]:

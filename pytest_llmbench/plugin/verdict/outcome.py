@@ -19,7 +19,8 @@ from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.verdict import expected, speed
-from pytest_llmbench.plugin.verdict.measured import Measured, Run
+from pytest_llmbench.plugin.verdict.measured import Measured
+from pytest_llmbench.plugin.verdict.run import Run
 
 
 def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> dict[str, Any]:
@@ -113,6 +114,8 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
     if (worst := run.losses.worst) is not None:
         golden = {"judged_by": "golden", "threshold": f"<= {worst.tolerance:.6g} nat"}
         note(item, statistic="losses", value=worst.away, unit="nat", **golden)
+    if len(run.records) > 1:
+        note(item, runs=",".join(record.key for record in run.records))
     compared = [measured for measured in run.used if measured.threshold is not None]
     for measured in (compared or run.used)[-1:]:
         decisive = measured.decisive

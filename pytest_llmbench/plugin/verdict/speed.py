@@ -7,7 +7,7 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.run import Run
 
 EXIT_CODE = 10
 

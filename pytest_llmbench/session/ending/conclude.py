@@ -22,6 +22,7 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
         "session": session.id,
         "key": run.key,
         "repeat": run.repeat,
+        "look": run.look,
         "token": session.token,
         "run_token": session.run_token(run.key),
         "recipe": run.recipe,

@@ -29,18 +29,21 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
     planned = {run.key: run for run in _plan(folder).runs}
     folder = folder / layout.FOLDERS["run"]
     recorded = {path.parent.name for path in folder.glob(f"*/{layout.RECORD}")}
+    made: RunRecord | RunSpec
     for key in [*planned, *sorted(recorded - set(planned))]:
         run = folder / key
         if key in recorded:
             record = RunRecord.read(run / layout.RECORD)
-            ran, replayed, repeat = record.recipe, _concluded(record, run), record.repeat
+            if record.look and record.problem is not None and record.problem.kind == "not_repeated":
+                continue  # there was no time for a further run, and none was planned
+            ran, replayed, made = record.recipe, _concluded(record, run), record
         else:
-            ran, repeat = planned[key].recipe, planned[key].repeat
+            ran, made = planned[key].recipe, planned[key]
             replayed = planned[key].replayed or _left_behind(run, ran)
         today = _of_today(ran, recipes, run).on(replayed.topology).references
         group = planned[key].group if key in planned else None
         recipe = ran.model_copy(update={"references": today})
-        yield RunSpec(key=key, recipe=recipe, group=group, repeat=repeat, replayed=replayed)
+        yield RunSpec(key=key, recipe=recipe, group=group, repeat=made.repeat, look=made.look, replayed=replayed)
 
 
 def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:

