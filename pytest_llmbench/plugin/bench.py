@@ -255,7 +255,7 @@ class Bench:
         # In this order: settings that cannot be used are an error only of a session with tests of ours.
         if entries and self.settings.replay is None and self.settings.cluster != "debug":
             refuse_unimportable(entries, self.settings)
-        if self.settings.early_verdict and self.settings.replay is None:
+        if runs and self.settings.early_verdict and self.settings.replay is None:
             runs = tuple(self._looked_at(run, tests) for run in runs)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
