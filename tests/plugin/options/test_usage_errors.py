@@ -198,7 +198,7 @@ def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> 
     user.recipe("tiny-repeat2")
     user.test()
     text = refused(user, "--cluster", "local", "--repeat", "2")
-    assert "run 2 of tiny would have the name of recipe tiny-repeat2: rename that recipe" in text
+    assert "a repeat of tiny could have the name of recipe tiny-repeat2: rename that recipe" in text
 
 
 @pytest.mark.parametrize("name", ["ini_scale", "unknown_recipe"])
