@@ -87,11 +87,15 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
         case _:
             return None
     distance = abs(run.mean - bound)
-    # Both the half width and what a hidden fall adds to it become smaller with more steps.
-    reach = (run.mean - run.low if bound < run.mean else run.high - run.mean) - run.half_width + run.within
     if distance <= run.between:
         return None
-    return run.left_out + math.ceil(run.judged * reach**2 / (distance**2 - run.between**2))
+    # Both the half width and what a hidden fall adds to it become smaller with more steps, the difference between runs
+    # does not: `hidden * part + hypot(within * part, between) = distance`.
+    hidden = (run.mean - run.low if bound < run.mean else run.high - run.mean) - run.half_width
+    left = distance**2 - run.between**2
+    root = math.sqrt(run.within**2 * left + (hidden * run.between) ** 2)
+    part = left / (distance * hidden + root)
+    return run.left_out + math.ceil(run.judged / part**2)
 
 
 def runs_to_decide(

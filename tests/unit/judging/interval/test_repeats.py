@@ -1,9 +1,11 @@
 """Several runs of one system, and what would decide."""
 
+import math
 import random
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.steady import Steady
@@ -72,6 +74,24 @@ def test_the_steps_that_would_decide_decide() -> None:
     assert 100 < steps < 1000
     again = run(steps=2 * steps, cv=0.02, seed=4)
     assert again.decide(again.mean * 1.004) == "fast_enough"
+
+
+@example(0.02, 0.005, 0.03, -0.045)
+@given(st.floats(0.0, 0.05), st.floats(0.0, 0.05), st.floats(0.0, 0.05), st.floats(-0.2, 0.2))
+def test_more_steps_are_more_than_there_are(hidden: float, within: float, between: float, away: float) -> None:
+    """Whatever makes the interval wide: noise, a hidden fall, or the difference between runs."""
+    width = math.hypot(within, between)
+    state = replace(
+        run(),
+        mean=1.0,
+        mean_with_pauses=1.0,
+        half_width=width,
+        between=between,
+        low=1.0 - hidden - width,
+        high=1.0 + width,
+    )
+    steps = steps_to_decide(state, 1.0 + away)
+    assert steps is None or steps > state.judged + state.left_out
 
 
 def test_a_short_run_is_told_how_many_steps_it_takes() -> None:
