@@ -79,7 +79,7 @@ def test_looking_leaves_nothing(user: UserFolder, options: tuple[str, ...]) -> N
     elif "--fixtures" in options:
         assert "The finished run of this test's recipe" in result.text
     else:
-        assert "@pytest.mark.recipe(*names): run this test for these recipes only" in result.text
+        assert "@pytest.mark.recipe(*names, repeats=1): run this test for these recipes only" in result.text
 
 
 def test_without_the_plugin_pytest_is_clean(user: UserFolder) -> None:

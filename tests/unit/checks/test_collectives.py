@@ -58,8 +58,8 @@ def test_a_missed_bound_of_this_system_is_a_finding(two_nodes: ProcessFleet) -> 
     """And one for another system, or for more nodes, is none."""
     bounds = (
         reference("busbw_4KiB", "900000 GB/s"),
-        reference("busbw_4KiB", "900000 GB/s", system="test", nodes=3),
-        reference("busbw_4KiB", "900000 GB/s", system="other"),
+        reference("busbw_4KiB", "900000 GB/s", system="test", nodes=3).model_copy(update={"name": "of_three_nodes"}),
+        reference("busbw_4KiB", "900000 GB/s", system="other").model_copy(update={"name": "of_another"}),
     )
     report = get_check("reduce").run(two_nodes, CheckSettings(options=SMALL, references=bounds))
     assert [finding.kind for finding in report.findings] == ["below_reference"]

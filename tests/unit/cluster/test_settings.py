@@ -70,7 +70,7 @@ def test_this_machine_is_one_node() -> None:
 
 def test_time_is_the_recipes_unless_given() -> None:
     """--time is every run's limit."""
-    assert settings().time_limit_min(recipe("opt125m")) == 30
+    assert settings().time_limit_min(recipe("opt125m")) == 60
     assert settings(time_min=7).time_limit_min(recipe("opt125m")) == 7
 
 

@@ -10,7 +10,10 @@ class Kept:
 
     Attributes:
         steps: what was logged of each, in order.
+        may_end_early: see `StepLog`.
     """
+
+    may_end_early = False
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
