@@ -25,7 +25,7 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
-from pytest_llmbench.plugin.verdict.measured import Run
+from pytest_llmbench.plugin.verdict.run import Run
 
 ROOT = Path(__file__).parents[2]
 _CPU = Path("/sys/fs/cgroup/cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,14 +45,19 @@ BAD_OPTIONS = {
 
 def refused(user: UserFolder, *options: str) -> str:
     """Run pytest in this process, expect a usage error that leaves nothing behind, and return its text."""
-    there = set(user.path.rglob("*"))
+    there = left_by(user)
     result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:benchmark", *options)
     text = f"{result.stdout.str()}\n{result.stderr.str()}"
     assert result.ret == pytest.ExitCode.USAGE_ERROR, text
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
-    assert set(user.path.rglob("*")) == there
+    assert left_by(user) == there
     return text
+
+
+def left_by(user: UserFolder) -> set[Path]:
+    """All that is in the user's folder but bytecode, which pytest leaves of what it collects."""
+    return {path for path in user.path.rglob("*") if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(autouse=True)
