@@ -26,9 +26,9 @@ from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.keeper import AnyRecord
+from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.replay.files import find_replays
 from pytest_llmbench.session.script.importable import refuse_unimportable
-from pytest_llmbench.session.validation import health_record
 
 KEY = pytest.StashKey["Bench"]()
 

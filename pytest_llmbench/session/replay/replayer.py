@@ -12,7 +12,7 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.session.ending.conclude import identity_of, judged, with_expectations
 from pytest_llmbench.session.keeper import Keeper
-from pytest_llmbench.session.validation import health_record
+from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.workloads.rank.context import token_of
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.cluster.runs import RunSpec
-from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.session.validation import Validator
+from pytest_llmbench.session.nodes.validation import Validator
+from pytest_llmbench.session.script.prepared import PreparedRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,11 +18,11 @@ class Gate:
     """
 
     fit: tuple[str, ...]
-    stopped: tuple[tuple[RunSpec, str], ...]
+    stopped: tuple[tuple[PreparedRun, str], ...]
     note: str = ""
 
 
-def gate(runs: Sequence[RunSpec], validator: Validator, hosts: Sequence[str], settings: Settings) -> Gate:
+def gate(runs: Sequence[PreparedRun], validator: Validator, hosts: Sequence[str]) -> Gate:
     """Give the fit nodes to as many runs as they are enough for.
 
     Groups of nodes are formed from the fit ones, so the last groups may have no nodes.
@@ -33,7 +32,7 @@ def gate(runs: Sequence[RunSpec], validator: Validator, hosts: Sequence[str], se
     everything = validator.why_gated(hosts)
     stopped = []
     for run in runs:
-        needed = settings.topology(run.recipe).nodes * (run.group or 1)
+        needed = run.topology.nodes * (run.spec.group or 1)
         if everything is not None:
             stopped.append((run, f"gated: {everything}"))
         elif needed > len(fit):

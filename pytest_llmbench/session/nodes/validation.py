@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Timings, Verdict
-from pytest_llmbench.session.fleet import HeldFleet, Start
+from pytest_llmbench.session.nodes.fleet import HeldFleet, Start
 
 # What is not measured beside a node that failed another check: the links between many nodes.
 _GATED = ("collectives", "network")
