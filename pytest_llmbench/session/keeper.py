@@ -15,6 +15,8 @@ from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending.logs import with_log_to_read
+from pytest_llmbench.session.journal.journal import EventKind, Journal, now
+from pytest_llmbench.session.journal.plans import digest_of_record
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -30,13 +32,14 @@ class Keeper:
         left_over: nodes that the session had and that are in no group, because they are too few for one.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, journal: Journal | None = None) -> None:
         self.views: tuple[RunView, ...] = ()
         self.unfit: dict[str, str] = {}
         self.notes: deque[str] = deque()
         self.unwritten: list[Path] = []
         self.left_over: tuple[str, ...] = ()
         self._border = Border(system)
+        self._journal = journal
         self._records: dict[tuple[str, str], Record] = {}
         self._changed = threading.Condition()
 
@@ -69,9 +72,21 @@ class Keeper:
         self.write(record.path, record)
         if isinstance(record, RunRecord) and record.problem is None:
             self._note_gaps(record)
+        self.note("finished", name=record.name, record=digest_of_record(record))
         with self._changed:
             self._records[record.about, record.name] = record
             self._changed.notify_all()
+
+    def note(self, event: EventKind, *, sync: bool = True, **facts: object) -> None:
+        """Write an event into the journal. A full disk costs what `--resume` would know of it, and no verdict."""
+        if self._journal is None:
+            return
+        try:
+            self._journal.note(now(event, **facts), sync=sync)
+        except OSError as error:
+            if self._journal.path not in self.unwritten:
+                self.unwritten.append(self._journal.path)
+                self.notes.append(f"{self._journal.path} could not be written: {error}; --resume would repeat runs")
 
     def write(self, path: Path, model: BaseModel) -> None:
         """Write evidence. A full disk costs the file, produces a warning, and changes no verdict."""

@@ -1,7 +1,7 @@
 """Starting a run, or a probe of a check: its task on disk, then its processes, on the session's cluster."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
+from pytest_llmbench.session.journal.plans import digest_of_plan
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.script.preparing import opened, setup_of
 from pytest_llmbench.session.script.requests import Startable, probe_request
@@ -32,12 +33,17 @@ from pytest_llmbench.workloads.rank.probe import run_probe
 
 @dataclass
 class Launcher:
-    """Starts runs and probes for one session."""
+    """Starts runs and probes for one session.
+
+    Attributes:
+        note: writes events into the session's journal.
+    """
 
     settings: Settings
     session: Session
     heartbeat: Heartbeat
     slurm: Slurm
+    note: Callable[..., None]
 
     def start_run(self, run: PreparedRun, lease: Lease | None, job_id: str | None) -> Job:
         """Start a run on a lease of Slurm job `job_id`, or as a job of its own where there is none.
@@ -56,7 +62,15 @@ class Launcher:
                 may_end_early=run.early is not None and run.early.whole is None,
             )  # fmt: skip
             write_model(run.place.folder / layout.TASK, task)
-        return self._start(run.processes, lease or (), job_id)
+        request = run.processes.request
+        own = self.settings.cluster == "slurm" and job_id is None
+        self.note(
+            "submitting", name=run.key, plan=digest_of_plan(run.spec, self.settings), hosts=lease or (),
+            **({"job": request.name, "script": str(request.script)} if own else {}),
+        )  # fmt: skip
+        job = self._start(run.processes, lease or (), job_id)
+        self.note("submitted", name=run.key, job_id=job.job_id)
+        return job
 
     def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], job_id: str | None) -> Job:
         """Start a check's probe on some nodes of Slurm job `job_id`, or on this machine.

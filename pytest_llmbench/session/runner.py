@@ -48,7 +48,7 @@ class Runner:
         self._follower = Follower(settings, session, self._slurm, keeper.notes.append)
         self._schedule = Schedule(
             settings=settings,
-            launcher=Launcher(settings, session, self._heartbeat, self._slurm),
+            launcher=Launcher(settings, session, self._heartbeat, self._slurm, keeper.note),
             slurm=self._slurm,
             begun=self._note_begun,
             fail=lambda run, problem: self._publish(run.spec, problem=problem),

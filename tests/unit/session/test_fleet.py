@@ -33,7 +33,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
     session = Session(id="s", folder=tmp_path / "s")
     heartbeat = Heartbeat(session.folder)
     write_text(heartbeat.path, "0\n")
-    launcher = Launcher(settings, session, heartbeat, Slurm())
+    launcher = Launcher(settings, session, heartbeat, Slurm(), lambda *_, **__: None)
     return HeldFleet(
         cpu_site(1), ("here",), tmp_path / "s" / "checks" / "x", look=lambda: None, remembered={}, unreachable={},
         start=lambda probe, folder, hosts: launcher.start_probe(probe, folder, hosts, None),

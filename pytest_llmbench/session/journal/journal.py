@@ -1,0 +1,161 @@
+"""The journal of a session: a line for each intention and event, on disk before anything is done about it.
+
+A line is the CRC-32 of a JSON object, a blank, and the object. It is appended in one write and synced. Only the last
+line can be torn, by a crash in the middle of that write: it lacks its end, and what it announced was never done. Any
+other line that does not check was damaged later, and no conclusion is drawn from such a journal.
+"""
+
+import fcntl
+import os
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import PRIVATE, make_folder
+from pytest_llmbench.core.schema import Strict
+
+EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "ended"]
+
+
+class JournalEvent(Strict):
+    """One line of a journal. Nothing in it may be secret.
+
+    Attributes:
+        event: `began`: a process took the session on, its first or, after `--resume`, a later one; `submitting`: a run
+            or a job is about to be submitted, and its nodes are lent; `submitted`: with this id; `finished`: a record is
+            on disk; `judged`: a test has its verdict; `ended`: everything has its record, and nothing is left to resume.
+        at: Unix time.
+        name: of the run, the check, the job that holds nodes, or the test.
+        host, pid: of the process that `began`.
+        cluster: where its runs go.
+        command: its words, without logins.
+        tests: node ids of its tests.
+        plan: digest of everything that a run's numbers depend on.
+        job: name of the Slurm job that is submitted; empty for steps and for processes of this machine.
+        script: its script, as Slurm will show it.
+        hosts: the nodes that are lent to a run, where the session holds nodes.
+        job_id: Slurm job, or process id of the launcher.
+        record: digest of the record, without the verdicts that it is given later.
+        verdict: of the test.
+    """
+
+    event: EventKind
+    at: float
+    name: str = ""
+    host: str = ""
+    pid: int = 0
+    cluster: str = ""
+    command: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    plan: str = ""
+    job: str = ""
+    script: str = ""
+    hosts: tuple[str, ...] = ()
+    job_id: str = ""
+    record: str = ""
+    verdict: str = ""
+
+    @property
+    def line(self) -> bytes:
+        """The event as a line of the journal."""
+        text = self.model_dump_json(exclude_defaults=True).encode()
+        return b"%08x %s\n" % (zlib.crc32(text), text)
+
+    @classmethod
+    def of_line(cls, line: bytes) -> Self | None:
+        """The event of a line without its end; None where the line is damaged."""
+        checksum, _, text = line.partition(b" ")
+        if checksum != b"%08x" % zlib.crc32(text):
+            return None
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+
+class Journal:
+    """A session's journal, open in the process that owns the session: a lock keeps others out as long as it lives."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the journal, or make it, and cut off a torn last line.
+
+        Raises:
+            OwnedError: another process has it open.
+            ConfigError: a line is damaged.
+            OSError: it cannot be written.
+        """
+        self.path = path
+        self._writing = threading.Lock()  # runs are launched by other threads than the one that ends them
+        make_folder(path.parent)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        try:
+            _lock(self._file, path)
+            self.earlier, self._size = read_journal(path)
+        except BaseException:
+            os.close(self._file)
+            raise
+        os.ftruncate(self._file, self._size)
+
+    def note(self, event: JournalEvent, *, sync: bool = True) -> None:
+        """Write an event, and return when it is on disk; `sync` is for events that something is done about.
+
+        Raises:
+            OSError: it is not, and nothing of it is left.
+        """
+        with self._writing:
+            line = event.line
+            try:
+                written = os.pwrite(self._file, line, self._size)
+                if written < len(line):
+                    raise OSError(f"{written} of {len(line)} bytes were written")
+                if sync:
+                    os.fsync(self._file)
+            except OSError:
+                os.ftruncate(self._file, self._size)
+                raise
+            self._size += written
+
+
+class OwnedError(ConfigError):
+    """Another process has the journal open."""
+
+
+def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
+    """The events of a journal, and its size without a torn last line.
+
+    Raises:
+        ConfigError: a line is damaged, or the journal cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    *lines, torn = data.split(b"\n")
+    events = [JournalEvent.of_line(line) for line in lines]
+    found = tuple(event for event in events if event is not None)
+    if len(found) < len(events):
+        raise ConfigError(
+            f"{path}: line {events.index(None) + 1} of {len(events)} is damaged, so it is unknown what this session did: "
+            "begin a new session, and look for jobs of this one with squeue"
+        )
+    return found, len(data) - len(torn)
+
+
+def now(event: EventKind, **facts: object) -> JournalEvent:
+    """An event of this moment."""
+    return JournalEvent.model_validate({"event": event, "at": time.time(), **facts})
+
+
+def _lock(file: int, path: Path) -> None:
+    """Lock the journal against other processes; where the file system has no locks, heartbeats alone keep them out."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OwnedError(f"{path} is open in another process") from error
+    except OSError:
+        pass
