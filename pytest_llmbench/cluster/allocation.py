@@ -71,11 +71,15 @@ class Allocation:
 
 
 class HeldJob(Allocation):
-    """A Slurm job that does nothing but hold nodes, and ends itself when its owner falls silent."""
+    """A Slurm job that does nothing but hold nodes, and ends itself when its owner falls silent.
+
+    Attributes:
+        request: the request for it.
+    """
 
     def __init__(self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm) -> None:
         self._log: Path | None = None
-        self._request = request
+        self.request = request
         self._heartbeat = heartbeat
         self._slurm = slurm
         self._hosts: tuple[str, ...] = ()
@@ -83,9 +87,9 @@ class HeldJob(Allocation):
     def start(self) -> None:
         """Submit the holder."""
         try:
-            submitted = submit_slurm(self._slurm, self._request, hold, str(self._heartbeat.path), TTL_S)
+            submitted = submit_slurm(self._slurm, self.request, hold, str(self._heartbeat.path), TTL_S)
         except ClusterError as error:
-            raise refusal(error, self._request, self._slurm) from error
+            raise refusal(error, self.request, self._slurm) from error
         self.job_id, self.note, self._log = submitted.job_id, submitted.note, submitted.stderr
 
     def hosts(self) -> tuple[str, ...] | Waiting:
@@ -110,7 +114,7 @@ class HeldJob(Allocation):
 
     def ends_at(self) -> float:
         """By the time limit that was asked for."""
-        return time.time() + 60.0 * self._request.time_min
+        return time.time() + 60.0 * self.request.time_min
 
     def release(self) -> None:
         """Cancel the holder."""

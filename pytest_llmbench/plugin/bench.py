@@ -20,11 +20,13 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import AllocationMode, Problem, RunRecord
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.keeper import AnyRecord
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.replay.files import find_replays
@@ -62,6 +64,20 @@ class Bench:
     def session(self) -> Session:
         """This session's id and folder."""
         return self._given_session or new_session(self.run_dir)
+
+    @cached_property
+    def journal(self) -> Journal | None:
+        """The session's journal, made when its runs start; a replay has none.
+
+        Raises:
+            ConfigError: another process has the session, or its journal is damaged.
+            OSError: it cannot be written.
+        """
+        if self.settings.replay is not None:
+            return None
+        journal = Journal(self.session.folder / layout.JOURNAL)
+        self._config.add_cleanup(journal.close)
+        return journal
 
     @cached_property
     def run_dir(self) -> Path:

@@ -51,7 +51,7 @@ class Supervisor:
         self._unreported: list[pytest.TestReport] = []
         self._made: list[Reported] = []
         self._broken = outcome.BrokenRuns()
-        self._in_earnest = False
+        self._in_earnest = self._all_judged = False
         self._unjudged: Mapping[str, Sequence[str]] = {}
         self._reports = reports
         self._requirements = requirements
@@ -70,9 +70,11 @@ class Supervisor:
         _ = self._bench.requires_verdict, options.value(self._config, "group-tolerance")
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
-        keeper = self.keeper = Keeper(settings.system)
-        self._bench.board = KeeperBoard(keeper, self._progress, self._interruption, self.repeat)
         try:
+            keeper = self.keeper = Keeper(settings.system, self._bench.journal)
+            self._bench.board = KeeperBoard(keeper, self._progress, self._interruption, self.repeat)
+            words, tests = self._config.invocation_params.args, self._bench.planned.tests
+            keeper.note_begin(settings.cluster, map(str, words), (test.test for test in tests))
             write_model(folder / layout.PLAN, self._bench.planned)
             self._waiting = {test.test for test in self._bench.planned.tests}
             self._expect_reports()
@@ -144,6 +146,8 @@ class Supervisor:
         properties = outcome.verdict_of(report)
         if properties is not None:
             self._rows.append({**properties, "test": report.nodeid})
+            if self.keeper is not None:
+                self.keeper.note("judged", sync=False, name=report.nodeid, verdict=str(properties["verdict"]))
             self._waiting.discard(report.nodeid)
         if not self._waiting and self._runner is not None:
             self._runner.expect_no_repeats()
@@ -163,6 +167,8 @@ class Supervisor:
             self._judge_clauses(session)
         if self.keeper is not None:
             self.keeper.add_judgements(_judgements(self._rows))
+            if self._all_judged:
+                self.keeper.note_end(self._bench.planned)
             self._make_reports(self.keeper)
             self._progress.take(self.keeper.notes)
             self._junit.describe_session(suite_properties(self.keeper.runs))
@@ -180,6 +186,7 @@ class Supervisor:
     def _finish_tests(self, session: pytest.Session) -> None:
         """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
         tests = list(self._reports.unfinished(self._bench.planned.tests, session))
+        self._all_judged = not tests
         for test in tests:
             properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.keeper))
             self._rows.append({**properties, "test": test.test.test})

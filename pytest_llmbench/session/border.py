@@ -1,15 +1,15 @@
 """The border that foreign text crosses on its way into records, and from there to reports and the terminal."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.record.records import Record, RunRecord
 from pytest_llmbench.core.wire.driver import read_report
-from pytest_llmbench.core.wire.foreign import Mark, harmless, mapped, redacted
-from pytest_llmbench.workloads.node.disclosure import read_secrets, secret_values
+from pytest_llmbench.core.wire.foreign import REDACTED, Mark, harmless, mapped, redacted
+from pytest_llmbench.workloads.node.disclosure import is_secret, printable, read_secrets, secret_values
 
 # What of a record others wrote: frameworks, ranks, launchers, Slurm; nodes.
 _FOREIGN = {
@@ -30,6 +30,20 @@ class Border:
         for environment in system.environments.values():
             known |= secret_values({**environment.env, **read_secrets(environment.secrets)}, environment.secrets)
         self._known = known
+
+    def words(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """Words of a command line as they may be kept: without logins, and without values of options for secrets."""
+        kept: list[str] = []
+        for text in texts:
+            before, parts = kept[-1] if kept else "", text.split("=")
+            names = [number for number, part in enumerate(parts[:-1], 1) if is_secret(part, ())]
+            if names:
+                kept.append("=".join([*parts[: names[0]], REDACTED]))
+            elif before.startswith("-") and "=" not in before and is_secret(before, ()):
+                kept.append(REDACTED)
+            else:
+                kept.append(printable(redacted(harmless(text), self._known)))
+        return tuple(kept)
 
     def crossed(self, record: _AnyRecord) -> _AnyRecord:
         """A record as it may be kept."""

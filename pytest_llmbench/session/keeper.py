@@ -1,13 +1,16 @@
 """The records of a session's runs and checks: in memory for waiting tests, on disk as evidence."""
 
+import os
+import socket
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
 
+from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, write_model
@@ -76,6 +79,19 @@ class Keeper:
         with self._changed:
             self._records[record.about, record.name] = record
             self._changed.notify_all()
+
+    def note_begin(self, cluster: str, command: Iterable[str], tests: Iterable[str]) -> None:
+        """Note that this process takes the session on."""
+        self.note(
+            "began", host=socket.gethostname(), pid=os.getpid(), cluster=cluster, tests=tuple(tests),
+            command=self._border.words(command),
+        )  # fmt: skip
+
+    def note_end(self, planned: Plan) -> None:
+        """Note the end, if every run and check has its record, and none because the session ended before it."""
+        records = [*map(self.runs.get, (run.key for run in planned.runs)), *map(self.checks.get, planned.checks)]
+        if all(record is not None and not record.was_cut_short for record in records):
+            self.note("ended")
 
     def note(self, event: EventKind, *, sync: bool = True, **facts: object) -> None:
         """Write an event into the journal. A full disk costs what `--resume` would know of it, and no verdict."""

@@ -147,6 +147,11 @@ class HealthRecord(Record):
         """The check's name."""
         return self.check
 
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether it was ended, or never begun, as the session ended."""
+        return self.report.problem is not None and self.report.problem.startswith("session_ended:")
+
     def host(self, slot: int | None) -> str | None:
         """The node of a slot; None for the whole cluster, and where the nodes never came."""
         return self.hosts[slot] if slot is not None and slot < len(self.hosts) else None

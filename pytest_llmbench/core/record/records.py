@@ -167,6 +167,11 @@ class Record(Strict):
         raise NotImplementedError
 
     @property
+    def was_cut_short(self) -> bool:
+        """Whether the end of its session is all that is known of it."""
+        raise NotImplementedError
+
+    @property
     def path(self) -> Path:
         """Path of the record."""
         return Path(self.folder) / layout.RECORD
@@ -271,6 +276,11 @@ class RunRecord(Record):
     def name(self) -> str:
         """The run's key."""
         return self.key
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether it was ended, or never begun, as the session ended."""
+        return self.problem is not None and self.problem.kind == "session_ended"
 
     @property
     def took_s(self) -> float:

@@ -1,1 +1,1 @@
-"""What a session was about to do, and did: on disk before it is acted on, so that another process can go on."""
+"""The journal of a session, from which another process can go on."""

@@ -5,6 +5,7 @@ line can be torn, by a crash in the middle of that write: it lacks its end, and 
 other line that does not check was damaged later, and no conclusion is drawn from such a journal.
 """
 
+import errno
 import fcntl
 import os
 import threading
@@ -27,12 +28,12 @@ class JournalEvent(Strict):
 
     Attributes:
         event: `began`: a process took the session on, its first or, after `--resume`, a later one; `submitting`: a run
-            or a job is about to be submitted, and its nodes are lent; `submitted`: with this id; `finished`: a record is
-            on disk; `judged`: a test has its verdict; `ended`: everything has its record, and nothing is left to resume.
+            or a job is about to be submitted, and its nodes are lent; `submitted`: with this id; `finished`: a record
+            is on disk; `judged`: a test has its verdict; `ended`: all have, and nothing is left to resume.
         at: Unix time.
         name: of the run, the check, the job that holds nodes, or the test.
         host, pid: of the process that `began`.
-        cluster: where its runs go.
+        cluster: `--cluster` of that process.
         command: its words, without logins.
         tests: node ids of its tests.
         plan: digest of everything that a run's numbers depend on.
@@ -63,7 +64,11 @@ class JournalEvent(Strict):
     @property
     def line(self) -> bytes:
         """The event as a line of the journal."""
-        text = self.model_dump_json(exclude_defaults=True).encode()
+        return self.framed(self.model_dump_json(exclude_defaults=True).encode())
+
+    @staticmethod
+    def framed(text: bytes) -> bytes:
+        """A text as a line with its checksum."""
         return b"%08x %s\n" % (zlib.crc32(text), text)
 
     @classmethod
@@ -112,13 +117,17 @@ class Journal:
             try:
                 written = os.pwrite(self._file, line, self._size)
                 if written < len(line):
-                    raise OSError(f"{written} of {len(line)} bytes were written")
+                    raise OSError(errno.ENOSPC, f"{written} of {len(line)} bytes were written")  # noqa: TRY301
                 if sync:
                     os.fsync(self._file)
             except OSError:
                 os.ftruncate(self._file, self._size)
                 raise
             self._size += written
+
+    def close(self) -> None:
+        """Let another process have it."""
+        os.close(self._file)
 
 
 class OwnedError(ConfigError):
@@ -140,8 +149,8 @@ def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
     found = tuple(event for event in events if event is not None)
     if len(found) < len(events):
         raise ConfigError(
-            f"{path}: line {events.index(None) + 1} of {len(events)} is damaged, so it is unknown what this session did: "
-            "begin a new session, and look for jobs of this one with squeue"
+            f"{path}: line {events.index(None) + 1} of {len(events)} is damaged, so it is unknown what this session "
+            "did: begin a new session, and look for jobs of this one with squeue"
         )
     return found, len(data) - len(torn)
 

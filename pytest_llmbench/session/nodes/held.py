@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.nodes.gate import gate
@@ -71,9 +72,13 @@ class HeldNodes:
         self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
+        if isinstance(self._allocation, HeldJob):
+            request = self._allocation.request
+            self.keeper.note("submitting", name=layout.HOLDER, job=request.name, script=str(request.script))
         self._allocation.start()
         self.schedule.job_id = self._allocation.job_id
         if isinstance(self._allocation, HeldJob):
+            self.keeper.note("submitted", name=layout.HOLDER, job_id=self._allocation.job_id)
             self._say(f"Slurm job {self._allocation.job_id} asks for {self.settings.nodes} nodes")
         self._say(self._allocation.note)
 
