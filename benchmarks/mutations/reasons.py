@@ -31,7 +31,7 @@ _REASONS = (
     ),
     Reason(
         logs="(step_log|telemetry): .*", kinds=".*", statistics="matmul_fraction",
-        why="a rank says its matmul rate once, and ranks need not be equally fast",
+        why="a GPU rank says its matmul rate once, and ranks need not be equally fast",
     ),
     Reason(
         logs="megatron_lm: .*CPU ranks.*", kinds=_VALUES, statistics=".*",

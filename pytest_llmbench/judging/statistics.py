@@ -59,7 +59,8 @@ class Measurement:
         unread: how many lines of its log could not be read, which leaves rules over all lines without a value.
         gpus: GPUs in all; 0 on the CPU.
         totals: values that the framework logged for the whole run, by name.
-        matmul_flops_per_s: measured matrix-product rate of all ranks together, FLOP/s.
+        matmul_flops_per_s: highest matrix-product rate that all ranks showed together, FLOP/s.
+        matmul_doubt: how many times higher that may be, if another program slowed every measurement.
         peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
         counts_flops: whether a step trains the whole decoder on every token, as the formula of its FLOPs has it.
         telemetry: values of each rank's GPU in the judged steps.
@@ -72,6 +73,7 @@ class Measurement:
     gpus: int
     matmul_flops_per_s: float | None
     peak_flops_per_s: float | None
+    matmul_doubt: float = 1.0
     unread: int = 0
     totals: Mapping[str, float] = field(default_factory=dict)
     counts_flops: bool = True
@@ -193,6 +195,7 @@ class Statistic:
         of_speed: whether a bound on it asks how fast the training is; None as its unit says, a rate or a time.
         steady: how it follows from the mean duration of a step: an amount of something by it, a number of steps times
             it, or the duration itself. The steady state of a run then judges a bound on it; else its own rule does.
+        of_ceiling: it is a share of the matrix-product rate that the ranks measured, and as well known as that.
     """
 
     unit: str
@@ -201,6 +204,7 @@ class Statistic:
     speed: Speed | None = None
     of_speed: bool | None = None
     steady: Literal["rate", "time", "step"] | None = None
+    of_ceiling: bool = False
 
     def __post_init__(self) -> None:
         if self.of_speed is None:
@@ -319,9 +323,10 @@ STATISTICS: Mapping[str, Statistic] = {
     #:  GPUs at scale `smoke`
     "matmul_fraction": Statistic(
         unit="%",
-        rule="model FLOPs (PaLM appendix B) per second / matrix-product rate the same ranks measured first",
+        rule="model FLOPs (PaLM appendix B) per second / highest matrix-product rate that the same ranks measured",
         compute=_matmul_fraction,
         of_speed=True,
+        of_ceiling=True,
     ),
     "loss_drop": Statistic(
         unit="nat",
@@ -360,7 +365,9 @@ def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) ->
 
 
 def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str, Any]:
-    """Fields of a metric that say how well it is known, by the steady state of the run."""
+    """Fields of a metric that say how well it is known, by the steady state of the run or by its ceiling."""
+    if statistic.of_ceiling and m.matmul_doubt > 1.0:
+        return {"low": value / m.matmul_doubt, "high": value}
     seconds = m.seconds_of_step
     if statistic.steady is None or not seconds:
         return {}

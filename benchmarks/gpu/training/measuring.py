@@ -13,6 +13,7 @@ from benchmarks.gpu.training.summary import LOSS_TOLERANCE_NAT, NORM_STEPS, NORM
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire.step_events import StepEvent, parse_event
+from pytest_llmbench.judging.ceiling import rates_together
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
@@ -74,13 +75,13 @@ def measured(case: Case, folder: Path, ended: Ended, *, turn: int, usual: Mappin
 
 def _rates(case: Case, series: StepSeries) -> dict[str, object]:
     counts = not case.ours or case.engine.counts_flops(case.recipe)
-    rates = [info.matmul_flops_per_s for info in series.ranks]
+    rates = rates_together(series.ranks)
     whole = Measurement(
         recipe=case.recipe,
         steps=series.steps,
         judged=judged_steps(case.recipe, series.steps),
         gpus=case.topology.gpus,
-        matmul_flops_per_s=sum(rate for rate in rates if rate) if rates and all(rates) else None,
+        matmul_flops_per_s=max(rates, default=None),
         peak_flops_per_s=None,
         counts_flops=counts,
         telemetry=series.telemetry,

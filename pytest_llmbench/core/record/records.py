@@ -62,7 +62,8 @@ class Metric(Strict):
             `amount` / seconds, a `time` is `amount` × seconds. None where its own rule judges it.
         amount: see there.
         low, high: between these it would be in many steps more of this run, with 99 % certainty on each side; None as
-            `sense`, and for a run too short to tell.
+            `sense`, and for a run too short to tell. A share of a rate that something slowed each time but one: between
+            these it is.
     """
 
     value: float

@@ -68,8 +68,9 @@ class RankInfo(Strict):
         steps: the sums over its steps; None without any.
         training: its counts of its training.
         device: `cpu`, or the GPU's name as the driver gives it.
-        matmul_flops_per_s: measured dense matrix-product rate of this rank's device, FLOP/s, all
+        matmul_flops_per_s: the highest dense matrix-product rate that this rank's device showed, FLOP/s, all
             ranks of the run measuring at once.
+        matmul_rates: every measurement of it, in order; a CPU measures before and after the training.
         ended: whether the rank said that it finished its last step.
         versions: software versions the rank runs with.
         failure: the error that ended the rank, in its own words.
@@ -83,6 +84,7 @@ class RankInfo(Strict):
     device: str
     versions: Mapping[str, str]
     matmul_flops_per_s: float | None = None
+    matmul_rates: tuple[float, ...] = ()
     ended: bool = False
     failure: str | None = None
     failed_at: float | None = None

@@ -8,7 +8,9 @@ from typing import Literal
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
 from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.ceiling import told
 from pytest_llmbench.judging.interval.early import out_of_reach
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA
@@ -130,6 +132,22 @@ def apart(metric: Metric, op: Op, other: Metric) -> Decision:
     holds = None if more == less else more == (op in {">=", ">"})
     why = "" if holds is not None else "The intervals of the two runs overlap: train both longer"
     return Decision(holds=holds, low=metric.low, high=metric.high, claim="run", why=why)
+
+
+def in_doubt(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo]) -> Decision | None:
+    """Leave a comparison of a share open where the ceiling that the ranks measured does not decide it; else None.
+
+    A second measurement that is much lower makes the highest rate no less true, so an error for every threshold would
+    be a false alarm on each loaded machine. But the load may have slowed the highest one as well. So the share may be
+    that of the highest rate, or that of a rate as much higher again: a threshold that both meet, or both miss, is
+    decided. Words/s have the steps' own clock, and no part in the doubt.
+    """
+    if metric.low is None or metric.high is None:
+        return None
+    low, high = (Quantity(end, metric.unit) for end in (metric.low, metric.high))
+    if low.meets(op, bound) == high.meets(op, bound):
+        return None
+    return Decision(holds=None, low=None, high=None, claim="run", why=f"it is between {low} and {high}; {told(ranks)}")
 
 
 def span(metric: Metric, steady: Steady) -> tuple[float | None, float | None]:

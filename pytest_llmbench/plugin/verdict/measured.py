@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.judging.cause.evidence import Cause
 from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses, Losses
-from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide
+from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide, in_doubt
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.plugin.verdict.caused import cause_of
@@ -126,7 +126,7 @@ class Measured(Quantity):
             None where the statistic's own rule judges.
         """
         if self.metric.sense is None:
-            return None
+            return in_doubt(self.metric, op, bound, self.record.rank_info)
         if isinstance(bound, Measured):
             return apart(self.metric, op, bound.metric)
         while True:

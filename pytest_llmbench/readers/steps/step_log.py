@@ -84,7 +84,7 @@ class _RankLog:
     _last_step: int = 0
     _own_steps: OwnSteps | None = None
     _start: StartEvent | None = None
-    _matmul: float | None = None
+    _rates: list[float] = field(default_factory=list)
     _training: TrainingEvent | None = None
     _end: EndEvent | None = None
     _failure: FailureEvent | None = None
@@ -113,7 +113,8 @@ class _RankLog:
         return RankInfo(
             **self._start.model_dump(include=_OF_START),
             rank=self.rank,
-            matmul_flops_per_s=self._matmul,
+            matmul_flops_per_s=max(self._rates, default=None),
+            matmul_rates=tuple(self._rates),
             ended=self._end is not None,
             failure=self._failure.error if self._failure else None,
             failed_at=self._failure.time if self._failure else None,
@@ -150,7 +151,7 @@ class _RankLog:
             case StartEvent():
                 self._start = event
             case MatmulEvent(flops_per_s=rate):
-                self._matmul = rate
+                self._rates.append(rate)
             case TrainingEvent():
                 self._training = event
             case EndEvent():

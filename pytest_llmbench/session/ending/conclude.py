@@ -10,6 +10,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Metric, Problem
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.ceiling import doubt, rates_together
 from pytest_llmbench.judging.findings.gather import findings as findings_of
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
@@ -119,7 +120,7 @@ def measurement_of(evidence: Evidence, system: System) -> Measurement:
     engine = get_engine(recipe.engine)
     early = evidence.early if evidence.early is not None and evidence.early.looks else None
     peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
-    rates = [info.matmul_flops_per_s for info in series.ranks]
+    rates = rates_together(series.ranks)
     return Measurement(
         recipe=recipe,
         steps=series.steps,
@@ -130,6 +131,7 @@ def measurement_of(evidence: Evidence, system: System) -> Measurement:
         totals=series.totals,
         telemetry=series.telemetry,
         counts_flops=engine.counts_flops(recipe),
-        matmul_flops_per_s=sum(rate for rate in rates if rate) if rates and all(rates) else None,
+        matmul_flops_per_s=max(rates, default=None),
+        matmul_doubt=doubt(rates) if rates else 1.0,
         peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,
     )

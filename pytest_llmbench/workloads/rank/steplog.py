@@ -74,7 +74,7 @@ class StepLog:
         self._write(event)
 
     def matmul(self, flops_per_s: float) -> None:
-        """Write this rank's measured dense matrix-product rate, FLOP/s."""
+        """Write a dense matrix-product rate that this rank measured, FLOP/s."""
         self._write(step_events.MatmulEvent(flops_per_s=flops_per_s))
 
     def training(self, event: step_events.TrainingEvent) -> None:

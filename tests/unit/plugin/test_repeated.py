@@ -13,8 +13,8 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.records import Metric, RunRecord
+from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.plugin.verdict.measured import explain_comparison
 from pytest_llmbench.plugin.verdict.rerun import Rerun
@@ -127,6 +127,21 @@ def test_a_run_without_the_number_leaves_none() -> None:
     without = record(2).model_copy(update={"metrics": {}})
     with pytest.raises(RunError, match="not available for run opt125m-repeat2"):
         _ = several(record(1), without).throughput
+
+
+@pytest.mark.parametrize(("bound", "holds"), [("9 %", True), ("31 %", False), ("15 %", None)])
+def test_a_threshold_within_a_doubtful_ceiling_is_not_decided(bound: str, holds: bool | None) -> None:
+    """The share is between 10 and 30 %; the words/s of the same run are judged."""
+    rank = RankInfo(rank=0, host="n0", pid=1, local_rank=0, device="cpu", versions={}, matmul_rates=(2e11, 6e10, 7e10))
+    one = record(1)
+    share = Metric(value=30.0, low=10.0, high=30.0, unit="%", rule="a share")
+    run = Run(one.model_copy(update={"rank_info": (rank,), "metrics": {**one.metrics, "matmul_fraction": share}}))
+    if holds is None:
+        with pytest.raises(InconclusiveError, match=r"it is between 10 % and 30 %; the ranks .* 200, 60, 70 GFLOP/s"):
+            _ = run.matmul_fraction >= Quantity(bound)
+    else:
+        assert (run.matmul_fraction >= Quantity(bound)) == holds
+    assert run.throughput >= Quantity("900 words/s")
 
 
 def test_a_short_run_is_not_made_up_for() -> None:

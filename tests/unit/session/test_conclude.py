@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -11,14 +11,15 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence
-from pytest_llmbench.session.ending.conclude import judged
+from pytest_llmbench.judging.statistics import measure
+from pytest_llmbench.session.ending.conclude import judged, measurement_of
 from tests.unit.judging.conftest import small
 
 Kind = Literal["ranks", "command"]
 SYSTEM = load_system("H200", [shipped("systems")])
 
 
-def evidence(gpus: int, last_s: float, kind: Kind) -> Evidence:
+def evidence(gpus: int, last_s: float, kind: Kind, rates: tuple[float, ...] = (1e10,)) -> Evidence:
     """A run of 12 steps of 10 ms each, but for the last."""
     recipe = small(warm_up={"steps": 2})
     steps = tuple(
@@ -31,7 +32,7 @@ def evidence(gpus: int, last_s: float, kind: Kind) -> Evidence:
     topology = Topology(nodes=1, gpus_per_node=gpus)
     own = RankInfo(
         rank=0, host="n0", pid=1, local_rank=0, device="NVIDIA H200" if gpus else "cpu", versions={}, ended=True,
-        matmul_flops_per_s=1e10,
+        matmul_flops_per_s=max(rates), matmul_rates=rates,
     )  # fmt: skip
     series = StepSeries(ranks=(own,), steps=steps)
     return Evidence(
@@ -55,3 +56,42 @@ def test_a_single_step_is_held_against_the_hardware_where_its_clock_is_the_gpus(
     if implausible:
         assert found["problem"].kind == "implausible"
         assert found["problem"].message.startswith("step 12 took 0.0001 s, which would be a share of the measured")
+
+
+TRAINS = evidence(0, 0.01, "ranks")
+
+
+def shares(*rates: float, too_short: float = 1.0) -> dict[str, Any]:
+    """The findings of a run if its ranks measured multiples of its training's real rate.
+
+    Args:
+        rates: these multiples, in order.
+        too_short: factor by which its step times are.
+    """
+    rate = measurement_of(TRAINS, SYSTEM).model_flops_per_s
+    assert rate is not None
+    return judged(evidence(0, 0.01, "ranks", tuple(rate / too_short * each for each in rates)), SYSTEM, None)
+
+
+@pytest.mark.parametrize("rates", [(2.0,), (0.5, 2.0, 1.9), (2.0, 0.5, 1.5)], ids=str)
+def test_the_ceiling_is_the_highest_rate_of_all(rates: tuple[float, ...]) -> None:
+    """The training would be at 200 % of a rate measured beside a load, and is at half of the machine's."""
+    assert shares(*rates)["metrics"]["matmul_fraction"].value == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("rates", "low"), [((2.0, 1.9), None), ((2.0, 0.5, 0.4), 12.5), ((0.8, 2.0), 20.0)], ids=str)
+def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], low: float | None) -> None:
+    """The words/s have the steps' own clock, and are what they are."""
+    found = shares(*rates)["metrics"]
+    assert found["matmul_fraction"].low == (low if low is None else pytest.approx(low))
+    assert found["matmul_fraction"].high == (low if low is None else pytest.approx(50.0))
+    assert found["throughput"] == measure(measurement_of(TRAINS, SYSTEM))["throughput"]
+
+
+@pytest.mark.parametrize("rates", [(2.0,), (2.0, 1.9), (2.0, 0.5), (0.5, 2.0)], ids=str)
+def test_step_times_that_are_wrong_by_a_factor_are_found(rates: tuple[float, ...]) -> None:
+    """Whether or not something slowed one of the measurements; times too short by a factor of 4 make 50 % 200 %."""
+    problem = shares(*rates, too_short=4.0)["problem"]
+    assert problem is not None
+    assert problem.kind == "implausible"
+    assert "training at 200 %" in problem.message

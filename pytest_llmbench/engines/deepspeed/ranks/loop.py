@@ -69,9 +69,8 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
     training = _TRAININGS[setup.options.step](setup)
     _kept.append(training)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
-    log.phase(0, "matmul")
-    log.matmul(matmul.measure(device, DTYPE[recipe.precision]))
-    _loop(setup, training, log)
+    with matmul.ceiling(log, device, DTYPE[recipe.precision]):
+        _loop(setup, training, log)
 
 
 def _loop(setup: Setup, training: DeepSpeedTraining, log: StepLog) -> None:

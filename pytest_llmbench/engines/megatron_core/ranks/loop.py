@@ -30,9 +30,10 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
         ConfigError: the recipe does not divide over the ranks, or its data cannot be used.
     """
     training = prepare(recipe, options, device)
-    log.phase(0, "matmul")
-    log.matmul(matmul.measure(device, DTYPE[recipe.precision]))
-    with nullcontext() if options.attention == "unfused" else attention.kernel(recipe, options.attention, device):
+    with (
+        matmul.ceiling(log, device, DTYPE[recipe.precision]),
+        nullcontext() if options.attention == "unfused" else attention.kernel(recipe, options.attention, device),
+    ):
         _loop(training, log)
 
 

@@ -45,9 +45,10 @@ def train(context: RankContext, log: StepLog) -> None:
         limit_threads(device)
         training = _prepare(recipe, options, context, device)
         _kept.append(training)
-        log.phase(0, "matmul")
-        log.matmul(matmul.measure(device, _DTYPE[recipe.precision]))
-        with attention.kernel(recipe, options.attention, device):
+        with (
+            matmul.ceiling(log, device, _DTYPE[recipe.precision]),
+            attention.kernel(recipe, options.attention, device),
+        ):
             _loop(training, log)
 
 
