@@ -27,7 +27,7 @@ WAYS = (
     *(Way(steps=steps) for steps in (25, 100, PLAN, 1000, 5000)),
     Way(steps=100, line=10), Way(steps=200, line=5), Way(steps=200, line=20), Way(steps=1000, line=20),
     Way(steps=PLAN, early=True), Way(steps=PLAN, repeats=3),
-    Way(steps=PLAN, repeats=4, rerun=True),
+    Way(steps=PLAN, repeats=8, rerun=True),
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Way:
         line: steps of which a line of the log is the mean.
         early: judged at looks while the run goes on.
         repeats: runs that are judged together.
-        rerun: only if the first, or the first two, decide nothing, and so on.
+        rerun: so many at the most, and twice as many at each look, until one decides.
     """
 
     steps: int
@@ -145,6 +145,8 @@ def _made_again(cell: Cell, runs: Runs) -> Judged:
                 if verdict in DECIDED:
                     wrong[i] += verdict == WRONG[i]
                     left.discard(i)
+            if not left:
+                break
         for i in left:
             left_open[i] += 1
     return Judged(cell=cell, wrong={OURS: wrong}, open=left_open)

@@ -1,6 +1,5 @@
 """Pauses: the few steps during which the run did something else, such as an evaluation or a checkpoint."""
 
-import statistics as stats
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
@@ -25,15 +24,17 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
         seconds: of each step, at least one.
         least_first: number of slow steps from which on a slow start is one.
     """
-    usual = stats.median(seconds)
+    ordered = sorted(seconds)
+    usual = _middle(ordered)
     nearer = _SHARE * usual
-    if max(seconds) - usual <= nearer and usual - min(seconds) <= nearer:
+    if ordered[-1] - usual <= nearer and usual - ordered[0] <= nearer:
         return Pauses(usual=usual)
-    away = [abs(each - usual) for each in seconds]
-    limit = max(_DEVIATIONS * _NORMAL_MAD * stats.median(away), nearer)
-    if max(away) <= limit:
+    # First they fall, then they rise: quickly sorted.
+    away = sorted([abs(each - usual) for each in ordered])
+    limit = max(_DEVIATIONS * _NORMAL_MAD * _middle(away), nearer)
+    if away[-1] <= limit:
         return Pauses(usual=usual)
-    at = tuple(position for position, distance in enumerate(away) if distance > limit)
+    at = tuple([position for position, each in enumerate(seconds) if abs(each - usual) > limit])
     first = next((i for i, position in enumerate((*at, -1)) if position != i or seconds[i] < usual), 0)
     first = first if least_first <= first <= _FIRST_OF_ALL * len(seconds) else 0
     later = at[first:]
@@ -55,6 +56,12 @@ def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
     for position in pauses.at:
         steady[position] = pauses.usual
     return steady
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    """The median of sorted numbers."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _longest(at: Sequence[int]) -> int:

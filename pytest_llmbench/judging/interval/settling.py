@@ -26,7 +26,7 @@ def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
         seconds: of each step.
         batch: steps of which the mean is looked at.
     """
-    cut = batch * _truncation([sum(seconds[i : i + batch]) / batch for i in range(0, len(seconds) - batch + 1, batch)])
+    cut = batch * _truncation([sum(each) / batch for each in zip(*[iter(seconds)] * batch, strict=False)])
     if cut < 2:
         return 0
     start, rest = seconds[:cut], seconds[cut:]

@@ -6,6 +6,7 @@ The rule, and which error rates were measured for it: `docs/measurements/verdict
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from operator import mul
 from typing import NamedTuple
 
@@ -202,4 +203,4 @@ def _means(steps: Sequence[float], size: int) -> Sequence[float]:
     """Means of `size` steps each; the first steps are left out where the last mean would lack some."""
     if size == 1:
         return steps
-    return [sum(steps[i : i + size]) / size for i in range(len(steps) % size, len(steps), size)]
+    return [sum(each) / size for each in zip(*[islice(steps, len(steps) % size, None)] * size, strict=True)]

@@ -68,6 +68,15 @@ def test_three_runs_of_a_system_are_judged_together() -> None:
     assert not too_often(simulate(cell("between runs 0.7 %", Way(steps=25, repeats=3), runs=300)))
 
 
+def test_runs_made_again_decide_more_and_are_seldom_wrong() -> None:
+    """Up to eight of a system whose runs differ by as much as the distance of the bounds."""
+    again = simulate(cell("between runs 0.3 %", Way(steps=200, repeats=8, rerun=True), runs=40))
+    once = simulate(cell("between runs 0.3 %", runs=40))
+    assert again.open.sum() < once.open.sum() / 2
+    assert not too_often(again)
+    assert str(again.cell.way) == "200, 1 to 8 runs"
+
+
 def test_the_same_seed_gives_the_same_counts() -> None:
     """A record can be made again."""
     one, other = (simulate(cell("spikes", runs=40)) for _ in range(2))

@@ -1,6 +1,7 @@
 """The interval of a run: what it contains, what it takes out, and what never makes it pass."""
 
 import random
+import statistics as stats
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.pauses import find_pauses
 from pytest_llmbench.judging.interval.steady import steady_state
 
 NAN, INF = float("nan"), float("inf")
@@ -88,6 +90,17 @@ def test_what_is_not_a_time_is_refused(impossible: float) -> None:
     for seconds in ([], [impossible], [*[1.0] * 15, impossible, *[1.0] * 15]):
         with pytest.raises(ValueError, match="above 0"):
             judged(seconds)
+
+
+@given(ANY_STEPS)
+def test_the_usual_step_is_the_median(seconds: list[float]) -> None:
+    """To the last bit, and what lies too far from it stands out."""
+    pauses = find_pauses(seconds)
+    usual = stats.median(seconds)
+    away = [abs(each - usual) for each in seconds]
+    limit = max(6.0 * 1.4826 * stats.median(away), 0.2 * usual)
+    assert pauses.usual == usual
+    assert pauses.at == tuple(i for i, each in enumerate(away) if each > limit)
 
 
 def test_pauses_are_taken_out_and_told() -> None:
