@@ -1,32 +1,25 @@
-"""Quantities that remember their origin, and failing comparisons told."""
+"""Quantities that remember their origin, and what they were compared with."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import InconclusiveError
-from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, for_people, listed, told_apart
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.judging.cause.evidence import Cause
-from pytest_llmbench.judging.findings.gather import slowest_node
-from pytest_llmbench.judging.golden import Deviation, GoldenLosses, Losses
+from pytest_llmbench.judging.golden import GoldenLosses, Losses
 from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide, in_doubt
 from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.judging.statistics import SHARED, window
+from pytest_llmbench.plugin.output.explained import describe, explain, explain_losses, undecided
 from pytest_llmbench.plugin.verdict.caused import cause_of
 from pytest_llmbench.plugin.verdict.several import steady_at
-from pytest_llmbench.session.ending.logs import log_to_read
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.verdict.run import Run
-
-# Further away from its bound, the noise of a number is of no interest.
-_NEAR_PERCENT = 20.0
 
 
 class Measured(Quantity):
@@ -168,98 +161,6 @@ class Measured(Quantity):
     __hash__ = Quantity.__hash__
 
 
-def undecided(measured: Measured, op: Op, threshold: Quantity, decision: Decision) -> list[str]:
-    """Say why a comparison is not decided, what would decide it, and where the evidence is."""
-    shown, bound = told_apart(measured.to(threshold.unit), threshold)
-    interval = ""
-    if decision.low is not None and decision.high is not None:
-        low, high = (Quantity(end, measured.unit).to(threshold.unit) for end in (decision.low, decision.high))
-        about = "runs of this system are" if decision.claim == "system" else "in more steps this run would be"
-        sure = for_people(100.0 * (1.0 - decision.alpha), 6)
-        interval = f"{about} between {low} and {high} (each end is {sure} % sure). "
-    runs = f" of {len(measured.each)} runs" if measured.each else ""
-    first = (
-        f"{measured.statistic} {shown}{runs} does not decide on the threshold {op} {bound}: {interval}{decision.why}"
-    )
-    return [first, *_caused(measured), *_evidence(measured)]
-
-
-def _caused(measured: Measured) -> list[str]:
-    return [f"cause: {measured.cause}"] if measured.cause is not None else []
-
-
-def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
-    """Say what was measured, what was asked, how far apart they are, and where the evidence is.
-
-    Args:
-        measured: the number.
-        threshold: the bound it missed.
-        side: `below` or `above`.
-    """
-    part, decision = measured.decisive, measured.decision
-    judged = part.to(threshold.unit)
-    if decision is not None and decision.steady is not None and not _MISSING[side](judged, threshold):
-        judged = Quantity(decision.steady, measured.unit).to(threshold.unit)
-    shown, bound = told_apart(judged, threshold)
-    run = f" in run {part.record.key}" if part is not measured else ""
-    far = _distance(judged, threshold, side)
-    near = abs(judged.difference_percent(threshold) or 0.0) < _NEAR_PERCENT
-    interval = _between(decision, measured.unit, threshold.unit) if near else ""
-    return [
-        # pytest cuts long explanations at the end, so what is needed most comes first.
-        f"measured {shown}{interval}{run} is {far} the threshold {bound}",
-        *_caused(measured),
-        *_evidence(part),
-    ]
-
-
-def _between(decision: Decision | None, unit: str, shown: str) -> str:
-    """The interval of a number, where it has one."""
-    if decision is None or decision.low is None or decision.high is None or math.isinf(decision.high - decision.low):
-        return ""
-    low, high = (Quantity(end, unit).to(shown) for end in (decision.low, decision.high))
-    return f" (between {for_people(low.value)} and {for_people(high.value)})"
-
-
-def _evidence(measured: Measured) -> list[str]:
-    """The slow node, the record, the log, the hosts, and the statistic's rule."""
-    record = measured.record
-    log = log_to_read(record.logs)
-    where = f" on {', '.join(record.hosts)}" if record.hosts else ""
-    # An engine's own rule says itself which lines it is about.
-    node = slowest_node(record.rank_info, record.telemetry)
-    judged = f"; {window(record.recipe, record.early)}" if measured.statistic in SHARED.names() else ""
-    early = record.early if record.early is not None and record.early.ended_early else None
-    return [
-        *([node] if node else []),
-        *([f"runs: {', '.join(f'{each.record.key} {each}' for each in measured.each)}"] if measured.each else []),
-        *([f"early verdict: {early}"] if early else []),
-        f"run record: {_short(record.path)}",
-        f"log: {_short(log)}",
-        f"run: {record.key}{where}{record.job}",
-        f"statistic: {measured.statistic} = {measured.metric.rule}{judged}",
-    ]
-
-
-def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
-    """Say how far a number is from the bound it missed, as a share of it where "90 % below" would tell little."""
-    percent = measured.difference_percent(threshold)
-    if percent is None:
-        return side
-    if side == "below" and percent < -50.0 and measured.base > 0.0:
-        return f"only {for_people(100.0 + percent, 2)} % of"
-    if side == "above" and percent > 900.0:
-        return f"{for_people(1.0 + percent / 100.0, 3)} times"
-    return f"{for_people(abs(percent), 3)} % {side}"
-
-
-def _short(path: Path) -> str:
-    """A path relative to where the user stands, when it is below."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-
-_MISSING = {"below": Quantity.__le__, "above": Quantity.__ge__}
 _MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
 _MISSED = {">=": "below", ">": "below", "<=": "above", "<": "above"}
 
@@ -280,34 +181,3 @@ def explain_comparison(op: str, left: object, right: object) -> list[str] | None
             bound_op, bound = missed
             return [*explain(left, bound, _MISSED[bound_op]), *describe(right)]
     return None
-
-
-def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: GoldenLosses) -> list[str]:
-    """Say where losses are furthest from golden ones, by how much, and what else differs."""
-    record = next(each for each in records if each.key == worst.run)
-    allowed = for_people(worst.tolerance) if worst.tolerance else "no difference in any bit"
-    unlike = [
-        f"{name} {record.versions.get(name)}, there {version}" for name, version in golden.versions.items()
-        if record.versions.get(name) != version
-    ]  # fmt: skip
-    far = (
-        f"the loss {worst.loss:.9g} of step {worst.step} is {for_people(worst.away, 3)} nat away from the golden one, "
-        f"allowed: {allowed}; {len(worst.beyond)} of {len(golden.steps)} steps differ, from step "
-        f"{min(worst.beyond, default=0)} on"
-    )
-    return [
-        far,
-        *([f"other software than in the golden runs: {listed(unlike)}"] if unlike else []),
-        f"run record: {_short(record.path)}",
-        f"run: {record.key}{f' on {listed(record.hosts)}' if record.hosts else ''}{record.job}",
-        f"golden losses: {golden.recipe}, {len(golden.runs)} runs, {golden.date}",
-    ]
-
-
-def describe(reference: Reference) -> list[str]:
-    """Say what a reference is and where it comes from."""
-    meant = str(reference.applies_to or "any machine")
-    return [
-        f"reference: {reference.name} ({reference.asked}) for {meant}",
-        f"  {' '.join(reference.why.split())} [{reference.source}, {reference.date}]",
-    ]

@@ -9,7 +9,8 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo
-from pytest_llmbench.plugin.verdict.measured import Measured, _distance, explain_comparison
+from pytest_llmbench.plugin.output.explained import _distance
+from pytest_llmbench.plugin.verdict.measured import Measured, explain_comparison
 
 
 @pytest.mark.parametrize(
