@@ -9,21 +9,19 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_llmbench.checks.base import CHECKS, get_check
-from pytest_llmbench.cluster import settings as cluster_settings
-from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.recipes import RECIPES, check_recipe, with_references
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
-from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
-from pytest_llmbench.cluster.system import SYSTEMS, load_system
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.record.health import HealthRecord, Report
-from pytest_llmbench.core.record.records import AllocationMode, Problem, RunRecord
+from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.health import refuse_unknown
+from pytest_llmbench.plugin.settings import folders_of, from_here, settings_of
 from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.journal.journal import Journal
@@ -82,10 +80,7 @@ class Bench:
     @cached_property
     def run_dir(self) -> Path:
         """The folder of all sessions' folders."""
-        return self._from_here(options.value(self._config, "run-dir") or Path("reports"))
-
-    def _from_here(self, path: Path) -> Path:
-        return Path(self._config.invocation_params.dir, path.expanduser())
+        return from_here(self._config, options.value(self._config, "run-dir") or Path("reports"))
 
     @cached_property
     def settings(self) -> Settings:
@@ -94,54 +89,7 @@ class Bench:
         Raises:
             ConfigError: it cannot be meant.
         """
-        config = self._config
-        replay = options.value(config, "replay")
-        asked = options.value(config, "cluster") or "auto"
-        system_name, cluster = cluster_settings.resolve_cluster(asked, options.value(config, "system"), replay)
-        system = load_system(system_name, _with(SYSTEMS, options.folders(config, "systems")))
-        nodes = options.value(config, "nodes")
-        if nodes is None and (cluster or system.cluster) == "slurm":
-            nodes = cluster_settings.existing_nodes()
-        settings = Settings(
-            system=system,
-            cluster=cluster or system.cluster,
-            allocation=options.value(config, "allocation")
-            or self._default_allocation(cluster or system.cluster, nodes),
-            run_dir=self.run_dir,
-            nodes=nodes,
-            nodes_per_run=options.value(config, "nodes-per-run"),
-            gpus_per_node=options.value(config, "gpus-per-node"),
-            time_min=options.value(config, "time"),
-            repeat=options.value(config, "repeat"),
-            max_runs=options.value(config, "max-runs"),
-            first_run_alone=options.flag(config, "first_run_alone"),
-            replay=None if replay is None else self._from_here(replay),
-            rerun=options.value(config, "inconclusive") == "rerun",
-            scale=options.value(config, "scale") or "full",
-            slurm=self._slurm_options,
-            gate=options.value(config, "gate") or "auto",
-            nccl=options.flag(config, "nccl"),
-            quarantine=self._quarantine,
-            drain=options.value(config, "drain"),
-            early_verdict=options.flag(config, "early_verdict"),
-        )
-        cluster_settings.check(settings)
-        return settings
-
-    @property
-    def _quarantine(self) -> Path | None:
-        path = options.value(self._config, "quarantine")
-        return None if path is None else self._from_here(path)
-
-    @property
-    def _slurm_options(self) -> dict[str, str]:
-        """Nodes for sbatch to exclude: those in quarantine, and those that the user excludes."""
-        config = self._config
-        told = {name: text for name in SLURM_OPTIONS if (text := options.value(config, name)) is not None}
-        barred = [*read_quarantine(self._quarantine)] if self._quarantine is not None else []
-        if barred:
-            told["exclude"] = ",".join([*([told["exclude"]] if "exclude" in told else []), *barred])
-        return told
+        return settings_of(self._config, self.run_dir)
 
     @cached_property
     def recipes(self) -> dict[str, Recipe]:
@@ -159,7 +107,7 @@ class Bench:
         Raises:
             ConfigError: a file is wrong, a reference names an unknown statistic or recipe, or two cannot both hold.
         """
-        found = load_recipes(_with(RECIPES, options.folders(self._config, "recipes")), self.settings.scale)
+        found = load_recipes(folders_of(self._config, "recipes", RECIPES), self.settings.scale)
         own = self.settings.system.references
         strangers = set(own) - set(found)
         if strangers:
@@ -307,7 +255,7 @@ class Bench:
     def requirements(self) -> Path | None:
         """The file that says what has to be judged."""
         path = options.value(self._config, "require")
-        return None if path is None else self._from_here(path)
+        return None if path is None else from_here(self._config, path)
 
     @property
     def requires_verdict(self) -> bool:
@@ -326,17 +274,7 @@ class Bench:
         report = Report(problem="it was not made")
         return health_record(get_check(name), self.settings, self.session, report=report)
 
-    @staticmethod
-    def _default_allocation(cluster: str, nodes: int | None) -> AllocationMode:
-        held = cluster != "slurm" or nodes is not None or cluster_settings.existing_allocation() is not None
-        return "session" if held else "run"
-
 
 def bench_of(config: pytest.Config) -> Bench:
     """The session's state."""
     return config.stash[KEY]
-
-
-def _with(installed: Extensions[Path], own: Iterable[Path]) -> list[Path]:
-    """Folders of YAML files: those that packages bring, then the user's own."""
-    return list(dict.fromkeys([*installed.usable().values(), *own]))

@@ -7,7 +7,8 @@ from pytest_llmbench.plugin.bench import KEY, Bench
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.options import usage_errors
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.plugin.supervisor import SafeReports, Supervisor
+from pytest_llmbench.plugin.output.results import Results, SafeReports
+from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 
@@ -28,8 +29,9 @@ def register(config: pytest.Config) -> None:
         manager.register(interruption := Interruption(), "llmbench-interruption")
         manager.register(reports := Reports(interruption), "llmbench-unfinished")
         manager.register(requirements := Requirements(config, bench.requirements), "llmbench-requirements")
-        supervisor = Supervisor(config, bench, progress, reports, requirements)
-    manager.register(SafeReports(supervisor, progress), "llmbench-reports")
+        results = Results(config, bench, progress, reports, requirements)
+        supervisor = Supervisor(config, bench, progress, interruption, results)
+    manager.register(SafeReports(results, progress), "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
     if distributed:
         manager.register(xdist.Controller(config, bench, supervisor, progress, interruption), "llmbench-controller")

@@ -166,7 +166,7 @@ class Controller:
             self._progress.print(traceback.format_exc())
             self._give_up(f"the runs could not be started: {type(error).__name__}: {error}")
             return
-        keeper = self._supervisor.keeper
+        keeper = self._supervisor.results.keeper
         while keeper is not None and not self._over.wait(_LOOK_S):
             self._take_on_repeats()
             self._progress.take(keeper.notes)

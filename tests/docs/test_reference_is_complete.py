@@ -30,7 +30,7 @@ from pytest_llmbench.judging.cause.evidence import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
 from pytest_llmbench.plugin import options, parametrize
 from pytest_llmbench.plugin.health import MARKER, Health
-from pytest_llmbench.plugin.supervisor import Supervisor
+from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
@@ -194,10 +194,8 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
     keeper = SimpleNamespace(unfit={"n1": "limits: too low"})
     groups = ComparedGroups(rows=(), not_compared={"why": ["g"]})
-    supervisor = SimpleNamespace(
-        _bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, keeper=keeper, _groups=groups
-    )
-    facts: Mapping[str, str] = Supervisor._facts(cast("Supervisor", supervisor))
+    results = SimpleNamespace(_bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, keeper=keeper, _groups=groups)
+    facts: Mapping[str, str] = Results._facts(cast("Results", results))
     assert set(of_suite) == set(facts)
 
 
