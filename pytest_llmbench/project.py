@@ -20,6 +20,7 @@ from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.projection import published
 from pytest_llmbench.projection.answer import check_slice, inputs, rests_on, row
@@ -117,7 +118,7 @@ def _bound(given: float | None, recipe: Recipe) -> float | None:
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):

@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
@@ -67,6 +67,10 @@ class EarlyPlan(Strict):
     whole: str | None = None
 
 
+# It becomes a folder, also where a session is read again that somebody else left: no key leads out of the session's.
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)]
+
+
 class RunSpec(Strict):
     """One run that tests are waiting for. Plain enough to cross processes as JSON.
 
@@ -80,7 +84,7 @@ class RunSpec(Strict):
         early: with `--early-verdict`, what decides on its end.
     """
 
-    key: str
+    key: FolderName
     recipe: Recipe
     group: PositiveInt | None = None
     repeat: PositiveInt = 1

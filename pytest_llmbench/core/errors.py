@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from pytest_llmbench.core.text import harmless
+
 ErrorKind = Literal[
     "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous", "no_slurm",
     "no_space", "not_finite", "other_training", "ran_before", "repeat_broken", "short_read", "unknown_statistic",
@@ -16,7 +18,10 @@ ErrorKind = Literal[
 
 
 class LLMBenchError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """Base of all errors raised on purpose by this package: no terminal obeys what others wrote into a message."""
+
+    def __str__(self) -> str:
+        return harmless(super().__str__())
 
 
 class ConfigError(LLMBenchError):

@@ -53,6 +53,7 @@ PORTABLE_DIMENSIONS = frozenset({"fraction", "loss"})
 
 _PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9}
 # A comma only groups thousands: "1,5 %" must not become 15 %.
+_LONGEST = 100
 _TEXT = re.compile(
     r"\s*([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([KkMG]?)\s*(\S*)\s*"
 )
@@ -240,9 +241,9 @@ def _with_unit(number: str, unit: str) -> str:
 
 
 def _split(text: str) -> tuple[float, str]:
-    match = _TEXT.fullmatch(text)
+    match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None  # longer ones would take it long
     if match is None:
-        raise UnitError(f"{text!r} is not a quantity; write a number and a unit, such as '200K words/s'")
+        raise UnitError(f"{text[:_LONGEST]!r} is not a quantity; write a number and a unit, such as '200K words/s'")
     digits, prefix, unit = match.groups()
     if prefix and prefix + unit in UNITS:  # "16 GB" is gigabytes, not giga-B
         prefix, unit = "", prefix + unit

@@ -1,5 +1,6 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
+import json
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -60,15 +61,22 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 
 M = TypeVar("M", bound=BaseModel)
 
+# More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
+_LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping.
 
     Raises:
-        ConfigError: no such file, not UTF-8, not YAML, not a mapping, a key given twice, or a number to base 60.
+        ConfigError: no such file, not UTF-8, not YAML, not a mapping, a key given twice, a number to base 60, or more
+            than any file of people has.
     """
     try:
-        data = yaml.load(path.read_bytes(), Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_BYTES + 1)
+        _refuse_bombs(text)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
     # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
     except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
@@ -89,6 +97,32 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             elif isinstance(node, yaml.ScalarNode):
                 _refuse_base_60(node)
         return None if root is None else self.construct_document(root)
+
+
+def _refuse_bombs(text: bytes) -> None:
+    """Refuse what would take all memory, or the C stack, before anything is made of it."""
+    if len(text) > _LARGEST_BYTES:
+        raise ValueError(f"larger than {_LARGEST_BYTES >> 20} MiB")
+    sizes: dict[str, tuple[int, int]] = {}  # nodes and depth of what an anchor names
+    open_: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    for event in yaml.parse(text, Loader=_Loader):
+        anchor, nodes, depth = getattr(event, "anchor", None), 1, 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((anchor, 1, 1))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, nodes, depth = open_.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == each for each, *_ in open_):
+                raise ValueError(f"*{anchor} is inside of &{anchor}: it has no end")
+            nodes, depth = sizes.get(str(anchor), (1, 1))
+        elif not isinstance(event, yaml.ScalarEvent):
+            continue
+        if not isinstance(event, yaml.CollectionStartEvent):
+            sizes |= {anchor: (nodes, depth)} if anchor else {}
+            outer, *before = open_[-1]
+            open_[-1] = outer, before[0] + nodes, max(before[1], depth + 1)
+        if len(open_) + depth > _DEEPEST or open_[-1][1] > _MOST_NODES:
+            raise ValueError(f"nested deeper than {_DEEPEST}, or more than {_MOST_NODES} values, aliases included")
 
 
 def _nodes(root: yaml.Node | None) -> Iterator[yaml.Node]:
@@ -124,6 +158,18 @@ def _refuse_base_60(node: yaml.ScalarNode) -> None:
         raise yaml.constructor.ConstructorError(
             None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
         )
+
+
+def read_json(text: bytes | str) -> Any:
+    """Read JSON that others wrote.
+
+    Raises:
+        ValueError: it is not JSON, or nested without end.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:

@@ -48,7 +48,8 @@ class Line:
         file: the file's name.
         number: 1-based number in the file, by line feeds.
         place: a number that grows from line to line of a file, even if a carriage return ends them.
-        whole: whether all of it is there, its end included; a log that was cut off ends without one.
+        whole: whether all of it is there, its end included; a log that was cut off ends without one, and one that was
+            truncated, or whose disk lost a part, has NULs.
     """
 
     text: str
@@ -98,9 +99,11 @@ def split_prefix(text: str) -> tuple[str, str]:
 
 def _lines(file: BinaryIO, name: str, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
     for raw, number, place, whole in pieces(file, needles):
-        text = raw.lstrip(b"\0").decode("utf-8", errors="replace")  # a file truncated while it is written has a hole
+        left = raw.lstrip(b"\0")  # a file truncated while it is written has a hole
+        text = left.decode("utf-8", errors="replace")
         source, text = split_prefix(_ESCAPES.sub("", text) if "\x1b" in text else text)
-        yield Line(text=text, source=source, file=name, number=number, place=place, whole=whole)
+        # A hole within the line may have been digits.
+        yield Line(text=text, source=source, file=name, number=number, place=place, whole=whole and b"\0" not in left)
 
 
 def pieces(file: BinaryIO, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[tuple[bytes, int, int, bool]]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ENDED = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>\S.*)", re.ASCII)
+_RANGE, _MOST_TASKS = re.compile(r"(?<![\d-])(\d{1,9})(?:-(\d{1,9}))?(?![\d-])", re.ASCII), 1_000_000
 _ENDING = re.compile(r"Terminating StepId=|\*\*\* STEP \S+ ON \S+ CANCELLED AT")
 _ABORTED = re.compile(r"srun: (?:error: )?Job step aborted")
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>.+?))? \*\*\*")
@@ -69,8 +70,7 @@ def _until_ending(text: str) -> Iterator[EndedTasks]:
 
 
 def _numbers(ranges: str) -> Iterator[int]:
-    """Read `0,2-3`."""
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
+    """Read `0,2-3`; what no step of Slurm has is none of it, as a line that is damaged may name billions."""
+    for first, last in _RANGE.findall(ranges):
+        if int(last or first) < _MOST_TASKS:
             yield from range(int(first), int(last or first) + 1)

@@ -235,7 +235,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     assert verdicts(twice) == verdicts(again)
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "leads elsewhere"])
 def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) -> None:
     """Without the list of its runs, a run that left nothing would be missing unnoticed."""
     user.recipe()
@@ -244,6 +244,12 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
     plan = first.session / "session.json"
     if damage == "gone":
         plan.unlink()
+    elif damage == "leads elsewhere":
+        plan.write_text(
+            plan.read_text()
+            .replace('"key":"tiny"', '"key":"../../tiny"')
+            .replace('"key": "tiny"', '"key": "../../tiny"')
+        )
     else:
         plan.write_text(plan.read_text()[:-20])
     again = here(user, "--replay", str(first.session))

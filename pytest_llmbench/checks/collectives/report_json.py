@@ -39,7 +39,7 @@ def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | 
         collective=collective,
         points=tuple(point for point, _ in rows),
         ranks=ranks,
-        nodes=len({_host(device) for device in config.get("devices") or ()}) or None,
+        nodes=len({_host(device) for device in _list(config.get("devices"))}) or None,
         gpus=ranks,
         complete=out_of_bounds is not None and busbw is not None and "end_time" in data,
         unreadable=unreadable,
@@ -51,7 +51,7 @@ def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | 
 
 def _rows(results: object) -> tuple[list[tuple[Point, list[Side]]], int]:
     """The readable values of each row, and the number of unreadable rows."""
-    rows = results if isinstance(results, list) else []
+    rows = _list(results)
     read = []
     for row in rows:
         try:
@@ -104,7 +104,7 @@ def _mean(value: object) -> Printed | str | None:
 
 def _misjudged(count: int | None, okay: object) -> str | None:
     """Contradictions between the word on wrong values and their number."""
-    if count is None or okay not in {"true", "false"} or (count == 0) == (okay == "true"):
+    if count is None or okay not in ("true", "false") or (count == 0) == (okay == "true"):
         return None
     return f"it says {count} values out of bounds, and of that okay: {okay}"
 
@@ -125,6 +125,10 @@ def _name(args: object) -> str | None:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _whole(value: object) -> int | None:

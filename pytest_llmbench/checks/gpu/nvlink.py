@@ -16,8 +16,8 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-_GPU = re.compile(r"GPU (\d+): .*", re.ASCII)
-_LINK = re.compile(r"Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<inactive>)", re.ASCII)
+_GPU = re.compile(r"GPU (\d{1,4}): .*", re.ASCII)
+_LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
 
 

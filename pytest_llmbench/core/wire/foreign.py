@@ -1,7 +1,6 @@
-"""Text that others wrote, such as a log's line or an exception of a rank, made fit to be shown and kept."""
+"""Secrets in text that others wrote, such as a log's line or an exception of a rank, and its ways into records."""
 
 import hashlib
-import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -9,16 +8,6 @@ from typing import Any
 from pytest_llmbench.core.schema import Strict
 
 REDACTED = "***"
-# What a terminal would obey. What is shortened at its end is one, too.
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|$)"  # colours, cursor movements
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # titles, device control
-    r"|\x1b[ -/]*[0-~]"
-)
-# Control characters but tab and line feed, what turns the direction of writing, and halves of characters.
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 
 
 class Mark(Strict):
@@ -32,12 +21,6 @@ class Mark(Strict):
     length: int
     salt: str
     digest: str
-
-
-def harmless(text: str) -> str:
-    """A text that no terminal obeys and any report can hold: other control characters are spelled out, as in Python."""
-    plain = _ESCAPES.sub("", text.replace("\r\n", "\n"))
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
 
 
 def redacted(text: str, values: Collection[str], marks: Iterable[Mark] = ()) -> str:

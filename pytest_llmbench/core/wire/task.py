@@ -1,6 +1,5 @@
 """Tasks: what the login node writes into a folder for the processes that it starts there."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +8,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.schema import Strict, read_json, validate
 
 
 class LaunchedTask(Strict):
@@ -35,7 +34,7 @@ class LaunchedTask(Strict):
             ConfigError: the file cannot be read or is not a task.
         """
         try:
-            data = json.loads(path.read_bytes())
+            data = read_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from error
         return validate(cls, data, str(path))

@@ -37,7 +37,9 @@ _EXIT = re.compile(r"\blaunch\.py:\d+:main\] Process \d+ exits successfully\.", 
 _RETURN_CODE = re.compile(r"\blaunch\.py:\d+:sigkill_handler\] .* (exits with return code = -?\d+)\s*$", re.ASCII)
 # `Latency: 0.10s`, `Time/seq 0.01s`, `BW: 0.33 GB/sec`, `acc (higher is better) : 1.0`, `MemAllocated=5.53GB`
 _QUANTITY = re.compile(
-    r"\s*(\S.{0,40}?)(?: \(\w+ is better\) )?[:= ] ?([-+.\de]+|[-+]?nan|[-+]?inf) ?(?:s|ms|B|GB|GB/sec)?\s*", re.ASCII
+    r"\s*([A-Za-z][^:=\[\]]{0,40}?)(?: \(\w+ is better\) )?[:= ] ?"
+    r"([-+.\de]+|[-+]?nan|[-+]?inf) ?(?:s|ms|B|GB|GB/sec)?\s*",
+    re.ASCII,
 )
 
 
@@ -84,11 +86,10 @@ class _Log:
         if match := _TIMER.search(text):
             if not self.ppo:
                 at = unix_time(stamp[1]) if (stamp := _TIME.match(text)) else None
-                yield self._add(replace(self._of_timer(int(match[1]), _quantities(match[2], ",")), at=at))
+                said = _all_quantities(match[2], ",")
+                yield self._add(replace(self._of_timer(int(match[1]), said), at=at))
         elif match := _PPO.match(text):
-            said = _quantities(match[3], "|")
-            if len(said) <= match[3].count("|"):
-                raise items.Unreadable(f"not all of {match[3].strip()!r} are numbers")
+            said = _all_quantities(match[3], "|")
             yield self._add(items.StepLine(step=self._number(match[1], match[2]), reported=said))
         elif self.accumulates:
             return
@@ -98,7 +99,7 @@ class _Log:
             yield self._add(_of_speed(self._next(), _quantities(match[1], ",")))
         elif self.step and (match := _MORE_OF_PPO.match(text)):
             prefix = f"{match[1]} " if match[1] else ""
-            said = _quantities(match[2], "|" if "|" in match[2] else ",")
+            said = _all_quantities(match[2], "|" if "|" in match[2] else ",")
             yield self._add(items.StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
 
     def _of_the_setting(self, text: str) -> Iterator[items.Item]:
@@ -191,6 +192,14 @@ def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
     # Both have two decimals and come from the same time: the bigger one has more digits.
     seconds = batch / rate if rate > max(latency, 0.0) else latency
     return items.StepLine(step=step, seconds=seconds, reported=said)
+
+
+def _all_quantities(text: str, sign: str) -> dict[str, float]:
+    """The same of a line that says nothing else: a rest of another line between them makes it unreadable."""
+    found = _quantities(text, sign)
+    if len(found) <= text.count(sign):
+        raise items.Unreadable(f"not all of {text.strip()!r} are numbers")
+    return found
 
 
 def _quantities(text: str, sign: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_llmbench.core.wire.foreign import harmless
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.session.active import RunView
 
 _REDRAW_S = 0.5

@@ -11,6 +11,7 @@ from pytest_llmbench.checks.base import Answer, Probe, Site
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire import layout
 
 _LOOK_S = 0.05
@@ -151,7 +152,8 @@ def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
     local_rank, host = rank % per_node, step.hosts[rank // per_node]
     told: dict[str, Any] = {}
     try:
-        told = json.loads(path.read_bytes())
+        if not isinstance(told := read_json(path.read_bytes()), dict):
+            raise ValueError("expected an object")  # noqa: TRY004, TRY301 - as of what is not JSON
     except FileNotFoundError:
         told = {"why": _why_silent(step, rank, late=late)}
     except (OSError, ValueError) as error:

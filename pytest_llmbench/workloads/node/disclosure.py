@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.driver import CommandTask
-from pytest_llmbench.core.wire.foreign import harmless
 from pytest_llmbench.workloads.node.processes import ProgramResult, ask
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)

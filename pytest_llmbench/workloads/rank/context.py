@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.recipe.topology import Device
+from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.task import Task
 
@@ -74,7 +74,7 @@ def token_of(folder: Path) -> str | None:
     """The token of the run whose folder, or log, this is; None where its task is not there or names none."""
     for name in (layout.TASK, layout.COMMAND):
         with suppress(OSError, ValueError, AttributeError):
-            token = json.loads((folder / name).read_bytes()).get("token")
+            token = read_json((folder / name).read_bytes()).get("token")
             return None if token is None else str(token)
     return None
 

@@ -20,8 +20,9 @@ from typing import Self
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout, step_events
-from pytest_llmbench.core.wire.foreign import harmless, redacted
+from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.disclosure import secret_values
 from pytest_llmbench.workloads.rank import enough
 from pytest_llmbench.workloads.rank.context import RankContext

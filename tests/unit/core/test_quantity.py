@@ -254,3 +254,11 @@ def test_many_things_are_named_in_part_and_counted() -> None:
     assert listed(range(3)) == "0, 1, 2"
     assert listed("abc", 2, "; ") == "a; b and 1 more"
     assert [counted(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+
+
+@pytest.mark.parametrize("text", ["2" + " " * 100_000 + "\n", "9" * 100_000 + " s s", "1," * 100_000])
+def test_a_very_long_text_is_refused_at_once(text: str) -> None:
+    """A pattern may take quadratic time for it, and a message shows its beginning."""
+    with pytest.raises(UnitError, match="is not a quantity") as error:
+        Quantity(text)
+    assert len(str(error.value)) < 300

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, read_yaml, validate
+from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, read_json, read_yaml, validate
 
 KEYS = st.sampled_from("abcd")
 TREES = st.recursive(
@@ -76,6 +76,11 @@ def test_a_key_that_a_merge_brought_may_be_overridden_at_any_depth(read: Read) -
     assert read(text) == {"x": {"child": {"a": 2}}, "parent": {"a": 2, "b": 3}}
 
 
+def bomb(level: str) -> str:
+    """Eight lines, each with nine times the one before: of a few hundred bytes, 43 million values."""
+    return "".join(f"a{n}: &a{n} {level.format(', '.join([f'*a{n - 1}'] * 9))}\n" for n in range(1, 9))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -95,6 +100,14 @@ def test_a_key_that_a_merge_brought_may_be_overridden_at_any_depth(read: Read) -
         ("a: 1\n--- \nb: 2", "expected a single document"),
         (b"a: caf\xe9", "cannot be read"),
         (b"a: \x00", "cannot be read"),
+        ("a: " + "[" * 100_000, "nested deeper than 50"),
+        ("a: " + "{b: " * 100_000, "nested deeper than 50"),
+        ("- " * 100_000, "nested deeper than 50"),
+        ("a: &a {b: [*a]}", r"\*a is inside of &a: it has no end"),
+        ("a0: &a0 {b: c}\n" + bomb("{{<<: [{}]}}"), "more than 100000 values, aliases included"),
+        ("a0: &a0 [b]\n" + bomb("[{}]"), "more than 100000 values, aliases included"),
+        ("a0: &a0 [b]\n" + "".join(f"a{each + 1}: &a{each + 1} [*a{each}]\n" for each in range(99)), "deeper than 50"),
+        ("a: " + "x" * (1 << 24), "larger than 16 MiB"),
     ],
 )
 def test_what_is_no_plain_mapping_is_refused(read: Read, text: str | bytes, message: str) -> None:
@@ -102,6 +115,19 @@ def test_what_is_no_plain_mapping_is_refused(read: Read, text: str | bytes, mess
     with pytest.raises(ConfigError, match=message) as error:
         read(text)
     assert "file.yaml: " in str(error.value)
+
+
+def test_an_alias_may_be_used_often(read: Read) -> None:
+    """What is written once and meant several times is what aliases are for."""
+    assert read("a: &a [1, {b: 2}]\nb: [*a, *a]\nc: &c 3\nd: *c") == {
+        "a": [1, {"b": 2}], "b": [[1, {"b": 2}]] * 2, "c": 3, "d": 3,
+    }  # fmt: skip
+
+
+def test_json_nested_without_end_is_no_json() -> None:
+    """Of the same kind of error as any other that is not JSON."""
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_json("[" * 100_000)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -92,6 +92,13 @@ def test_a_lost_node_is_named() -> None:
     assert failed_node(KILLED) is None
 
 
+@pytest.mark.parametrize("tasks", ["0-99999999999", "3,0-999999999,5", "9" * 5000, "4-" + "9" * 5000, "1-2-3"])
+def test_tasks_that_no_step_has_are_left_out(tasks: str) -> None:
+    """A damaged line may name billions, which no memory holds."""
+    (ended,) = first_to_end(f"srun: error: n1: tasks {tasks}: Killed")
+    assert ended.ranks <= {3, 5}
+
+
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
     """Launchers print anything."""

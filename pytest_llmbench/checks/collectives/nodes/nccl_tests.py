@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import PositiveFloat, PositiveInt
 
-from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.schema import Strict, read_json, validate
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of
 from pytest_llmbench.workloads.node.processes import ask
@@ -112,8 +112,9 @@ def _with_setup(command: NcclTestsCommand, argv: Sequence[str]) -> list[str]:
 
 def _without_environment(file: Path) -> str | None:
     try:
-        told = json.loads(file.read_bytes())
+        told = read_json(file.read_bytes())
     except (OSError, ValueError):
         return None
-    told.pop("env", None)
+    if isinstance(told, dict):
+        told.pop("env", None)
     return json.dumps(told)

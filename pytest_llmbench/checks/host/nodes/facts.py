@@ -1,7 +1,6 @@
 """Facts of a node as a host: limits, memory, settings and software, for all checks that judge hosts. Quick."""
 
 import ctypes
-import json
 import os
 import re
 import resource
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.host.nodes.files import names_in, text_of
+from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
 from pytest_llmbench.workloads.node.installed import installed
@@ -145,7 +145,7 @@ def driver_cuda() -> str | None:
 def toolkit(text: str) -> str | None:
     """The version of a CUDA toolkit from the text of its `version.json`; None where it says none."""
     with suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(text)["cuda"]["version"])
+        return str(read_json(text)["cuda"]["version"])
     return None
 
 

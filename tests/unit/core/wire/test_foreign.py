@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.wire.foreign import REDACTED, harmless, mapped, mark_of, redacted
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire.foreign import REDACTED, mapped, mark_of, redacted
 
 HARMFUL: Mapping[str, str] = {
     "\x1b[31mred\x1b[0m": "red",

@@ -416,6 +416,16 @@ def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
     assert curve.points == ()
 
 
+@pytest.mark.parametrize(
+    "data",
+    [{"out_of_bounds": {"count": 0, "okay": []}}, {"config": {"devices": 3}}, {"config": {"devices": {"a": 1}}}],
+)
+def test_values_of_another_kind_are_none(data: dict[str, object]) -> None:
+    """A list in the place of a word, a number in the place of a list."""
+    curve = read_nccl_tests_json(json.dumps(data))
+    assert (curve.nodes, curve.doubt) == (None, None)
+
+
 def test_the_stand_in_knows_no_option_that_the_real_ones_do_not() -> None:
     """And says so as they do, with status 0."""
     command = [sys.executable, standin.__file__, "all_reduce_perf", "-j", "1"]

@@ -41,3 +41,10 @@ def test_a_gpu_that_is_listed_twice_is_not_read() -> None:
     """The second list would hide a link that is down in the first."""
     with pytest.raises(RunError, match=r"printed 'GPU 0: "):
         read_links(links_text(inactive={0: 3}) + links_text())
+
+
+@pytest.mark.parametrize("line", [f"GPU {'9' * 5000}: H100", f"Link 0: {'9' * 5000} GB/s"])
+def test_a_number_without_end_is_not_read(line: str) -> None:
+    """It is damage, and no GPU or speed."""
+    with pytest.raises(RunError, match="nvlink -s printed"):
+        read_links(f"GPU 0: H100\n{line}\n")

@@ -196,7 +196,8 @@ def test_a_line_by_itself(text: str, items: list[Item]) -> None:
     ("text", "why"),
     [
         (TIMER.format(20, "CurrSamplesPerSec=-1.0"), "CurrSamplesPerSec"),
-        (TIMER.format(20, "CurrSampl"), "CurrSamplesPerSec"),
+        (TIMER.format(20, "CurrSampl"), "not all"),
+        (TIMER.format(20, f"CurrSamplesPerSec=96.0, MemA{HEAD} [Rank 0] step=20, skipped=8"), "not all"),
         (LOSS.format(0, 3, 0, "tensor(5.0)"), "loss"),
         (LOSS.format(2, 3, 0, 5.0), "step 3 of epoch 2"),
         ("Epoch: 0 | Step: 1 | PPO Epoch: 1 | Actor Loss: - | Critic Loss: 0.3", "not all"),
