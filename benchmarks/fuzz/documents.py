@@ -29,6 +29,7 @@ from pytest_llmbench.core.wire.pauses import longest_pause
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.judging.golden import GoldenLosses
 from pytest_llmbench.plugin.verdict.requirements import read_requirements
+from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from pytest_llmbench.session.replay.files import ReplayFacts
 from pytest_llmbench.session.replay.session import runs_of_session
 
@@ -42,6 +43,16 @@ _REPORT = {"hosts": ["n1", "n2"], "device": "cpu", "started": 1.0, "ended": 9.5,
            "provenance": {"a": "b"}, "secrets": [{"length": 9, "salt": "00" * 16, "digest": "11" * 16}]}  # fmt: skip
 _COMMAND = {"nodes": 1, "ranks_per_node": 2, "device": "cpu", "token": "t-1", "script": "run.sh", "python": "python3",
             "env": {"A": "b"}, "secrets": {"KEY": "/k"}, "setup": ["true"], "mounts": ["/a:/b"]}  # fmt: skip
+_EVENTS = (
+    JournalEvent(
+        event="began", at=1.5, host="n1", pid=7, cluster="slurm", command=("pytest", "-x"), tests=("a.py::b",)
+    ),
+    JournalEvent(
+        event="submitting", at=2.5, name="tiny", plan="0f", job="llmbench-x", script="/s/run.sh", hosts=("n2",)
+    ),
+    JournalEvent(event="submitted", at=2.75, name="tiny", job_id="17"),
+    JournalEvent(event="judged", at=9.0, name="a.py::b", record="0e", verdict="PASS"),
+)
 _FACTS = {"nodes": 2, "gpus_per_node": 8, "hosts": ["n1", "n2"], "gpu": "H100", "ended": "steps", "wall_s": 100.5}
 
 
@@ -65,6 +76,11 @@ def readers(folder: Path) -> Mapping[str, Reader]:
         "json command": (_both(_COMMAND), _file(folder / "command.json", CommandTask.read)),
         "json driver": (_both(_REPORT), _file(folder / layout.DRIVER, lambda path: read_report(path.parent))),
         "json golden losses": (_both(_GOLDEN), _file(folder / "golden.json", GoldenLosses.read)),
+        "journal": ([b"".join(event.line for event in _EVENTS)], _file(folder / "journal", read_journal)),
+        "json journal line": (
+            [event.line.partition(b" ")[2] for event in _EVENTS],
+            _file(folder / "framed", read_journal, JournalEvent.framed),
+        ),
         "quarantine": ([b"# head\nn1  # 2026-11-23 s: why\nn2\n"], _file(folder / "bad", read_quarantine)),
         "pauses": ([b"12.5 1764000000.1\n3.0 1764000001.0\n"], _pauses(folder / "paused")),
         "quantity": ([b"12.5 words/s", b"3 GiB", b"250 ms", b"-4e3 tokens/s"], _quantity),
@@ -95,11 +111,13 @@ def _systems() -> list[bytes]:
     return [text for path in sorted(shipped("systems").glob("*.yaml")) for text in _both(read_yaml(path))]
 
 
-def _file(path: Path, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
+def _file(
+    path: Path, read: Callable[[Path], Any], framed: Callable[[bytes], bytes] = lambda data: data
+) -> Callable[[bytes], Any]:
     """What reads a file, and says with an error of ours that it cannot."""
 
     def reader(data: bytes) -> Any:
-        path.write_bytes(data)
+        path.write_bytes(framed(data))
         with suppress(ConfigError):
             return read(path)
 
