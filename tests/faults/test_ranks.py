@@ -63,6 +63,9 @@ def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) ->
     message = error_of(user.finish(process))
     assert "(hang): no step for " in message
     assert "while others wait in" in message or "all 2 ranks stand in" in message
+    assert f"stacks of 1 of 2 ranks: {session}/runs/tiny/stacks; rank 1 on {os.uname().nodename}" in message
+    assert f"(pid {pid}) cannot answer: the process is stopped (T)" in message
+    assert "in train (" in (session / "runs/tiny/stacks/rank-00000.txt").read_text().replace("_train", "in train")
     user.wait_for(lambda _: not alive(pid), timeout_s=30)
 
 

@@ -174,11 +174,13 @@ class Deadlines(Strict):
         startup_s: seconds from launch to the first step of a run; null for a framework that may log no step.
         hang_factor: no step for this many times the median step time is a hang ...
         hang_floor_s: ... but never before this many seconds.
+        pause_s: how long a process that compiles, or reads or writes a checkpoint, may take, by its stack.
     """
 
     startup_s: PositiveFloat | None = 900.0
     hang_factor: PositiveFloat = 20.0
     hang_floor_s: PositiveFloat = 60.0
+    pause_s: PositiveFloat = 1800.0
 
     @property
     def meeting_s(self) -> float:

@@ -3,6 +3,7 @@
 session.json  plan.json  journal  owner  stop  junit.xml  allocation/  repeats/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
+              asked  stacks/rank-00000.txt, or stacks/processes.txt
 checks/NAME/  record.json  steps/001-PROBE/, each with task.json  answers/rank-00000.json  phase/  logs/  meeting/
 """
 
@@ -22,6 +23,8 @@ RECORD, JOB = "record.json", "job.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
 # Its ranks end after the next steps: their session has seen enough.
 ENOUGH = "enough.json"
+# The run may hang: its processes write their stacks.
+ASKED, STACKS, PROCESSES = "asked", "stacks", "processes.txt"
 COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"
 STEPS, PHASES, ANSWERS, PAUSES, MEETING = "steps", "phase", "answers", "pauses", "meeting"
 LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"
@@ -45,6 +48,11 @@ def step_log(rank: int) -> str:
 def phase(folder: Path, rank: int) -> Path:
     """The file with the current phase of a rank."""
     return folder / PHASES / rank_name(rank)
+
+
+def stacks(folder: Path, rank: int) -> Path:
+    """The file with the stacks of a rank."""
+    return folder / STACKS / f"{rank_name(rank)}.txt"
 
 
 def answer(folder: Path, rank: int) -> Path:

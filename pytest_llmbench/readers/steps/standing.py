@@ -3,7 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from pydantic import ValidationError
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.series import Progress
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.step_events import PHASES, Event, StepEvent, parse_event
+from pytest_llmbench.core.wire.step_events import PHASES, Event, StartEvent, StepEvent, parse_event
 
 _FILE = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
 _LONGEST_LINE = 65536
+_NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +144,7 @@ def phases(folder: Path) -> dict[int, Standing]:
 
 
 def laggards(folder: Path) -> str:
-    """Say which ranks are behind the others, and where each stands."""
+    """Say which ranks are behind the others, on which hosts, and where each stands."""
     standing = phases(folder)
     if not standing:
         return "no rank said where it stands"
@@ -151,7 +153,23 @@ def laggards(folder: Path) -> str:
     if behind.position == ahead.position:
         return f"all {len(standing)} ranks stand in {behind}"
     slow = [rank for rank, each in standing.items() if each.position == behind.position]
-    return (
-        f"rank{'s' if len(slow) > 1 else ''} {listed(slow)} stand{'' if len(slow) > 1 else 's'} in {behind}, "
-        f"while others wait in {ahead}"
-    )
+    stand = "stand" if len(slow) > 1 else "stands"
+    return f"{named(folder, slow)} {stand} in {behind}, while others wait in {ahead}"
+
+
+def named(folder: Path, ranks: Sequence[int]) -> str:
+    """Name ranks with their hosts; one alone with its GPU and process, too; many with the hosts of the first."""
+    starts = [start for rank in ranks[:_NAMED] if (start := _start(folder, rank)) is not None]
+    hosts = ", ".join(dict.fromkeys(start.node or start.host for start in starts))
+    where = f" on {hosts}" if hosts else ""
+    if len(ranks) > 1:
+        return f"ranks {listed(ranks, _NAMED)}{where}"
+    own = [*(start.gpu for start in starts if start.gpu), *(f"pid {start.pid}" for start in starts)]
+    return f"rank {ranks[0]}{where}" + (f" ({', '.join(own)})" if own else "")
+
+
+def _start(folder: Path, rank: int) -> StartEvent | None:
+    with suppress(OSError):
+        for line in event_lines(folder / layout.STEPS / layout.step_log(rank)):
+            return line.event if isinstance(line.event, StartEvent) else None
+    return None

@@ -26,6 +26,7 @@ from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_
 from pytest_llmbench.workloads.node.prepared import first_missing
 from pytest_llmbench.workloads.node.processes import end_marked, leave, started
 from pytest_llmbench.workloads.node.provenance import Gathered, gather
+from pytest_llmbench.workloads.node.stacks import Answering, of_marked
 from pytest_llmbench.workloads.rank import deadman
 
 OWNER_GONE = 75
@@ -62,7 +63,9 @@ class _Driver:
         if task.owner is not None:  # else this is the process of pytest, which has handlers of its own
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
-            deadman.watch(task.owner, task.ttl_s, self._on_silence, partial(note_pause, self._folder, "driver"))
+            answering = Answering(self._folder, layout.PROCESSES, self._stacks)
+            noted = partial(note_pause, self._folder, "driver")
+            deadman.watch(task.owner, task.ttl_s, self._on_silence, noted, answering.look)
         hosts = task.hosts or hosts_of_this_job()
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)
@@ -125,6 +128,10 @@ class _Driver:
             "LLMBENCH_FIRST_HOST": hosts[0] if in_slurm(os.environ) else "127.0.0.1",
             "LLMBENCH_PORT": str(_free_port()),  #: variable LLMBENCH_PORT: a free port of the first node
         }
+
+    def _stacks(self) -> str:
+        mark = ("LLMBENCH_HOSTFILE", str(self._folder / layout.HOSTFILE))
+        return of_marked(mark, os.environ, secret_values(environment(self._task, os.environ), self._task.secrets))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):

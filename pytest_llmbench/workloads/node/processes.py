@@ -156,12 +156,23 @@ def end_marked(name: str, value: str) -> None:
 
 def _kill_marked(mark: bytes) -> bool:
     found = False
+    for pid in _marked(mark):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            found = True
+    return found
+
+
+def marked(name: str, value: str) -> Iterator[int]:
+    """Yield the processes of this node that have this environment variable."""
+    yield from _marked(f"{name}={value}".encode())
+
+
+def _marked(mark: bytes) -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it is another user's, or has ended
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
-                found = True
-    return found
+                yield int(folder.name)
 
 
 def _alive(process: subprocess.Popen[Any]) -> bool:

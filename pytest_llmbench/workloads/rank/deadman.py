@@ -16,7 +16,13 @@ from pytest_llmbench.workloads.node.shared_files import exists_now
 _STILL_S = 3.0
 
 
-def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float], None] | None = None) -> str:
+def hold(
+    path: str,
+    ttl_s: float,
+    poll_s: float = 1.0,
+    on_pause: Callable[[float], None] | None = None,
+    on_look: Callable[[], None] | None = None,
+) -> str:
     """Block until the owner is silent or asks for the end; what a job that holds nodes runs.
 
     Args:
@@ -25,6 +31,7 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
         ttl_s: longest silence of a live owner, in seconds of this machine's monotonic clock.
         poll_s: seconds between two looks.
         on_pause: called with its length in seconds after each time in which this process stood still.
+        on_look: called at each look.
 
     Returns:
         The reason for its end, in words.
@@ -34,6 +41,8 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
     seen: bytes | None = None
     changed = time.monotonic()
     while not exists_now(stop):
+        if on_look is not None:
+            on_look()
         # Read before looking at the clock: a process that was suspended finds the owner's newer counter.
         content = _read(file)
         if content is not None and content != seen:
@@ -49,13 +58,19 @@ def hold(path: str, ttl_s: float, poll_s: float = 1.0, on_pause: Callable[[float
 
 
 def watch(
-    path: Path, ttl_s: float, on_silent: Callable[[str], None], on_pause: Callable[[float], None] | None = None
+    path: Path,
+    ttl_s: float,
+    on_silent: Callable[[str], None],
+    on_pause: Callable[[float], None] | None = None,
+    on_look: Callable[[], None] | None = None,
 ) -> Thread:
     """Watch the owner from a daemon thread, which calls `on_silent` once with the reason for which `hold` ends."""
     # Thousands of ranks look at the same file: ten looks per ttl are enough, and one a second at most.
     poll_s = min(max(ttl_s / 10, 0.05), 5.0)
     thread = Thread(
-        target=lambda: on_silent(hold(str(path), ttl_s, poll_s, on_pause)), name="llmbench-deadman", daemon=True
+        target=lambda: on_silent(hold(str(path), ttl_s, poll_s, on_pause, on_look)),
+        name="llmbench-deadman",
+        daemon=True,
     )
     thread.start()
     return thread

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.pauses import note_pause
-from pytest_llmbench.workloads.node import machine_lock
+from pytest_llmbench.workloads.node import machine_lock, stacks
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
 from pytest_llmbench.workloads.rank import deadman, gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext, arrive, entry_of
@@ -44,7 +44,10 @@ def run_rank(folder: str) -> None:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
             stood_still = partial(note_pause, context.folder, layout.rank_name(context.rank))
-            deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still)
+            answering = stacks.of_rank(context)
+            deadman.watch(
+                task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still, partial(_look_around, answering)
+            )
         try:
             log.start(device_name(context), versions(), gpu_identity(context))
             watch.enter_context(gpu_samples.sampled(context, log))
@@ -56,6 +59,11 @@ def run_rank(folder: str) -> None:
             raise
         watch.close()
         log.end()
+
+
+def _look_around(answering: stacks.Answering) -> None:
+    stacks.print_if_silent()
+    answering.look()
 
 
 def _leave(log: StepLog, why: str) -> None:

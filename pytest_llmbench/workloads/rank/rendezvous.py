@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node import machine
 from pytest_llmbench.workloads.node.shared_files import exists_now
@@ -69,6 +69,8 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     device = _device(context)
     if context.nodes == 1:  #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if context.device == "cuda":
+        _record_collectives(context)
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         "nccl" if context.device == "cuda" else "gloo",
@@ -83,6 +85,21 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     # because its destructor waits for the others. Rank 0 serves the store, so all leave together.
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _record_collectives(context: RankContext) -> None:
+    """Have NCCL remember its last collectives: for the session that asks, and for its own timeout."""
+    #: variable TORCH_NCCL_TRACE_BUFFER_SIZE: in a rank on GPUs: the number of NCCL's last collectives that are kept for
+    #:  a hang: 2000 unless it is set
+    os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
+    #: variable TORCH_NCCL_DUMP_ON_TIMEOUT: in a rank on GPUs: whether NCCL writes them down when it times out: 1 unless
+    #:  it is set
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    #: variable TORCH_NCCL_DEBUG_INFO_TEMP_FILE: in a rank on GPUs: the beginning of that file's name: `stacks/nccl-` in
+    #:  the run's folder unless it is set
+    prefix = context.folder / layout.STACKS / "nccl-"
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(prefix))
+    make_folder(prefix.parent)
 
 
 def limit_threads(device: torch.device) -> None:

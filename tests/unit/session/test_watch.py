@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.session import watch as module
 from pytest_llmbench.session.watch import Watch
 from tests.conftest import TINY, TORCH
@@ -60,6 +61,22 @@ def stand(folder: Path, **ranks: str) -> None:
         (folder / "phase" / f"rank-{int(rank[1:]):05d}").write_text(where)
 
 
+def ended(watch: Watch, clock: Clock) -> Problem | None:
+    """Why a run is ended that seems to hang, once its ranks had the time to answer with their stacks."""
+    assert watch.look() is None
+    clock.now += 15.0
+    return watch.look()
+
+
+def answer(folder: Path, *ranks: int, stack: str = "    wait (gloo.py:3)", to: int = 1) -> None:
+    """Let ranks answer the request for their stacks."""
+    assert (folder / "asked").read_text() == str(to)
+    (folder / "stacks").mkdir(exist_ok=True)
+    for rank in ranks:
+        text = f'{to}\nThread "MainThread" of process 7:\n{stack}\nThread "other" of process 7:\n    idle (x.py:1)\n'
+        (folder / f"stacks/rank-{rank:05d}.txt").write_text(text)
+
+
 def test_progress_keeps_a_run_alive(tmp_path: Path, clock: Clock) -> None:
     """Steps that come within the allowance are no reason to end anything."""
     watch = watched(tmp_path)
@@ -78,7 +95,7 @@ def test_no_first_step(tmp_path: Path, clock: Clock) -> None:
     clock.now += 29.0
     assert watch.look() is None
     clock.now += 2.0
-    problem = watch.look()
+    problem = ended(watch, clock)
     assert problem is not None
     assert problem.kind == "no_start"
     assert "rank 1 stands in start" in problem.message
@@ -124,7 +141,7 @@ def test_ranks_that_do_not_end(tmp_path: Path, clock: Clock) -> None:
     stand(tmp_path, r0="8 done 0", r1="8 optimizer 0")
     assert watch.look() is None
     clock.now += 6.0
-    problem = watch.look()
+    problem = ended(watch, clock)
     assert problem is not None
     assert problem.kind == "no_end"
     assert "rank 1 stands in optimizer of step 8" in problem.message
@@ -143,3 +160,96 @@ def test_the_time_limit(tmp_path: Path, clock: Clock) -> None:
     assert problem.kind == "time_limit"
     assert "00:01:00" in problem.message
     assert "step 3 of 8" in problem.message
+
+
+def hanging(folder: Path, clock: Clock) -> Watch:
+    """The watch of a run of two ranks without a step for 6 s, which has been asked for its stacks."""
+    watch = watched(folder)
+    log_step(folder, 1, seconds=0.1)
+    stand(folder, r0="2 sync 1", r1="2 forward 1")
+    assert watch.look() is None
+    clock.now += 6.0
+    assert watch.look() is None
+    return watch
+
+
+def test_a_hang_ends_with_the_stacks(tmp_path: Path, clock: Clock) -> None:
+    """As soon as all ranks have answered the run is ended, and the message says where their stacks are."""
+    watch = hanging(tmp_path, clock)
+    answer(tmp_path, 0)
+    clock.now += 1.0
+    assert watch.look() is None
+    answer(tmp_path, 1)
+    clock.now += 1.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.kind == "hang"
+    assert "rank 1 stands in forward of step 2, micro batch 1, while others wait in sync" in problem.message
+    assert problem.message.endswith(f"; stacks of 2 of 2 ranks: {tmp_path}/stacks")
+
+
+def test_a_rank_that_cannot_answer_is_named(tmp_path: Path, clock: Clock) -> None:
+    """A process that stands still has no stack: the state that another rank saw is told, or that none is known."""
+    watch = hanging(tmp_path, clock)
+    answer(tmp_path, 0)
+    clock.now += 15.0
+    problem = watch.look()
+    assert problem is not None
+    silent = "stacks of 1 of 2 ranks: {}; rank 1 cannot answer: {}"
+    assert silent.format(tmp_path / "stacks", "its process or its node stands still") in problem.message
+    watch = hanging(tmp_path, clock)
+    answer(tmp_path, 0, to=2)
+    (tmp_path / "stacks/rank-00001.txt").write_text("2\nthe process is stopped (T)\n")
+    clock.now += 1.0
+    problem = watch.look()
+    assert problem is not None
+    assert problem.message.endswith("rank 1 cannot answer: the process is stopped (T)")
+
+
+def test_a_slow_run_that_moves_goes_on(tmp_path: Path, clock: Clock) -> None:
+    """A rank that goes on to its next micro batch is slow, and does not hang."""
+    watch = hanging(tmp_path, clock)
+    stand(tmp_path, r1="2 forward 2")
+    answer(tmp_path, 0, 1)
+    for passed in (1.0, 4.0):
+        clock.now += passed
+        assert watch.look() is None
+    clock.now += 2.0
+    assert ended(watch, clock) is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/lib/torch/_dynamo/convert_frame.py", "compiles"),
+        ("/lib/torch/distributed/checkpoint/state_dict_saver.py", "reads or writes a checkpoint"),
+    ],
+)
+def test_a_known_pause_is_not_a_hang(tmp_path: Path, clock: Clock, place: str, words: str) -> None:
+    """A rank that compiles or writes a checkpoint, by its stack, has `deadlines.pause_s`; a thread at rest does not."""
+    watch = hanging(tmp_path, clock)
+    began, problem = clock.now - 6.0, None
+    while problem is None:
+        to = int((tmp_path / "asked").read_text())
+        answer(tmp_path, 0, to=to)
+        answer(tmp_path, 1, stack=f"    call ({place}:7)", to=to)
+        clock.now += 5.0
+        problem = watch.look()
+    assert 1800.0 < clock.now - began < 1820.0
+    assert to > 20  # the stacks are those of now
+    assert f"a process {words} for longer than deadlines.pause_s, 1800 s" in problem.message
+
+
+def test_what_took_long_before_may_do_so_again(tmp_path: Path, clock: Clock) -> None:
+    """After a first step of 100 s, a pause of 150 s is no hang: another shape is compiled; one of 201 s is."""
+    watch = watched(tmp_path)
+    for number in range(1, 8):
+        log_step(tmp_path, number, seconds=100.0 if number == 1 else 0.1)
+        clock.now += 1.0
+        assert watch.look() is None
+    clock.now += 150.0
+    assert watch.look() is None
+    assert not (tmp_path / "asked").exists()
+    clock.now += 51.0
+    watch.look()
+    assert (tmp_path / "asked").exists()

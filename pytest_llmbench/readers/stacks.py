@@ -1,0 +1,54 @@
+"""The stacks that the processes of a run wrote down, because it may hang."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.core.wire import layout
+
+# In the stack of the main thread: it does what may take minutes, and is over by itself.
+_PAUSES = {
+    "compiles": re.compile(r"torch/_dynamo/convert_frame\.py|torch/_inductor/(graph|codecache)\.py|triton/compiler/"),
+    "reads or writes a checkpoint": re.compile(r"torch/serialization\.py|torch/distributed/checkpoint/"),
+}
+_THREAD = re.compile(r"^(?=Thread )", re.MULTILINE)
+_MOST_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers to one request.
+
+    Attributes:
+        stacks: by file name.
+        states: the state of processes that could not answer, as others saw it, by file name.
+    """
+
+    stacks: dict[str, str]
+    states: dict[str, str]
+
+    @property
+    def pause(self) -> str | None:
+        """Work of one of the processes that may take long, in words; None if none does any."""
+        main = [text for stacks in self.stacks.values() for text in _main_threads(stacks)]
+        return next((words for words, seen in _PAUSES.items() if any(map(seen.search, main))), None)
+
+
+def read_answers(folder: Path, asked: str) -> Answers:
+    """Read what the processes of a run answered to a request."""
+    answers = Answers({}, {})
+    for path in sorted((folder / layout.STACKS).glob("*.txt")):
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                to, _, text = file.read(_MOST_BYTES).partition("\n")
+        except OSError:
+            continue
+        if to == asked:
+            stands_still = text.startswith("the process is ")
+            (answers.states if stands_still else answers.stacks)[path.stem] = text.strip()
+    return answers
+
+
+def _main_threads(stacks: str) -> Iterator[str]:
+    yield from (part for part in _THREAD.split(stacks) if '"MainThread"' in part.partition("\n")[0])

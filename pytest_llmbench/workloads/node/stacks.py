@@ -1,0 +1,154 @@
+"""The stacks of a run's processes, written to its folder when its session asks for them, because the run may hang.
+
+A rank answers for itself, from a thread of its own: Python lets go of its lock while it waits for other ranks. One that
+does not let go prints its stacks into its own log (`print_if_silent`), and of one that cannot act at all, a rank of the
+same node tells the state that the kernel has. For a framework the driver asks `py-spy`, where that is installed and may
+look: other users, and some kernels, keep it away.
+"""
+
+import faulthandler
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.foreign import redacted
+from pytest_llmbench.core.wire.step_events import StartEvent, parse_event
+from pytest_llmbench.workloads.node.processes import ask, marked
+from pytest_llmbench.workloads.node.shared_files import exists_now
+from pytest_llmbench.workloads.rank.context import RankContext
+
+# Less than a run may be silent before its session asks.
+_SILENT_S = 45.0
+_STDERR = 2
+_SPY_S = 5.0
+_MOST_PROCESSES = 32
+_STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "waiting for a disk or a driver", "Z": "dead"}
+
+
+class Answering:
+    """Answers each request of the session with one file in `stacks/`; `look` is called every few seconds.
+
+    Args:
+        name: of that file.
+        tell: says what it contains.
+        then: called at the look after an answer.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, tell: Callable[[], str], then: Callable[[str], None] | None = None
+    ) -> None:
+        self._folder, self._name, self._tell, self._then = folder, name, tell, then
+        self._answered: str | None = None
+        self._follows = False
+
+    def look(self) -> None:
+        """Answer if there is a new request. A full disk ends no rank."""
+        with suppress(OSError):
+            asked = self._asked()
+            if asked != self._answered:
+                self._answered, self._follows = asked, self._then is not None
+                write_text(self._folder / layout.STACKS / self._name, f"{asked}\n{self._tell()}", mode=PRIVATE)
+            elif self._follows and self._then is not None:
+                self._follows = False
+                self._then(asked or "")
+
+    def _asked(self) -> str | None:
+        file = self._folder / layout.ASKED
+        return file.read_text(encoding="ascii").strip() if exists_now(file) else None
+
+
+def of_rank(context: RankContext) -> Answering:
+    """Have a rank answer for itself, and the first of a node for those of them that do not."""
+
+    def for_others(asked: str) -> None:
+        first = context.rank - context.local_rank
+        for rank in range(first, first + context.ranks_per_node):
+            answer = layout.stacks(context.folder, rank)
+            if not _answers(answer, asked) and (state := _state_of(context.folder, rank)) is not None:
+                write_text(answer, f"{asked}\nthe process is {state}\n", mode=PRIVATE)
+
+    own = layout.stacks(context.folder, context.rank)
+
+    def tell() -> str:
+        _write_collectives(own.with_suffix(".nccl.json"))
+        return "\n".join(own_stacks()) + "\n"
+
+    return Answering(context.folder, own.name, tell, for_others)
+
+
+def _write_collectives(path: Path) -> None:
+    """Write what NCCL's flight recorder has, where this rank uses a PyTorch that has one."""
+    torch = sys.modules.get("torch._C._distributed_c10d")
+    if torch is not None and hasattr(torch, "_dump_nccl_trace_json"):
+        write_text(path, torch._dump_nccl_trace_json(True, False).decode(), mode=PRIVATE)  # noqa: SLF001
+
+
+def print_if_silent() -> None:
+    """Print all stacks to the process's log unless this is called again in time: Python may not run till then."""
+    faulthandler.dump_traceback_later(_SILENT_S, file=_STDERR)
+
+
+def own_stacks() -> Iterator[str]:
+    """Yield the stack of each thread of this process but this one, the newest call first. No file is read for it."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, newest in sys._current_frames().items():  # noqa: SLF001 - documented
+        if ident == threading.get_ident():
+            continue
+        yield f'Thread "{names.get(ident, ident)}" of process {os.getpid()}:'
+        frame = newest
+        while frame is not None:
+            code = frame.f_code
+            yield f"    {code.co_qualname} ({code.co_filename}:{frame.f_lineno})"
+            frame = frame.f_back  # type: ignore[assignment]
+
+
+def of_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection[str]) -> str:
+    """The state of every process of this node that has an environment variable, and its stacks if py-spy tells them."""
+    spy = shutil.which("py-spy")
+    found = []
+    for pid in list(marked(*mark))[:_MOST_PROCESSES]:
+        words = _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
+        found.append(f"process {pid} is {_state(pid) or 'gone'}: {words[:300]}")
+        if spy is not None and "python" in words:
+            found.append(ask([spy, "dump", "--nonblocking", "--pid", str(pid)], env, _SPY_S).text)
+    if spy is None:
+        found.append("the stacks of its processes are not known: py-spy is not installed")
+    return redacted("\n".join(found) + "\n", secrets)
+
+
+def _state_of(folder: Path, rank: int) -> str | None:
+    """The state of another rank's process; None if it is not a process that can be seen from here."""
+    with suppress(OSError, ValidationError), (folder / layout.STEPS / layout.step_log(rank)).open("rb") as log:
+        start = parse_event(log.readline())
+        if isinstance(start, StartEvent) and start.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino:
+            return _state(start.pid)
+    return None
+
+
+def _state(pid: int) -> str | None:
+    stat = _read(Path(f"/proc/{pid}/stat"))
+    letter = stat.rpartition(")")[2].split()[:1]
+    if not letter:
+        return None
+    waits = _read(Path(f"/proc/{pid}/wchan"))
+    where = f" in {waits}" if waits.strip("0") else ""
+    return f"{_STATES.get(letter[0], 'alive')} ({letter[0]}){where}"
+
+
+def _answers(path: Path, asked: str) -> bool:
+    return _read(path).partition("\n")[0] == asked
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
