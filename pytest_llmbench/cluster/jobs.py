@@ -246,7 +246,9 @@ def _terminate(process: subprocess.Popen[bytes], grace_s: float) -> None:
 
 def _tail(path: Path, begin: int = 0, most: int = 1 << 16) -> str:
     try:
-        data = path.read_bytes()[begin:]
+        with path.open("rb") as file:
+            file.seek(max(begin, file.seek(0, os.SEEK_END) - most))
+            data = file.read(most)
     except OSError:
         return ""
-    return data[-most:].decode("utf-8", errors="replace").strip()
+    return data.decode("utf-8", errors="replace").strip()

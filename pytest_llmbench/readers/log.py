@@ -139,8 +139,8 @@ class _Collected:
     def take(self, item: items.Item, line: Line) -> None:
         """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
         match item:
-            case items.StepLine() if not line.whole:
-                self.refuse(line, f"step {item.step} is cut off")
+            case items.StepLine() if damage := _damage(item, line):
+                self.refuse(line, f"step {item.step} {damage}")
             case items.StepLine() if not self._restarted:
                 self._take_step(item, line)
             case items.WorldSize() if line.whole:
@@ -151,7 +151,7 @@ class _Collected:
                 self._nodes[item] = None
             case items.LogInterval(steps=steps) if line.whole:
                 self._log_interval = self._log_interval or steps
-            case items.Total(name=name, value=value) if line.whole:
+            case items.Total(name=name, value=value) if line.whole and name.isprintable():
                 self._totals.setdefault(name, value)
             case items.Count(name=name) if line.whole:
                 self._counts.setdefault(line.source, Counter())[name] += 1
@@ -262,6 +262,12 @@ class _Collected:
 
     def _restart(self, line: Line, why: str) -> None:
         self._restarted = self._restarted or f"{line.file}:{line.number}: {why}: a second run in the same log"
+
+
+def _damage(item: items.StepLine, line: Line) -> str:
+    if not line.whole:
+        return "is cut off"
+    return "" if all(map(str.isprintable, item.reported)) else "has a control character in the name of a number"
 
 
 def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -> Iterator[Step]:

@@ -41,7 +41,7 @@ def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distributio
 
     def dies(lines: list[str]) -> list[str]:
         at = iteration(lines, 12)
-        last = f"[rank1]: ValueError: {OBEYED}no access with {', '.join(ALL)}\x07 at all"
+        last = f"[rank1]: ValueError: {OBEYED}no access with {', '.join(ALL)}\x07\ufffe at all"
         return [*lines[:at], f"[default1]:{last}", "[default1]:#exit 1"]
 
     framework.recipe("tiny", dies)
@@ -49,10 +49,10 @@ def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distributio
     user.env = {"HF_TOKEN": INHERITED}
     result = user.run("--system=here.yaml", "-k", "tiny", distribution)
     assert result.case.outcome == "error"
-    assert "ValueError: no access with ***, ***, ***\\x07 at all" in result.case.message
+    assert "ValueError: no access with ***, ***, ***\\x07\\ufffe at all" in result.case.message
     for where, text in told(result).items():
         assert not any(secret in text for secret in ALL), where
-        assert not set("\x1b\x07\x00") & set(text), where
+        assert not set("\x1b\x07\x00\ufffe") & set(text), where
     assert all(secret in (result.session / "runs/tiny/logs/output.log").read_text() for secret in ALL)
 
 

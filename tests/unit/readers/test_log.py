@@ -322,3 +322,15 @@ def test_two_runs_whose_steps_different_ranks_log(read: Read) -> None:
     assert read(parse, first + "0: begin at 8:00\n0: done\n").restarted is None
     series = read(parse, first + "0: begin at 8:05\n3: step 1 0.5\n3: step 2 0.5\n3: step 3 0.5\n0: done\n")
     assert series.restarted == "job.out:4: 'begin at 8:05' after 'begin at 8:00': a second run in the same log"
+
+
+def test_a_name_with_a_control_character_is_damage(read: Read) -> None:
+    """Frameworks name numbers themselves; a terminal would obey what stands in the name."""
+
+    def named(text: str) -> Iterable[Item]:
+        name, number = text.split("=")
+        yield StepLine(step=int(number), reported={name: 1.0})
+        yield Total(name, 2.0)
+
+    series = read(named, "lr=1\nl\x07r=2\n\x9b31mlr=3\n")
+    assert ([step.step for step in series.steps], series.totals, series.unread) == ([1], {"lr": 2.0}, 2)
