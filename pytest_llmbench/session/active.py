@@ -7,6 +7,7 @@ from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.watch import Watch
@@ -39,6 +40,8 @@ class Active:
 
     Attributes:
         marks: past events of its job when it was launched.
+        submitted, launched: when its launch began: as Unix time, and by our clock.
+        clock: of the Unix times that come later.
         suspended: whether its job was seen suspended.
         looking: looks at it while it goes on, with `--early-verdict`.
     """
@@ -48,6 +51,7 @@ class Active:
     lease: Lease | None
     submitted: float
     launched: float
+    clock: UnixClock = field(default_factory=UnixClock)
     started: float | None = None
     watch: Watch | None = None
     looking: Looking | None = None

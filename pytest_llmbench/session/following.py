@@ -58,7 +58,7 @@ class Follower:
             active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
             return None
         if active.watch is None:
-            active.started = time.time()
+            active.started = active.clock.now()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
             if active.run.early is not None:
                 active.looking = Looking(run=active.run, plan=active.run.early, settings=self.settings)
@@ -79,7 +79,7 @@ class Follower:
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
             ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
-            origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=time.time()),
+            origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=active.clock.now()),
         )  # fmt: skip
         return Ended(outcome=outcome)
 

@@ -261,5 +261,5 @@ def _traces_of(active: Active | None) -> dict[str, Any]:
     if active is None:
         return {}
     job = active.job
-    timings = Timings(submitted=active.submitted, started=active.started, ended=time.time())
+    timings = Timings(submitted=active.submitted, started=active.started, ended=active.clock.now())
     return {"job_id": job.job_id, "hosts": job.hosts, "command": job.command, "timings": timings}

@@ -1,6 +1,5 @@
 """Validating the nodes of a session: every check in its order, before any training, and who is fit afterwards."""
 
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Timings, Verdict
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.session.nodes.fleet import HeldFleet, Start
 
 # What is not measured beside a node that failed another check: the links between many nodes.
@@ -65,7 +65,8 @@ class Validator:
     def _one(self, check: Check, site: Site, hosts: Sequence[str], job_id: str | None) -> HealthRecord:
         settings = self.settings.system.validation.get(check.name, CheckSettings())
         gated = self._gated(check)
-        began = time.time()
+        clock = UnixClock()
+        began = clock.now()
         fleet = HeldFleet(
             site,
             tuple(host for host in hosts if host not in gated and host not in self._unreachable),
@@ -77,7 +78,7 @@ class Validator:
         )
         report = self._report(check, fleet, settings, gated)
         record = self._record(check, hosts, job_id, report).model_copy(
-            update={"options": settings.options, "timings": Timings(started=began, ended=time.time())}
+            update={"options": settings.options, "timings": Timings(started=began, ended=clock.now())}
         )
         self._learn(record)
         return record

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from types import FrameType
 
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import Problem, write_model
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, DriverReport
 from pytest_llmbench.core.wire.foreign import mark_of
@@ -70,15 +70,16 @@ class _Driver:
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)
         known = Gathered({}, secret_values(environment(task, env), task.secrets)) if problem else gather(task, env)
+        clock = UnixClock()
         report = DriverReport(
             hosts=hosts, device=device, provenance=known.facts,
-            secrets=tuple(mark_of(value) for value in known.secrets), problem=problem, started=time.time(),
+            secrets=tuple(mark_of(value) for value in known.secrets), problem=problem, started=clock.now(),
         )  # fmt: skip
         write_model(self._folder / layout.DRIVER, report)
         if problem is not None:
             return
         code = self._run_script(env, self._label(hosts, report.started))
-        write_model(self._folder / layout.DRIVER, report.model_copy(update={"ended": time.time(), "exit_code": code}))
+        write_model(self._folder / layout.DRIVER, report.model_copy(update={"ended": clock.now(), "exit_code": code}))
 
     def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
         """The first lines of the log; None for a run without a token."""

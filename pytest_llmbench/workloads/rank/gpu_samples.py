@@ -5,7 +5,6 @@ and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is known by its UUID.
 """
 
 import importlib
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
@@ -102,7 +101,7 @@ class _Sampler:
 
     def _sample(self, handle: Any) -> GpuEvent:
         nvml = self._nvml
-        at = time.time()
+        at = self._log.clock.now()
         energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle)
         milliwatts = self._ask("nvmlDeviceGetPowerUsage", handle)
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)

@@ -68,7 +68,7 @@ class StepClock:
         dist.barrier()
         self._ended = _mark(self._device)
         self._ended.wait()
-        self._ended_at = time.time()
+        self._ended_at = self._log.clock.now()
 
     def steps(self, planned: int) -> Iterator[int]:
         """Yield the number of each step: of all, or up to the same one on all ranks if their session has seen enough.

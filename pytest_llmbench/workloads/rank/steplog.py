@@ -13,7 +13,6 @@ the kernel writes back, within about half a minute, and at the end of the proces
 
 import os
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -21,6 +20,7 @@ from typing import Self
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.disclosure import secret_values
@@ -37,6 +37,7 @@ class StepLog:
 
     Attributes:
         may_end_early: the session may ask for an end before the last step.
+        clock: of all its time stamps.
 
     Raises:
         RunError: `ran_before`, when the folder holds a log of this rank already.
@@ -44,6 +45,7 @@ class StepLog:
 
     def __init__(self, context: RankContext) -> None:
         self.may_end_early = context.may_end_early
+        self.clock = UnixClock()
         self._context = context
         self._steps, self._asked = 0, False
         self._enough = enough.watch(context.folder) if context.may_end_early and context.rank == 0 else None
@@ -70,7 +72,7 @@ class StepLog:
         event = step_events.StartEvent(
             schema=3, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
             pid=os.getpid(), device=device, versions=dict(versions), node=os.environ.get("SLURMD_NODENAME"),
-            pid_namespace=Path("/proc/self/ns/pid").stat().st_ino, gpu=gpu, token=own.token, time=time.time(),
+            pid_namespace=Path("/proc/self/ns/pid").stat().st_ino, gpu=gpu, token=own.token, time=self.clock.now(),
         )  # fmt: skip
         self._write(event)
 
@@ -108,7 +110,7 @@ class StepLog:
             peak_memory_bytes: highest of this rank since its start; None where it is not measured.
             ended: Unix time of its end, `seconds` after that of the step before; None for now.
         """
-        now = time.time()
+        now = self.clock.now()
         self._steps += 1
         event = step_events.StepEvent(
             step=self._steps, seconds=seconds, tokens=tokens, samples=samples, loss=step_events.json_number(loss),
@@ -132,12 +134,12 @@ class StepLog:
     def end(self) -> None:
         """Say that this rank finished its last step."""
         self.phase(self._steps, "done")
-        self._write(step_events.EndEvent(steps=self._steps, time=time.time(), asked=self._asked))
+        self._write(step_events.EndEvent(steps=self._steps, time=self.clock.now(), asked=self._asked))
 
     def failure(self, error: str) -> None:
         """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""
         folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
-        self._write(step_events.FailureEvent(error=folded, time=time.time()))
+        self._write(step_events.FailureEvent(error=folded, time=self.clock.now()))
 
     def phase(self, step: int, name: step_events.Phase, micro_batch: int = 0) -> None:
         """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).

@@ -18,8 +18,12 @@ class Options(Strict):
         late_s: how much longer the last rank does.
         logged_s: instead, how long each step takes by its log, but for noise of 0.2 %, and for steps that a busy
             machine holds up: the others keep that pace.
+        clock_s: how far each rank finds its wall clock set on in the middle of its steps.
+        grows_mib: memory that the last rank takes in each step, and keeps.
     """
 
     step_s: NonNegativeFloat = 0.005
     late_s: NonNegativeFloat = 0.0
     logged_s: NonNegativeFloat | None = None
+    clock_s: float = 0.0
+    grows_mib: NonNegativeFloat = 0.0

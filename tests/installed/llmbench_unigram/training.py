@@ -44,9 +44,14 @@ def _train(recipe: Recipe, context: RankContext, log: StepLog, meeting: Meeting)
     table, tokens = Table(recipe), Zipf(recipe)
     own = recipe.samples_per_step // context.world_size
     sleep_s = options.step_s + (options.late_s if context.rank == context.world_size - 1 else 0.0)
+    kept: list[bytes] = []
     meeting.sum({})
-    began, ended_at = time.perf_counter(), time.time()
+    began, ended_at = time.perf_counter(), log.clock.now()
     for step in range(1, recipe.steps + 1):
+        if options.clock_s and step == recipe.steps // 2:
+            set_clock(options.clock_s)
+            (context.folder / "clock-set").touch()
+        kept.append(b"x" * round(2**20 * options.grows_mib * (context.rank == context.world_size - 1)))
         log.phase(step, "data")
         first = (step - 1) * recipe.samples_per_step + context.rank * own
         fed = [tokens.batch(number) for number in range(first, first + own, recipe.micro_batch_size)]
@@ -93,6 +98,12 @@ def _train(recipe: Recipe, context: RankContext, log: StepLog, meeting: Meeting)
             micro_batch_size=len(fed[0]),
         )
     )
+
+
+def set_clock(seconds: float) -> None:
+    """What `date -s` does to the programs that go on, for this process alone."""
+    real = time.time
+    time.time = lambda: real() + seconds
 
 
 class Table:
