@@ -31,6 +31,8 @@ _SEARCH_S = 20.0
 _SEARCH_PERIOD_S = 2.0
 # What submitit replaces wherever it stands in a path.
 _TAGS = ("%j", "%t", "%A", "%a")
+# What a job executes, after its id.
+PICKLE = "submitted.pkl"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +218,7 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
 
     folder = request.folder
     make_folder(folder)
-    script, pickle = request.script, folder / "submitted.pkl"
+    script, pickle = request.script, folder / PICKLE
     script.write_text(sbatch_script(request), encoding="utf-8")
     slurm.run(["sbatch", "--test-only", str(script)])
     # Where the folder is the job's own, its tasks stand there too; with us, they stand where pytest does.
@@ -226,9 +228,17 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
     work.dump(pickle)
     make_private(folder)
     job_id, note = _accepted(slurm, request, script)
+    return taken(request, job_id, note)
+
+
+def taken(request: JobRequest, job_id: str, note: str = "") -> Accepted:
+    """Let a job begin that Slurm has taken; calling it again does nothing."""
+    folder = request.folder
+    script = folder / f"{job_id}_submission.sh"
     # submitit on the node waits for its pickle under this name: a job whose id we do not know never begins.
-    pickle.rename(folder / f"{job_id}_submitted.pkl")
-    script = script.rename(folder / f"{job_id}_submission.sh")
+    for path, name in ((folder / PICKLE, folder / f"{job_id}_{PICKLE}"), (request.script, script)):
+        if not name.exists():
+            path.rename(name)
     return Accepted(job_id=job_id, script=script, stderr=folder / f"{job_id}_0_log.err", note=note)
 
 

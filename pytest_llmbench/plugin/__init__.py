@@ -63,6 +63,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if options.given_on_command_line(session.config) and not xdist.is_worker(session.config):
         with usage_errors():
             bench.bench_of(session.config).check()
+    if not (xdist.is_worker(session.config) or options.plan_only(session.config)):
+        with usage_errors():
+            bench.bench_of(session.config).take_over()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -24,6 +24,7 @@ from pytest_llmbench.plugin.health import refuse_unknown
 from pytest_llmbench.plugin.settings import folders_of, from_here, settings_of
 from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.keeper import AnyRecord
 from pytest_llmbench.session.nodes.validation import health_record
@@ -48,6 +49,7 @@ class Bench:
 
     Attributes:
         session: id and folder; the folder is made when the first run starts.
+        earlier: remains of the earlier processes of a resumed session.
         planned: tasks that the collected tests wait for: runs in the order of the tests, checks in their own.
         board: set once the runs are under way.
     """
@@ -56,12 +58,16 @@ class Bench:
         self._config = config
         self._given_session = session
         self.planned = Plan(runs=())
+        self.earlier: Earlier | None = None
         self.board: Board | None = None
 
     @cached_property
     def session(self) -> Session:
         """This session's id and folder."""
-        return self._given_session or new_session(self.run_dir)
+        which = options.value(self._config, "resume")
+        if self._given_session is not None or which is None:
+            return self._given_session or new_session(self.run_dir)
+        return session_to_resume(self.run_dir, which)
 
     @cached_property
     def journal(self) -> Journal | None:
@@ -73,7 +79,7 @@ class Bench:
         """
         if self.settings.replay is not None:
             return None
-        journal = Journal(self.session.folder / layout.JOURNAL)
+        journal = self.earlier.journal if self.earlier is not None else Journal(self.session.folder / layout.JOURNAL)
         self._config.add_cleanup(journal.close)
         return journal
 
@@ -139,6 +145,18 @@ class Bench:
         there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             raise ConfigError(f"--run-dir {self.run_dir}: {there} cannot be written; give another --run-dir")
+
+    def take_over(self) -> None:
+        """With `--resume`, become the owner of the session, before any worker or test looks into its folder.
+
+        Raises:
+            ConfigError: it lives, or there is nothing to resume.
+        """
+        if options.value(self._config, "resume") is None or self._config.option.collectonly:
+            return
+        if self.settings.replay is not None:
+            raise ConfigError("--resume with --replay: a replay makes no runs; leave one of them out")
+        self.earlier = take_over(self.session, self.settings.cluster)
 
     @cached_property
     def choices(self) -> dict[str, RunSpec]:

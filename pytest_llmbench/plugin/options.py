@@ -14,6 +14,7 @@ import pytest
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.session.journal.earlier import NEWEST
 
 _INI_PREFIX = "llmbench_"
 _LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
@@ -151,6 +152,8 @@ _EARLY_VERDICT = (
     "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent "
 )
 _EARLY_VERDICT += "of its steps"
+_RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
+_RESUME += "value, the newest that did not end"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
     Option("gpus-per-node", Section.WHERE, _GPUS, non_negative, "N", "the system's, else each recipe's"),
@@ -185,6 +188,7 @@ OPTIONS = (
         "SHARE",
         "3 percent on GPUs at scale full, else not compared",
     ),
+    Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

@@ -60,7 +60,7 @@ class Supervisor:
                 if settings.replay is not None:
                     replay(self._bench.planned, settings, session, keeper)
                 else:
-                    self._runner = Runner(settings, session, keeper)
+                    self._runner = Runner(settings, session, keeper, self._bench.earlier)
                     self._runner.start(self._bench.planned)
         except Exception as error:
             # There is no record to add to. The runner is stopped with the session: whoever waits is told why before.

@@ -43,6 +43,7 @@ class Active:
         submitted, launched: when its launch began: as Unix time, and by our clock.
         clock: of the Unix times that come later.
         suspended: whether its job was seen suspended.
+        orphan: whether its ranks may have ended themselves, because their session was dead before it was resumed.
         looking: looks at it while it goes on, with `--early-verdict`.
     """
 
@@ -59,6 +60,7 @@ class Active:
     cancelled: Problem | None = None
     marks: JobMarks = field(default_factory=JobMarks)
     suspended: bool = False
+    orphan: bool = False
 
 
 def view_of(active: Active) -> RunView:

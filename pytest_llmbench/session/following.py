@@ -49,7 +49,7 @@ class Follower:
         if status.state is JobState.PENDING and self.slurm.silent and began(active.run.place.folder):
             status = replace(status, state=JobState.RUNNING)  # its ranks know better than what Slurm said last
         if status.state is JobState.PENDING:
-            active.pending_reason = status.reason
+            active.pending_reason, active.started = status.reason, None
             if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
@@ -58,7 +58,8 @@ class Follower:
             active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
             return None
         if active.watch is None:
-            active.started = active.clock.now()
+            # An adopted run has started some time after its submission.
+            active.started = active.started or active.clock.now()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
             if active.run.early is not None:
                 active.looking = Looking(run=active.run, plan=active.run.early, settings=self.settings)

@@ -12,15 +12,18 @@ from pytest_llmbench.cluster.jobs import end_all
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobStatus
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active, RunView, view_of
 from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome
 from pytest_llmbench.session.ending.conclude import findings, identity_of
 from pytest_llmbench.session.following import Ended, Follower
+from pytest_llmbench.session.journal.adopting import Adoption
+from pytest_llmbench.session.journal.earlier import Earlier
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.nodes.held import HeldNodes
@@ -38,10 +41,11 @@ _SLURM_STOP_WAIT_S = 10.0
 class Runner:
     """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the keeper has what it tells."""
 
-    def __init__(self, settings: Settings, session: Session, keeper: Keeper) -> None:
+    def __init__(self, settings: Settings, session: Session, keeper: Keeper, earlier: Earlier | None = None) -> None:
         self._settings = settings
         self._session = session
         self._keeper = keeper
+        self._earlier = earlier
         self._stopping = threading.Event()
         self._slurm = Slurm(keeper.notes)
         self._heartbeat = Heartbeat(session.folder)
@@ -76,6 +80,10 @@ class Runner:
         self._may_repeat = self._may_repeat and bool(plan.runs)
         for run in plan.runs:
             self._take_on(run)
+        for run in plan.runs:
+            self._give_up_repeats_of(run)
+        if self._earlier is not None and (left_out := self._earlier.not_selected(plan)):
+            self._keeper.notes.append(f"{counted(left_out, 'test')} of this session: not selected now, and not judged")
         if self._settings.cluster == "debug":
             self._work()
             return
@@ -124,6 +132,7 @@ class Runner:
 
     def _work(self) -> None:
         try:
+            self._adopt()
             if self._busy:
                 self._nodes.ask()
             while (self._busy or self._may_repeat) and not self._stopping.is_set():
@@ -143,7 +152,31 @@ class Runner:
                     self._publish(run, problem=_ENDED)
             self._nodes.release()
 
+    def _adopt(self) -> None:
+        """Go on with the jobs of an earlier process of this session."""
+        if self._earlier is None:
+            return
+        own_jobs = self._settings.cluster == "slurm" and self._settings.allocation == "run"
+        adoption = Adoption(
+            earlier=self._earlier, settings=self._settings, slurm=self._slurm, own_jobs=own_jobs,
+            wait=self._stopping.wait, say=self._keeper.notes.append,
+        )  # fmt: skip
+        for active in adoption.adopted(list(self._schedule.waiting), self._keeper.runs):
+            self._schedule.waiting.remove(active.run)
+            self._schedule.active.append(active)
+            self._note_begun(active)
+            self._keeper.note("submitted", name=active.run.key, job_id=active.job.job_id)
+            if self._follower.is_done(active):
+                self._take_end(active, self._follower.finish(active, JobStatus(state=JobState.COMPLETED)))
+
     def _take_on(self, run: RunSpec) -> None:
+        found = self._earlier.finished(run, self._settings) if self._earlier is not None else ""
+        if isinstance(found, RunRecord):
+            self._keeper.notes.append(f"run {run.key}: finished before, and kept")
+            self._keeper.keep(found)
+            return
+        if found:
+            self._keeper.notes.append(f"run {run.key} is made again: {found}")
         prepared = prepare(run, self._settings, self._session)
         if isinstance(prepared, Problem):
             self._publish(run, problem=prepared)
@@ -156,6 +189,8 @@ class Runner:
             if (problem := no_time_for(runs, self._keeper.runs, self._nodes.ends_at)) is None:
                 for run in runs:
                     self._take_on(run)
+                    if self._earlier is not None and run.key not in self._keeper.runs:
+                        self._earlier.put_aside(run.key)
             else:
                 for run in runs:
                     self._publish(run, problem=problem)
@@ -239,11 +274,23 @@ class Runner:
     ) -> None:  # fmt: skip
         """Make a run's record final: judged by its outcome, or broken by a problem."""
         told = findings(outcome, self._settings) if outcome else {"problem": problem}
+        if outcome and active and active.orphan and told["problem"] is not None and self._earlier is not None:
+            # Whatever it was: nobody can tell it from what the death of its session did to it.
+            why = told["problem"].kind
+            self._keeper.notes.append(f"run {run.key} is made again: it may have ended with its session ({why})")
+            self._earlier.put_aside(run.key)
+            self._schedule.waiting.insert(0, active.run)
+            return
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
         failed = tuple(self._schedule.launches.reasons.get(run.key, ()))
         record = RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told})
         self._keeper.keep(record)
-        if record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
+        self._give_up_repeats_of(run)
+
+    def _give_up_repeats_of(self, run: RunSpec) -> None:
+        """Make no run that was to be judged together with one that has a record of a problem."""
+        record = self._keeper.runs.get(run.key)
+        if record is not None and record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
             self._schedule.give_up_repeats(run, record.problem)
 
     def _show(self) -> None:

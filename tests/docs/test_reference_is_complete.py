@@ -273,6 +273,8 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
         "plan.json",
         "batches/<recipe>.csv",
         "runs/<run>/enough.json",
+        "superseded/",
+        "runs/<run>/earlier.json",
     }
     missing = {
         name for name, pattern in zip(written, patterns, strict=True)

@@ -89,6 +89,7 @@ class Slurm:
     Attributes:
         notes: lines for people, oldest first; the reader that shows them removes them.
         strays: jobs that Slurm may have taken without saying so, and that were not found so far.
+        past: ids of jobs that are known to be over, or to be looked after.
     """
 
     def __init__(self, notes: deque[str] | None = None) -> None:
@@ -100,6 +101,7 @@ class Slurm:
         self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
         self._end_by = _NEVER
         self.strays: list[Identity] = []
+        self.past: set[str] = set()
 
     def end_within(self, seconds: float) -> None:
         """End every command within `seconds` from now, including the running one: the session waits for it."""
@@ -304,7 +306,7 @@ class Slurm:
             raise ClusterError(error)
         recorded, _ = self._sacct(f"--name={identity.name}", "--starttime=now-1hour")
         for row in (*rows, *recorded):
-            if row.fits(identity, "") and not self.watched(row.job_id):
+            if row.fits(identity, "") and not self.watched(row.job_id) and row.job_id not in self.past:
                 return row.job_id
         return None
 

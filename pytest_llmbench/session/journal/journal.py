@@ -84,7 +84,12 @@ class JournalEvent(Strict):
 
 
 class Journal:
-    """A session's journal, open in the process that owns the session: a lock keeps others out as long as it lives."""
+    """A session's journal, open in the process that owns the session: a lock keeps others out as long as it lives.
+
+    Attributes:
+        earlier: the events that were in it.
+        is_locked: whether its file system has locks.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the journal, or make it, and cut off a torn last line.
@@ -99,12 +104,13 @@ class Journal:
         make_folder(path.parent)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
-            _lock(self._file, path)
+            self.is_locked = _lock(self._file, path)
             self.earlier, self._size = read_journal(path)
         except BaseException:
             os.close(self._file)
             raise
-        os.ftruncate(self._file, self._size)
+        if os.fstat(self._file).st_size > self._size:
+            os.ftruncate(self._file, self._size)
 
     def note(self, event: JournalEvent, *, sync: bool = True) -> None:
         """Write an event, and return when it is on disk; `sync` is for events that something is done about.
@@ -160,11 +166,12 @@ def now(event: EventKind, **facts: object) -> JournalEvent:
     return JournalEvent.model_validate({"event": event, "at": time.time(), **facts})
 
 
-def _lock(file: int, path: Path) -> None:
-    """Lock the journal against other processes; where the file system has no locks, heartbeats alone keep them out."""
+def _lock(file: int, path: Path) -> bool:
+    """Lock the journal against other processes; false where the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise OwnedError(f"{path} is open in another process") from error
     except OSError:
-        pass
+        return False
+    return True

@@ -12,12 +12,14 @@ from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
+from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
     "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
     "group-tolerance", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
-    "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "run-dir", "scale", "system", "time",
+    "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "resume", "run-dir", "scale",
+    "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -36,6 +38,7 @@ TEXTS = {
     "max-runs": ("1", "3"),
     "run-dir": ("here", "there"),
     "replay": ("logs", "others"),
+    "resume": ("first", "second"),
     "gate": ("on", "off"),
     "quarantine": ("bad.txt", "worse.txt"),
     "drain": ("print", "yes"),
@@ -62,10 +65,14 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     """An option's value for the session that pytest would start with these arguments."""
     for file in TEXTS["require"]:
         (pytester.path / file).write_text("clause 1: test_of_it\n")
+    for session in TEXTS["resume"] if name == "resume" else ():
+        Journal(pytester.path / "reports" / session / "journal").close()
     config = pytester.parseconfigure(*args)
     bench = bench_of(config)
     if name in {"inconclusive", "group-tolerance"}:
         return value(config, name)
+    if name == "resume":
+        return bench.session.id
     if name == "require":
         return bench.requirements.name if bench.requirements else None
     if name == "require-verdict":

@@ -1,0 +1,246 @@
+"""Remains of the earlier processes of a session: records to keep, jobs to adopt, and everything else to put aside.
+
+A session is resumed in its own folder, under its own token. So jobs that still run find the sign of life that they
+look for, and their logs have the tokens that are expected of them.
+"""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.cluster.heartbeat import PERIOD_S, TTL_S, tell_the_end
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.states import Identity
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.journal.journal import Journal, JournalEvent, OwnedError, read_journal
+from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
+
+# Of `--resume` without a session.
+NEWEST = "newest"
+# Problems of runs that are made, or looked at, once more: the first is none of theirs, the others follow from one.
+_NOT_FINAL = {"session_ended", "not_repeated", "gated"}
+# Ranks look for the end of their session every few seconds, and drivers give their scripts 10 s twice.
+_END_S = 60.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftJob:
+    """A Slurm job that an earlier process submitted, or was about to.
+
+    Attributes:
+        name: key of its run, or `allocation`.
+        plan: digest of the run's plan; empty of the job that holds nodes.
+        identity: by what Slurm's job is known.
+        job_id: empty if it is not known.
+        submitted: Unix time.
+    """
+
+    name: str
+    plan: str
+    identity: Identity
+    job_id: str
+    submitted: float
+
+
+class Earlier:
+    """The remains of a session's earlier processes.
+
+    Attributes:
+        journal: open, so that no other process takes the session on.
+        orphaned: whether the session's jobs may have ended themselves, after its silence or at its request.
+    """
+
+    def __init__(self, session: Session, journal: Journal, *, orphaned: bool) -> None:
+        self.journal = journal
+        self.orphaned = orphaned
+        self._session = session
+        self._submitting: dict[str, JournalEvent] = {}
+        self._job_ids: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        for event in journal.earlier:
+            if event.event == "submitting":
+                self._submitting[event.name] = event
+                self._job_ids.pop(event.name, None)
+            elif event.event == "submitted":
+                self._job_ids[event.name] = event.job_id
+            elif event.event == "finished":
+                self._digests[event.name] = event.record
+
+    @property
+    def job_ids(self) -> set[str]:
+        """Ids of all jobs that they are known to have had."""
+        return {event.job_id for event in self.journal.earlier if event.event == "submitted"}
+
+    def not_selected(self, plan: Plan) -> int:
+        """How many tests of its first process a plan does not have."""
+        first = next((event.tests for event in self.journal.earlier if event.event == "began"), ())
+        return len(set(first) - {test.test for test in plan.tests})
+
+    @property
+    def jobs(self) -> Iterator[LeftJob]:
+        """The jobs that may still be there."""
+        for name, event in self._submitting.items():
+            if event.job:
+                identity = Identity(token=self._session.token, name=event.job, script=event.script)
+                job_id = self._job_ids.get(name, "")
+                yield LeftJob(name=name, plan=event.plan, identity=identity, job_id=job_id, submitted=event.at)
+
+    def finished(self, run: RunSpec, settings: Settings) -> RunRecord | str:
+        """The final record of a run of the same plan, with the thresholds of today; else why there is none, or nothing.
+
+        Half a record is none: it was renamed into place whole, and has the digest that the journal has.
+        """
+        path, submitted = self._session.run_folder(run.key) / layout.EARLIER, self._submitting.get(run.key)
+        if submitted is None or not path.exists():
+            return ""
+        try:
+            record = RunRecord.read(path)
+        except ConfigError as error:
+            return f"its record cannot be read: {error}"
+        if self._digests.get(run.key, "") not in {"", digest_of_record(record)}:
+            return f"its record is not the one that was written: {path}"
+        if record.problem is not None and record.problem.kind in _NOT_FINAL:
+            return ""
+        if submitted.plan != digest_of_plan(run, settings):
+            return "its plan has changed"
+        return record.model_copy(update={"recipe": run.recipe})
+
+    def put_aside(self, key: str) -> None:
+        """Keep what an earlier attempt at a run left, where nothing takes it for this one's."""
+        _put_aside(self._session, self._session.run_folder(key))
+
+
+def _put_aside(session: Session, folder: Path) -> None:
+    if folder.exists():
+        attempts = session.folder / layout.SUPERSEDED
+        make_folder(attempts)
+        number = sum(path.name.rpartition(".")[0] == folder.name for path in attempts.iterdir()) + 1
+        folder.rename(attempts / f"{folder.name}.{number}")
+
+
+def session_to_resume(run_dir: Path, which: str) -> Session:
+    """Find a session by its id or folder, or the newest one that did not end.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if which != NEWEST:
+        folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
+        if folder is None:
+            raise ConfigError(
+                f"--resume {which}: neither a session of {run_dir} nor the folder of one with a journal; give "
+                "--run-dir, or --resume alone, behind the tests, for the newest that did not end"
+            )
+        return Session(id=folder.resolve().name, folder=folder.absolute())
+    for path in sorted(run_dir.glob(f"*/{layout.JOURNAL}"), reverse=True):
+        if not _has_ended(read_journal(path)[0]):
+            return Session(id=path.parent.name, folder=path.parent)
+    raise ConfigError(f"--resume: no session in {run_dir} is left to resume: give its --run-dir, or leave --resume out")
+
+
+def take_over(session: Session, cluster: str) -> Earlier:
+    """Become the owner of a session whose process has died.
+
+    Raises:
+        ConfigError: it lives, or has ended, or its runs were on another cluster, or its journal is damaged.
+    """
+    path = session.folder / layout.JOURNAL
+    try:
+        journal = Journal(path)
+    except OwnedError as error:
+        raise _alive(session, read_journal(path)[0]) from error
+    try:
+        return _taken_over(session, cluster, journal)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
+    events = journal.earlier
+    if _has_ended(events):
+        raise ConfigError(f"--resume: session {session.id} has ended; to judge it again: --replay {session.folder}")
+    began = [event for event in events if event.event == "began"]
+    if began and began[-1].cluster != cluster:
+        raise ConfigError(
+            f"--resume: session {session.id} has its runs on cluster {began[-1].cluster}, not {cluster}: give the "
+            "options that it was begun with"
+        )
+    if began and (began[-1].host != socket.gethostname() or not journal.is_locked) and _shows_life(session.folder):
+        raise _alive(session, events)
+    owner, stop = session.folder / layout.OWNER, session.folder / layout.STOP
+    nobodys = any(event.event == "submitting" and not event.job for event in events)
+    told = nobodys or stop.exists()
+    # Times of one file server, whatever the clocks of the hosts say.
+    before = owner.stat().st_mtime if owner.exists() else 0.0
+    if nobodys:
+        _end_what_runs(session)
+    write_text(owner, "resumed\n")
+    silent_s = owner.stat().st_mtime - before
+    for record in (session.folder / layout.FOLDERS["run"]).glob(f"*/{layout.RECORD}"):
+        record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
+    _put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
+    shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
+    for left in (stop, session.folder / layout.WORKERS_PLAN):
+        left.unlink(missing_ok=True)
+    return Earlier(session, journal, orphaned=told or silent_s >= TTL_S - PERIOD_S)
+
+
+def _has_ended(events: tuple[JournalEvent, ...]) -> bool:
+    return bool(events) and events[-1].event == "ended"
+
+
+def _alive(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
+    began = next((event for event in reversed(events) if event.event == "began"), None)
+    who = f"process {began.pid} on {began.host}" if began is not None else "another process, which is just beginning"
+    return ConfigError(
+        f"--resume: session {session.id} still lives ({who}): wait for its end, or end that process first"
+    )
+
+
+def _shows_life(folder: Path) -> bool:
+    """Whether another process renews a session's sign of life."""
+
+    def sign() -> bytes:
+        path = folder / layout.OWNER
+        return path.read_bytes() if path.exists() else b""
+
+    first, deadline = sign(), time.monotonic() + 2.5 * PERIOD_S
+    while time.monotonic() < deadline and not (folder / layout.STOP).exists():
+        if sign() != first:
+            return True
+        time.sleep(_LOOK_S)
+    return False
+
+
+def _end_what_runs(session: Session) -> None:
+    """End the processes on this machine, which cannot be adopted, and wait: the next run must not share it."""
+    tell_the_end(session.folder, "another process takes the session on")
+    deadline = time.monotonic() + _END_S
+    while left := list(_processes_of(session)):
+        if time.monotonic() > deadline:
+            raise ConfigError(f"--resume: processes {left} of session {session.id} do not end: end them first")
+        time.sleep(_LOOK_S)
+
+
+def _processes_of(session: Session) -> Iterator[int]:
+    """Launchers and ranks of a session on this machine: their command lines name its folder."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        ours = f"/{session.id}/".encode() in words and any(
+            name in words for name in (b"submitit", b"srun", b"llmbench.")
+        )
+        if ours and int(path.parent.name) != os.getpid():
+            yield int(path.parent.name)

@@ -1,0 +1,108 @@
+"""`--resume`: a session whose process was killed goes on, and each of its runs is made once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
+from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
+
+LOCAL = ("--cluster", "local", "-k", "a_first or b_second or c_third")
+RUNS = ("a_first", "b_second", "c_third")
+
+
+@pytest.fixture
+def three(user: UserFolder) -> UserFolder:
+    """Three runs, the second of which takes long enough to be killed in its middle."""
+    for name in RUNS:
+        user.recipe(name, **({"options": ASLEEP, "steps": 40} if name == "b_second" else {}))
+    user.test()
+    return user
+
+
+def killed(user: UserFolder, when: Callable[[Path], object], *args: str) -> Path:
+    """Kill pytest at some point; the session's folder."""
+    process = user.start(*LOCAL, *args)
+    user.wait_for(when)
+    process.kill()
+    process.communicate()
+    assert user.session is not None
+    return user.session
+
+
+def in_second(session: Path) -> bool:
+    """Whether the second run is in its middle."""
+    return steps_logged(session, "b_second") > 1
+
+
+def events(session: Path, kind: str) -> list[JournalEvent]:
+    """Events of a kind in a session's journal."""
+    return [event for event in read_journal(session / "journal")[0] if event.event == kind]
+
+
+def whole(result: Result) -> Result:
+    """A session all of whose tests passed, each once."""
+    assert result.returncode == 0, result.text
+    assert sorted(result.cases) == [f"test_reference[{name}-learns]" for name in RUNS]
+    assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
+    assert events(result.session, "ended"), result.text
+    return result
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["n0", "n2"])
+def test_a_killed_session_goes_on(three: UserFolder, workers: tuple[str, ...]) -> None:
+    """Its finished run is kept, the one that died with it is made again, and the last is made; all in one XML."""
+    session = killed(three, in_second, *workers)
+    first = (session / "runs" / "a_first" / "record.json").read_bytes()
+    rank = pid_of_rank(session, "b_second", 0)
+    result = whole(three.run(*LOCAL, *workers, "--resume"))
+    assert result.session == session
+    assert not Path(f"/proc/{rank}").exists()
+    assert Counter(event.name for event in events(session, "submitting")) == {"a_first": 1, "b_second": 2, "c_third": 1}
+    assert json.loads(first)["timings"] == result.record("a_first")["timings"]
+    assert "run a_first: finished before, and kept" in result.text
+    assert [path.name for path in (session / "superseded").iterdir()] == ["b_second.1"]
+    again = three.run(*LOCAL, "--resume")
+    assert again.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is left to resume" in again.text
+
+
+def test_a_session_that_lives_is_refused(three: UserFolder) -> None:
+    """With its process and host."""
+    process = three.start(*LOCAL)
+    session = three.wait_for(lambda session: session if in_second(session) else None)
+    result = three.run(*LOCAL, "--resume", session.name)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"session {session.name} still lives (process {process.pid} on {os.uname().nodename})" in result.text
+    assert three.finish(process).returncode == 0
+
+
+def test_a_session_that_was_interrupted_goes_on(three: UserFolder) -> None:
+    """After Ctrl-C, runs that it ended are made; `--resume` may stand in front of an option."""
+    process = three.start(*LOCAL)
+    session = three.wait_for(lambda session: session if in_second(session) else None)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    result = whole(three.run("--resume", *LOCAL))
+    assert result.session == session
+    assert Counter(event.name for event in events(session, "submitting")) == {"a_first": 1, "b_second": 2, "c_third": 1}
+
+
+def test_what_cannot_be_resumed_is_told(three: UserFolder) -> None:
+    """No session, another cluster, a replay; the plan of a session changes nothing in it."""
+    assert "no session in" in three.run(*LOCAL, "--resume").text
+    assert "--resume nonsense: neither a session" in three.run(*LOCAL, "--resume=nonsense").text
+    session = killed(three, in_second)
+    before = subprocess.check_output(["find", session / "journal", session / "runs" / "a_first", "-printf", "%p %T@\n"])
+    assert "has its runs on cluster local, not debug" in three.run("--cluster", "debug", "--resume").text
+    assert three.run(*LOCAL, "--resume", "--plan").returncode == 0
+    after = subprocess.check_output(["find", session / "journal", session / "runs" / "a_first", "-printf", "%p %T@\n"])
+    assert before == after

@@ -1,0 +1,167 @@
+"""What a session that is resumed keeps of its earlier processes, and what it makes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict, write_model
+from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
+from pytest_llmbench.session.journal.journal import EventKind, Journal, now, read_journal
+from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
+from tests.unit.judging.conftest import small
+
+SYSTEM = System(name="here", cluster="slurm", gpus_per_node=0)
+
+
+def settings_of(folder: Path, **changes: Any) -> Settings:
+    """One node of a cluster."""
+    return Settings(system=SYSTEM, cluster="slurm", allocation="run", run_dir=folder, **changes)
+
+
+SPEC = RunSpec(key="tiny", recipe=small())
+REFERENCE: dict[str, Any] = {
+    "name": "learns", "statistic": "loss_drop", "at_least": "0.01 nat", "why": "-", "source": "-", "date": "2026-01-01",
+}  # fmt: skip
+
+
+@pytest.fixture
+def died(tmp_path: Path) -> Iterator[Callable[..., Earlier]]:
+    """A session that died after its run had a record: with changes of it, written after its digest was taken."""
+    session, opened = Session(id="s", folder=tmp_path / "s"), []
+
+    def left(problem: Problem | None = None, **later: Any) -> Earlier:
+        settings = settings_of(tmp_path)
+        identity = identity_of(SPEC, settings.topology(SPEC.recipe), settings, session)
+        record = RunRecord(**{**identity, "problem": problem})
+        journal = Journal(session.folder / "journal")
+        journal.note(now("began", host="n1", pid=1, cluster="slurm", tests=("a", "b")))
+        journal.note(now("submitting", name="tiny", plan=digest_of_plan(SPEC, settings), job="llmbench-tiny"))
+        journal.note(now("submitted", name="tiny", job_id="17"))
+        journal.note(now("finished", name="tiny", record=digest_of_record(record)))
+        write_model(record.path, record.model_copy(update=later))
+        journal.close()
+        opened.append(Journal(session.folder / "journal"))
+        record.path.rename(record.path.with_name("earlier.json"))
+        return Earlier(session, opened[-1], orphaned=False)
+
+    yield left
+    for journal in opened:
+        journal.close()
+
+
+def test_a_final_record_is_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
+    """Also one that has verdicts by now; a threshold is no other plan, and the record has that of today."""
+    earlier = died(judgements=(Judgement(test="a", verdict=Verdict.PASS),))
+    today = SPEC.model_copy(update={"recipe": small(references=[REFERENCE])})
+    kept = earlier.finished(today, settings_of(tmp_path))
+    assert isinstance(kept, RunRecord)
+    assert kept.recipe.references == today.recipe.references != ()
+
+
+@pytest.mark.parametrize("kind", ["rank_died", "hang", "launch_failed"])
+def test_a_problem_of_the_run_is_final(died: Callable[..., Earlier], tmp_path: Path, kind: Any) -> None:
+    """It is no fault of the session's death."""
+    assert isinstance(died(Problem(kind=kind, message="-")).finished(SPEC, settings_of(tmp_path)), RunRecord)
+
+
+@pytest.mark.parametrize("kind", ["session_ended", "not_repeated", "gated"])
+def test_what_followed_from_an_end_is_made_again(died: Callable[..., Earlier], tmp_path: Path, kind: Any) -> None:
+    """Runs that an interruption ended, and those that depended on others or on other nodes."""
+    assert died(Problem(kind=kind, message="-")).finished(SPEC, settings_of(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("changed", ["recipe", "partition", "nodes"])
+def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Path, changed: str) -> None:
+    """Whatever its numbers depend on."""
+    settings, run = settings_of(tmp_path), SPEC
+    if changed == "recipe":
+        run = SPEC.model_copy(update={"recipe": small(steps=SPEC.recipe.steps + 1)})
+    elif changed == "partition":
+        settings = settings_of(tmp_path, slurm={"partition": "other"})
+    else:
+        settings = settings_of(tmp_path, nodes=2)
+    assert died().finished(run, settings) == "its plan has changed"
+
+
+def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
+    """Nor one that is cut."""
+    earlier, settings = died(nodes=7), settings_of(tmp_path)
+    assert "not the one that was written" in str(earlier.finished(SPEC, settings))
+    path = tmp_path / "s" / "runs" / "tiny" / "earlier.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "cannot be read" in str(earlier.finished(SPEC, settings))
+
+
+def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -> None:
+    """One whose answer is missing has no id, but the identity by which it is found."""
+    earlier = died()
+    assert [(job.name, job.job_id) for job in earlier.jobs] == [("tiny", "17")]
+    earlier.journal.note(now("submitting", name="tiny", plan="x", job="llmbench-tiny", script="/s"))
+    earlier.journal.earlier, _ = read_journal(earlier.journal.path)
+    again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
+    (job,) = again.jobs
+    assert (job.job_id, job.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
+    assert again.job_ids == {"17"}
+
+
+def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
+    """Nothing is lost, and nothing is taken for the next attempt's."""
+    earlier = died()
+    earlier.put_aside("tiny")
+    earlier.put_aside("tiny")  # nothing is left
+    (tmp_path / "s" / "runs" / "tiny").mkdir()
+    earlier.put_aside("tiny")
+    assert sorted(path.name for path in (tmp_path / "s" / "superseded").iterdir()) == ["tiny.1", "tiny.2"]
+
+
+def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
+    """Those that did, and folders of others, are passed over; a damaged journal is not."""
+    sessions: dict[str, tuple[EventKind, ...]] = {
+        "1": ("began",), "2": ("began", "ended", "began"), "3": ("began", "ended"),
+    }  # fmt: skip
+    for name, kinds in sessions.items():
+        journal = Journal(tmp_path / name / "journal")
+        for kind in kinds:
+            journal.note(now(kind))
+        journal.close()
+    (tmp_path / "4").mkdir()
+    assert session_to_resume(tmp_path, "newest").id == "2"
+    assert session_to_resume(tmp_path, "1").id == "1"
+    assert session_to_resume(tmp_path / "5", str(tmp_path / "1")).id == "1"
+    with pytest.raises(ConfigError, match="session 3 has ended"):
+        take_over(session_to_resume(tmp_path, "3"), "slurm")
+    (tmp_path / "3" / "journal").write_bytes(b"00000000 {}\n")
+    with pytest.raises(ConfigError, match="line 1 of 1 is damaged"):
+        session_to_resume(tmp_path, "newest")
+
+
+def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock may be of one host alone; a sign of life that changes is of a process that lives."""
+    monkeypatch.setattr("pytest_llmbench.session.journal.earlier.PERIOD_S", 0.05)
+    session = Session(id="s", folder=tmp_path)
+    journal = Journal(tmp_path / "journal")
+    journal.note(now("began", host="elsewhere", pid=7, cluster="slurm"))
+    journal.close()
+    signs = iter(range(1000))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", beating(tmp_path / "owner", signs, Path.read_bytes))
+        (tmp_path / "owner").write_text("0")
+        with pytest.raises(ConfigError, match=r"session s still lives \(process 7 on elsewhere\)"):
+            take_over(session, "slurm")
+    earlier = take_over(session, "slurm")
+    assert not earlier.orphaned
+    earlier.journal.close()
+
+
+def beating(owner: Path, signs: Iterator[int], read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
+    """Reading a file, where the sign of life is another one each time."""
+    return lambda path: str(next(signs)).encode() if path == owner else read(path)
