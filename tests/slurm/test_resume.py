@@ -1,0 +1,90 @@
+"""`--resume` on a real Slurm: jobs of a dead session are adopted, and none is submitted twice."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
+from tests.conftest import Result, UserFolder, steps_logged
+from tests.slurm.conftest import Queue
+from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
+
+RUNS = ("a_first", "b_second", "c_third")
+OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "--max-runs", "2", "-k", " or ".join(RUNS))
+HELD = (*OWN_JOBS, "--nodes", "1")
+
+
+@pytest.fixture
+def three(user: UserFolder) -> UserFolder:
+    """Three runs, of which two are long enough to be killed in their middle."""
+    for name in RUNS:
+        user.recipe(name, **({} if name == "a_first" else {"options": {"step_s": 0.1}, "steps": 80}))
+    user.test()
+    return user
+
+
+def killed(user: UserFolder, when: Callable[[Path], object], *args: str) -> Path:
+    """Kill pytest at some point; the session's folder."""
+    process = user.start(*args)
+    session = Path(user.wait_for(lambda session: when(session) and session))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return session
+
+
+def events(session: Path, kind: str) -> list[JournalEvent]:
+    """Events of a kind in a session's journal."""
+    return [event for event in read_journal(session / "journal")[0] if event.event == kind]
+
+
+def jobs_made(queue: type[Queue], session: Path) -> Counter[str]:
+    """How many jobs of each name a session has ever had."""
+    lines = queue.run("sacct", "-n", "-X", "-P", "--starttime=now-1hour", "--format=JobName%60,Comment%80").splitlines()
+    told = queue.run("squeue", "--noheader", "--states=all", "--format=%j|%k").splitlines()
+    return Counter(line.split("|")[0] for line in told or lines if f"llmbench:{session.name}" in line)
+
+
+def whole(result: Result, queue: type[Queue]) -> Result:
+    """A session all of whose tests passed, and which left no job."""
+    assert result.returncode == 0, result.text
+    assert sorted(result.cases) == [f"test_reference[{name}-learns]" for name in RUNS]
+    assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
+    queue.wait_until_empty(result.session, 30)
+    return result
+
+
+def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Queue]) -> None:
+    """One job for each run, although two processes looked after them."""
+    session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *OWN_JOBS)
+    result = whole(three.run(*OWN_JOBS, "--resume"), queue)
+    assert "of the session's earlier process: adopted" in result.text
+    assert jobs_made(queue, session) == {f"llmbench-{name}": 1 for name in RUNS}
+    assert result.record("b_second")["timings"]["submitted"] == events(session, "submitting")[1].at
+
+
+def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, queue: type[Queue]) -> None:
+    """Slurm had taken it, and pytest was killed before sbatch said so."""
+    wrap(three, "sbatch", TEST_ONLY, '$real "$@" > /dev/null; touch accepted; sleep 300')
+    session = killed(three, lambda _session: (three.path / "accepted").exists(), *OWN_JOBS)
+    assert not events(session, "submitted")
+    (three.path / "bin" / "sbatch").unlink()
+    result = whole(three.run(*OWN_JOBS, "--resume"), queue)
+    assert "found by its token: adopted" in result.text
+    assert jobs_made(queue, session) == {f"llmbench-{name}": 1 for name in RUNS}
+
+
+def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queue]) -> None:
+    """Its finished run is kept; the others run in a new allocation."""
+    session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *HELD)
+    (old,) = queue.jobs_of(session)
+    result = whole(three.run(*HELD, "--resume"), queue)
+    assert "run a_first: finished before, and kept" in result.text
+    assert Counter(event.name for event in events(session, "submitting")) == {
+        "allocation": 2, "a_first": 1, "b_second": 2, "c_third": 1,
+    }  # fmt: skip
+    assert result.record("b_second")["job_id"] != old
