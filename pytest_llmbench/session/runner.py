@@ -13,6 +13,7 @@ from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
+from pytest_llmbench.cluster.slurm.watchman import Watchman
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import counted
@@ -68,6 +69,7 @@ class Runner:
             changed=self._show,
         )
         self._thread: threading.Thread | None = None
+        self._watchman: Watchman | None = None
         self._may_repeat = settings.rerun and settings.cluster != "debug"
         self._repeats = Repeats()
 
@@ -76,6 +78,8 @@ class Runner:
         executors.load()
         make_folder(self._session.folder)
         self._heartbeat.start()
+        if self._settings.cluster == "slurm":
+            self._watchman = Watchman(self._session.folder, self._session.token)
         self._nodes.plan = plan
         self._may_repeat = self._may_repeat and bool(plan.runs)
         for run in plan.runs:
@@ -125,6 +129,8 @@ class Runner:
                 f"{self._session.token}"
             )
         self._heartbeat.stop()
+        if self._watchman is not None:
+            self._watchman.dismiss()
 
     @property
     def _stop_wait_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -88,3 +89,25 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
         "allocation": 2, "a_first": 1, "b_second": 2, "c_third": 1,
     }  # fmt: skip
     assert result.record("b_second")["job_id"] != old
+
+
+def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
+    """Its session was killed, and nothing resumes it; until then it is there to be adopted."""
+    (three.path / "conftest.py").write_text(
+        "from pytest_llmbench.cluster.slurm import watchman\nwatchman.TTL_S = 4.0\n"
+    )
+    wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
+    session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)
+    assert len(queue.jobs_of(session)) == 2
+    queue.wait_until_empty(session, 30)
+
+
+def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -> None:
+    """One that Slurm has not answered yet submits nothing any more."""
+    wrap(three, "sbatch", TEST_ONLY, "echo $$ > pid; touch asked; exec sleep 300")
+    killed(three, lambda _session: (three.path / "asked").exists(), *OWN_JOBS)
+    pid = int((three.path / "pid").read_text())
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{pid}").exists()

@@ -1,6 +1,7 @@
 """Running Slurm's commands: what they print is read as bytes, and what steers them is on their command line."""
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from pytest_llmbench.core.errors import ClusterError
 
 TIMEOUT_S = 60.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)  # now: a forked child of a process with threads must not load anything
 _LOOK_S = 0.1
 # What its commands say when the controller is away, busy, or just back.
 _SILENCE = re.compile(
@@ -99,6 +102,7 @@ def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=clean_environment(), start_new_session=True,
+            preexec_fn=_end_with_us if command[0] == "sbatch" else None,  # noqa: PLW1509 - calls one C function
         )  # fmt: skip
     except OSError as error:
         raise ClusterError(
@@ -122,6 +126,11 @@ def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S
                 stdout=stdout.decode("utf-8", errors="replace"),
                 stderr=stderr.decode("utf-8", errors="replace"),
             )
+
+
+def _end_with_us() -> None:
+    """In a child: die with the thread that waits for it, so that nothing is submitted for a session that is dead."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def slurm_words(stderr: str) -> str:

@@ -1,0 +1,47 @@
+"""A small process that outlives pytest: it cancels the jobs of a session that died and that nothing resumes.
+
+A job that runs ends itself when its session falls silent. One that waits in the queue cannot, and neither can one that
+an sbatch still submits after the death of pytest. The watchman runs on pytest's own machine, so it dies with that.
+"""
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+from pytest_llmbench.cluster.heartbeat import TTL_S
+from pytest_llmbench.cluster.slurm.commands import clean_environment
+from pytest_llmbench.core.wire import layout
+
+# Arguments: the sign of life, the end in order, seconds, token. Its input ends with pytest, however that ends.
+_SCRIPT = """
+read -r _
+[ -e "$2" ] && exit
+seen=$(cat "$1")
+sleep "$3"
+[ "$(cat "$1")" = "$seen" ] && [ ! -e "$2" ] || exit 0
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    if jobs=$(squeue --noheader --user="$(id -un)" --format='%i %k'); then
+        echo "$jobs" | while read -r id token _; do [ "$token" = "$4" ] && scancel "$id"; done
+        exit
+    fi
+    sleep 30
+done
+"""
+
+
+class Watchman:
+    """Waits for the death of this process."""
+
+    def __init__(self, folder: Path, token: str) -> None:
+        words = (str(folder / layout.OWNER), str(folder / layout.STOP), f"{TTL_S:g}", token)
+        self._process = subprocess.Popen(
+            ["sh", "-c", _SCRIPT, "llmbench-watchman", *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=clean_environment(), cwd="/", start_new_session=True,
+        )  # fmt: skip
+
+    def dismiss(self) -> None:
+        """End it, once the end in order is on disk. Safe to call twice."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
