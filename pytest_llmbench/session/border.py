@@ -32,6 +32,10 @@ class Border:
             known |= secret_values({**environment.env, **read_secrets(environment.secrets)}, environment.secrets)
         self._known = known
 
+    def text(self, text: str) -> str:
+        """A text as it may be shown."""
+        return redacted(harmless(text), self._known)
+
     def words(self, texts: Iterable[str]) -> tuple[str, ...]:
         """Words of a command line as they may be kept: without logins, and without values of options for secrets."""
         kept: list[str] = []
@@ -43,7 +47,7 @@ class Border:
             elif before.startswith("-") and "=" not in before and is_secret(before, ()):
                 kept.append(REDACTED)
             else:
-                kept.append(printable(redacted(harmless(text), self._known)))
+                kept.append(printable(self.text(text)))
         return tuple(kept)
 
     def crossed(self, record: _AnyRecord) -> _AnyRecord:

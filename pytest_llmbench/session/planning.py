@@ -16,6 +16,7 @@ from pytest_llmbench.judging.feasibility import Demand, Peak, demand
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.script.prepared import PreparedRun, prepare
 from pytest_llmbench.session.script.requests import holder_request
 
@@ -71,7 +72,8 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
     ready = [found for _, found in prepared if isinstance(found, PreparedRun)]
     for run in ready:
         if run.script is not None and run.spec.repeat == 1:
-            lines += ["", f"# script of {run.key}, run on its first node", run.script.rstrip()]
+            script = Border(settings.system).text(run.script.rstrip())
+            lines += ["", f"# script of {run.key}, run on its first node", script]
     return [*lines, *_describe_jobs(plan, ready, settings, session)], len(ready) == len(prepared)
 
 

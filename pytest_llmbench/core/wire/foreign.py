@@ -1,6 +1,7 @@
 """Secrets in text that others wrote, such as a log's line or an exception of a rank, and its ways into records."""
 
 import hashlib
+import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -8,6 +9,29 @@ from typing import Any
 from pytest_llmbench.core.schema import Strict
 
 REDACTED = "***"
+# What stands before the digest of an image, `//host:port/name@sha256:`, looks like a login, too.
+LOGIN = re.compile(r"//[^/@\s]{0,200}:[^/@\s]{0,200}@(?!sha256:)")
+# Secrets whose value nobody told us, by what stands before them or how they begin. A name alone does not make a secret:
+# `pad_token: <pad>` and `token = "$(<file)"` are none.
+_WORTH = r"(?=[^\s\"',;&]{0,200}\d)(?=[^\s\"',;&]{0,200}[A-Za-z])[^\s\"',;&$</\\][^\s\"',;&]{7,}"
+_NAMES = r"token|secret|credentials?|cookie|(?:api|access|private|secret)[_-]?key"
+_TELLTALE = re.compile(
+    rf"""(?P<before>
+        \bauthorization["']?\s{{0,9}}[:=]\s{{0,9}}["']?(?:(?:basic|bearer|token)\s{{1,9}})?+(?=\S{{6}})
+      | \bbearer\s{{1,9}}(?={_WORTH})
+      | (?:passw(?:or)?d|passphrase)["']?\s{{0,9}}[:=]\s{{0,9}}["']?(?=[^\s"',;&$</\\]{{4}})
+      | (?:{_NAMES})["']?\s{{0,9}}[:=]\s{{0,9}}["']?(?={_WORTH})
+      | (?<!\S)--[\w-]{{0,40}}(?:{_NAMES}|passw(?:or)?d)\s{{1,9}}(?={_WORTH})
+    )[^\s"',;&]+
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_BY_FORM = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[opsru]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|nvapi-[\w-]{20,}|sk-[\w-]{20,}"
+    r"|xox[abps]-[\w-]{10,}|A[KS]IA[A-Z0-9]{16}\b|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,20000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?",
+    re.ASCII,
+)
 
 
 class Mark(Strict):
@@ -24,12 +48,13 @@ class Mark(Strict):
 
 
 def redacted(text: str, values: Collection[str], marks: Iterable[Mark] = ()) -> str:
-    """A text with `***` instead of each secret, given by its value or by its mark."""
+    """A text with `***` instead of each secret: by its value, by its mark, or by what stands around it."""
     for value in sorted(values, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(value, REDACTED)
     for mark in marks:
         text = _without(text, mark)
-    return text
+    text = LOGIN.sub(f"//{REDACTED}@", text)
+    return _BY_FORM.sub(REDACTED, _TELLTALE.sub(rf"\g<before>{REDACTED}", text))
 
 
 def mark_of(value: str) -> Mark:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.foreign import LOGIN
 from pytest_llmbench.workloads.node.processes import ProgramResult, ask
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
 # A shorter value under a name that only looks like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding
 # every text with `false` or `1` in it would leave nothing to write.
 _SHORTEST = 8
-# `user:password@` of a URL; what stands before the digest of an image looks the same.
-_LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@(?!sha256:)")
 _LONGEST = 1000
 
 
@@ -27,7 +26,7 @@ def is_secret(name: str, declared: Collection[str]) -> bool:
 
 
 def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> frozenset[str]:
-    """The values to keep: those of every declared secret, and long ones under the name of a secret.
+    """The values to keep: those of every declared secret, long ones under the name of a secret, and passwords of URLs.
 
     For a value of several lines, such as a key file, each long line is a secret.
     """
@@ -37,6 +36,8 @@ def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> froz
         if text and is_secret(name, declared) and (name in declared or len(text) >= _SHORTEST):
             lines = {line.strip() for line in text.splitlines() if len(line.strip()) >= _SHORTEST}
             kept |= {text, printable(text), harmless(text)} | lines
+        passwords = (login[2:-1].partition(":")[2] for login in LOGIN.findall(text))
+        kept |= {password for password in passwords if len(password) >= _SHORTEST}
     return frozenset(kept - {""})  # which is in every text: a secret of control characters has no printable part
 
 
@@ -68,7 +69,7 @@ def disclosed(facts: Mapping[str, str], values: Collection[str]) -> dict[str, st
 def printable(text: str) -> str:
     """A text in one line that any report can hold, without the login of a URL."""
     line = "".join(character if character.isprintable() else " " for character in text)
-    return _LOGIN.sub("//", " ".join(line.split()))[:_LONGEST]
+    return LOGIN.sub("//", " ".join(line.split()))[:_LONGEST]
 
 
 def in_shell(task: CommandTask, env: Mapping[str, str], lines: str, timeout_s: float) -> ProgramResult:

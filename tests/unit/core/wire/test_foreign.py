@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,66 @@ def test_a_secret_is_taken_out(by: str) -> None:
     assert out("hf_abcdefghijklhf_abcdefgh") == REDACTED * 2
     assert out("größer als 8") == REDACTED
     assert out("hf_abcdefg is another text") == "hf_abcdefg is another text"
+
+
+# A text with one secret in it that nobody told us, written <so>.
+TELLTALE = [
+    "git clone https://<bob:hunter22>@host/x.git failed",
+    "proxy http://<u:p4ss:w0rd>@proxy:3128/",
+    "Authorization: Bearer <abc123def456>",
+    "headers={'authorization': 'Basic <Ym9iOmh1bnRlcjI=>'}",
+    'curl -H "Authorization: <3f5b8c9d0e>"',
+    "got bearer <eyAbc123456>, expected another",
+    "export WANDB_API_KEY=<0123456789abcdef0123>",
+    "AWS_SECRET_ACCESS_KEY: <wJalrXUtnFEMI/K7MDENG/bPxRfiCY>",
+    '{"hf_token": "<abcd1234abcd>", "steps": 3}',
+    "train.py --token=<s3cr3tvalue> --steps 3",
+    "train.py --wandb-api-key <s3cr3tvalue> --steps 3",
+    "password: <hunter-hunter>",
+    "db_passwd=<correct.horse>&x=1",
+    "cannot log in with <hf_ABCDEFGHIJKLMNOPQRSTUVWX> at all",
+    "cannot log in with <ghp_ABCDEFGHIJKLMNOPQRSTUVWX0123>",
+    "no model for <nvapi-ABCDEFGHIJKLMNOPQRSTUVWX>",
+    "key <AKIAIOSFODNN7EXAMPLE>",
+    "<-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\naC1rZXk=\n-----END OPENSSH PRIVATE KEY----->",
+]
+INNOCENT = [
+    "pad_token: <|endoftext|>, eos_token=</s>, max_tokens=1024000, token = 50256000",
+    'HF_TOKEN="$(</home/bench/.hf_token)" && export HF_TOKEN',
+    "KeyError: 'transformer.layers.12.weight'; missing key: transformer.layers.12.weight",
+    "docker://nvcr.io:5000/nvidia/nemo@sha256:0123456789abcdef",
+    "tokens per second: 12345.678, words/s=123456",
+    "--tokenizer-type GPT2BPETokenizer --vocab-file /data/gpt2-vocab-512.json",
+    "step 12: https://host:8080/path?x=1 user@host1",
+    "unknown key 'stpes'; secret: /etc/key1/file22",
+]
+
+
+@pytest.mark.parametrize("text", TELLTALE)
+def test_a_secret_that_nobody_declared_is_known_by_what_is_around_it(text: str) -> None:
+    """A login in a URL, a header, an option, a variable, or the form of a well-known service's keys."""
+    before, _, rest = text.partition("<")
+    secret, _, after = rest.rpartition(">")
+    out = redacted(f"{before}{secret}{after}", ())
+    assert (REDACTED in out, secret in out) == (True, False)
+    assert out == f"{before}{REDACTED}{after}"
+    assert redacted(out, ()) == out
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_what_only_has_the_name_of_a_secret_stays(text: str) -> None:
+    """Numbers, tokens of a vocabulary, files of secrets, digests, addresses."""
+    assert redacted(text, ()) == text
+
+
+@pytest.mark.parametrize(
+    "piece", ["//", "//a:", "token=", "token=1", "Bearer ", "--key ", "eyJa.", "-----BEGIN ", "secret" * 3]
+)
+def test_no_text_takes_long(piece: str) -> None:
+    """Also one of a megabyte that begins a secret again and again: quadratic time would be hours."""
+    began = time.process_time()
+    redacted(piece * ((1 << 18) // len(piece)), ())
+    assert time.process_time() - began < 20
 
 
 def test_a_mark_does_not_hold_its_value() -> None:

@@ -1,0 +1,76 @@
+"""A session with secrets in each place where there may be one, and all that it wrote."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.conftest import UserFolder
+from tests.support.standin import MegatronLM, iteration
+
+PLANTED = {
+    place: f"PLANTED{number}zq8Kd83hsy"
+    for number, place in enumerate(
+        ("system", "environment", "declared", "inherited", "proxy", "url", "bearer", "option", "variable", "command")
+    )
+}
+# Files that a job needs to have them, and the log as the framework wrote it.
+MAY_HOLD = {
+    "runs/tiny/command.json": {"system", "environment"},
+    "runs/tiny/run.sh": {"system", "environment"},
+    "runs/tiny/logs/output.log": set(PLANTED) - {"command"},
+}
+
+
+def planted_in(text: bytes | str) -> set[str]:
+    """The places whose secret is in a text."""
+    data = text.encode() if isinstance(text, str) else text
+    return {place for place, value in PLANTED.items() if value.encode() in data}
+
+
+@pytest.fixture
+def secretive(user: UserFolder) -> UserFolder:
+    """A user whose framework dies with every secret in its last words."""
+    framework = MegatronLM(user)
+    (user.path / "token").write_text(PLANTED["declared"] + "\n")
+    framework.install(env={"WANDB_API_KEY": PLANTED["environment"]}, secrets={"MINE": str(user.path / "token")})
+    system = user.path / "here.yaml"
+    system.write_text(f"{system.read_text()}env: {{AWS_SECRET_ACCESS_KEY: {PLANTED['system']}}}\n")
+
+    def dies(lines: list[str]) -> list[str]:
+        at = iteration(lines, 12)
+        last = (
+            f"[rank1]: ValueError: GET https://bob:{PLANTED['url']}@host/x Authorization: Bearer {PLANTED['bearer']} "
+            f"--token={PLANTED['option']} NGC_API_KEY={PLANTED['variable']} "
+            + " ".join(PLANTED[place] for place in ("system", "environment", "declared", "inherited", "proxy"))
+        )
+        return [*lines[:at], f"[default1]:{last}", "[default1]:#exit 1"]
+
+    framework.recipe("tiny", dies)
+    user.test()
+    user.env = {"HF_TOKEN": PLANTED["inherited"], "HTTPS_PROXY": f"http://u:{PLANTED['proxy']}@proxy:3128"}
+    return user
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_no_secret_is_told(secretive: UserFolder, distribution: str) -> None:
+    """Not on the terminal, in no record, journal or XML, wherever it came from; what holds some is its user's alone."""
+    given = f"--junitxml={secretive.path / 'copy.xml'}", "-W", f"ignore:token={PLANTED['command']}"
+    result = secretive.run("--system=here.yaml", "-k", "tiny", distribution, *given)
+    assert result.case.outcome == "error"
+    assert "ValueError: GET https://***@host/x Authorization: Bearer *** --token=*** NGC_API_KEY=***" in result.text
+    assert planted_in(result.text) == planted_in((secretive.path / "copy.xml").read_bytes()) == set()
+    ET.parse(result.session / "junit.xml")
+    told = {str(path.relative_to(result.session)): path for path in result.session.rglob("*") if path.is_file()}
+    assert {name: found for name, path in told.items() if (found := planted_in(path.read_bytes()))} == MAY_HOLD
+    assert {oct(told[name].parent.stat().st_mode & 0o777) for name in MAY_HOLD} == {"0o700"}
+    assert {oct(told[name].stat().st_mode & 0o777) for name in MAY_HOLD if "logs" not in name} == {"0o600"}
+
+
+def test_a_plan_shows_no_secret(secretive: UserFolder) -> None:
+    """It shows the script of each run, with `***` in their place, and how a declared one gets there."""
+    result = secretive.run("--system=here.yaml", "-k", "tiny", "-n0", "--plan")
+    assert planted_in(result.text) == set()
+    assert "export WANDB_API_KEY=***" in result.text
+    assert f'MINE="$(<{secretive.path / "token"})" && export MINE' in result.text
