@@ -347,7 +347,7 @@ REPEATED = [" ", "0", "a", ".", ",", "=", "|", "[", "(", '"', "{", ":", "-", "a.
 @pytest.mark.parametrize("name", DIALECTS)
 def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
     """Not the longest that is read, whatever is in it: quadratic time would be minutes of the processor's for one."""
-    ends = ("", "x", "x" * 100, "|")
+    ends = ("", "x" * 100, "|")
     lines = [(begin + each * (60_000 // len(each)) + end) for begin in BEGINNINGS for each in REPEATED for end in ends]
     path = tmp_path / "job.out"
     path.write_text("\n".join(lines))
