@@ -136,7 +136,7 @@ SEE = {
 # Kinds of names that comments explain.
 LABELS = (
     "finding", "problem", "error", "statistic", "left out", "property", "check property", "test property",
-    "suite property", "variable",
+    "suite property", "variable", "fault",
 )  # fmt: skip
 
 Row = Sequence[str]
@@ -378,6 +378,7 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "statistics of checks": (("Statistic", "Unit", "Meaning"), statistics_of_checks),
     "kinds of findings": (("Kind", "Meaning"), lambda: noted("finding")),
     "problem kinds": (("Kind", "Meaning"), lambda: sorted(noted("problem"))),
+    "simulated faults": (("Fault", "Meaning"), lambda: sorted(noted("fault"))),
     "kinds of errors": (("Kind", "Meaning"), lambda: sorted(noted("error"))),
     "properties of a run": (("Property", "Meaning"), lambda: noted("property", "test property")),
     "properties of a check": (("Property of a check", "Meaning"), lambda: noted("check property", "test property")),

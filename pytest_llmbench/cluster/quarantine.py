@@ -47,6 +47,9 @@ def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings,
 
     A node that could not be judged is not a bad one: those have findings. `hosts` are all nodes of the session.
     """
+    if settings.simulate is not None:
+        yield from ([f"NOT QUARANTINED, with --simulate {settings.simulate}: {', '.join(bad)}"] if bad else [])
+        return
     if settings.quarantine is not None and bad:
         try:
             new = add_to_quarantine(settings.quarantine, bad, session.id)

@@ -32,6 +32,7 @@ class Replayed(Strict):
         launched, ended: Unix times, where they are known.
         problem: the problem in its own run record: a replay never takes that back.
         provenance: provenance in its own run record.
+        simulated: the fault of `--simulate` in its own run record.
     """
 
     logs: Path
@@ -48,6 +49,7 @@ class Replayed(Strict):
     ended: float | None = None
     problem: Problem | None = None
     provenance: Mapping[str, str] = {}
+    simulated: str | None = None
 
     @property
     def topology(self) -> Topology:

@@ -12,6 +12,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale
 from pytest_llmbench.core.recipe.topology import Device, Topology
 from pytest_llmbench.core.record.records import AllocationMode, ClusterName
+from pytest_llmbench.core.wire.fault import Fault
 
 CLUSTERS = ("auto", "slurm", "local", "debug")
 
@@ -44,6 +45,7 @@ class Settings:
         nccl: whether links are measured although a node failed another check.
         quarantine: the list of unfit nodes, honoured and added to.
         early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
+        simulate: a fault that the ranks of every run cause on purpose.
         drain: whether the commands that drain unfit nodes are printed, or run as well.
     """
 
@@ -67,6 +69,7 @@ class Settings:
     quarantine: Path | None = None
     drain: Literal["print", "yes"] | None = None
     early_verdict: bool = False
+    simulate: Fault | None = None
 
     @property
     def gpus_of_a_node(self) -> int | None:
@@ -151,6 +154,9 @@ def check(settings: Settings) -> None:
             "--inconclusive rerun with --early-verdict: both look at runs several times, and each takes the whole of "
             "alpha for that; leave one out"
         )
+    if s.simulate is not None and (s.cluster == "debug" or s.replay is not None):
+        where = "logs that are replayed have" if s.replay is not None else "--cluster debug has"
+        raise ConfigError(f"--simulate {s.simulate}: {where} no ranks to strike; use --cluster local or slurm")
     if s.cluster in {"local", "debug"} and (s.nodes or 1) > 1:
         raise ConfigError(
             f"--nodes {s.nodes} with --cluster {s.cluster}: this machine is one node; use --cluster slurm"

@@ -103,7 +103,7 @@ def refuse_unlike(runs: Sequence[GoodRun]) -> None:
     Raises:
         ConfigError: they are not; a line for each reason.
     """
-    broken = [f"{run.path}: {_broken(run.record.problem)}" for run in runs if run.record.problem is not None]
+    broken = [f"{run.path}: {why}" for run in runs if (why := _unusable(run.record)) is not None]
     if reasons := [*broken, *_repeated(runs), *_different(runs)]:
         raise ConfigError("\n".join(reasons))
 
@@ -146,6 +146,13 @@ def _not_whole(record: RunRecord) -> str | None:
     """Say why a run does not have all its steps."""
     if record.early is not None and record.early.ended_early:
         return f"it was ended early, after {record.early.done} of {record.early.planned} steps"
+    return _unusable(record)
+
+
+def _unusable(record: RunRecord) -> str | None:
+    """Say why a run measured nothing."""
+    if record.simulated is not None:
+        return f"it was made with --simulate {record.simulated}: a fault was caused in it on purpose"
     return None if record.problem is None else _broken(record.problem)
 
 

@@ -14,6 +14,7 @@ import pytest
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.wire.fault import Fault
 from pytest_llmbench.session.journal.earlier import NEWEST
 
 _INI_PREFIX = "llmbench_"
@@ -154,6 +155,7 @@ _EARLY_VERDICT = (
 _EARLY_VERDICT += "of its steps"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
+_SIMULATE = "Have a rank of each run cause a fault in that step, to see that the tests fail when they must"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
     Option("gpus-per-node", Section.WHERE, _GPUS, non_negative, "N", "the system's, else each recipe's"),
@@ -189,6 +191,7 @@ OPTIONS = (
         "3 percent on GPUs at scale full, else not compared",
     ),
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
+    Option("simulate", Section.WHAT, _SIMULATE, Fault.parse, "FAULT@STEP"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

@@ -51,6 +51,7 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
         quarantine=quarantine,
         drain=options.value(config, "drain"),
         early_verdict=options.flag(config, "early_verdict"),
+        simulate=options.value(config, "simulate"),
     )
     cluster_settings.check(settings)
     return settings

@@ -59,7 +59,7 @@ class Launcher:
                 entry=work.entry, config=work.config, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node,
                 device=topology.device, env={**work.env, **self.settings.system.env},
                 owner=owner_of(self.settings, self.heartbeat), token=self.session.run_token(run.key),
-                may_end_early=run.early is not None and run.early.whole is None,
+                may_end_early=run.early is not None and run.early.whole is None, simulate=self.settings.simulate,
             )  # fmt: skip
             write_model(run.place.folder / layout.TASK, task)
         request = run.processes.request

@@ -264,9 +264,13 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     patterns = [f"{pattern}.*" if pattern.endswith("/") else pattern for pattern in patterns]
     assert {file for file in files if not any(re.fullmatch(pattern, file) for pattern in patterns)} == set()
     # What a session on this machine does not have: of Slurm, of xdist, of a batch, and of processes that were stopped
-    # or seemed to hang.
+    # or seemed to hang, or that caused a fault.
     on_slurm = {"allocation/", "runs/<run>/bin/srun", "runs/<run>/pauses/rank-00000"}
-    hanging = {"asked", *(f"stacks/{name}" for name in ("rank-00000.txt", "rank-00000.nccl.json", "processes.txt"))}
+    hanging = {
+        "simulated/rank-00000",
+        "asked",
+        *(f"stacks/{name}" for name in ("rank-00000.txt", "rank-00000.nccl.json", "processes.txt")),
+    }
     elsewhere = {
         *on_slurm,
         *(f"runs/<run>/{name}" for name in hanging),

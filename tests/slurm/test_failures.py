@@ -48,6 +48,19 @@ def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: t
     assert "Partitions here: test*" in message
 
 
+def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
+    """`--simulate` kills the rank of the last node, which is named as if nobody had simulated it."""
+    user.recipe(**ENDLESS, nodes=2)
+    user.test()
+    result = user.run(*SLURM, "--nodes", "2", "--simulate", "lost-node@5")
+    message = error_of(result)
+    assert "rank_died" in message
+    last = max(Path(result.session, "runs/tiny/simulated").iterdir()).name
+    assert f"rank {int(last.rpartition('-')[2])} on {result.record()['hosts'][-1]}" in message
+    assert result.case.properties["simulated"] == result.record()["simulated"] == "lost-node@5"
+    assert result.text.count("SIMULATED FAULT lost-node@5") == 2
+
+
 @pytest.mark.parametrize("mode", ["session", "run"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
     """A rank killed on its node ends the run as an error that names rank and node."""

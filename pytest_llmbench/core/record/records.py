@@ -23,7 +23,7 @@ ProblemKind = Literal[
     "allocation", "command_failed", "engine_missing", "environment_missing", "gated", "hang", "harness",
     "implausible", "impossible", "job_cancelled", "job_lost", "job_node_fail", "job_out_of_memory", "job_preempted",
     "job_suspended", "job_timeout", "launch_failed", "loss_rises", "no_end", "no_evidence_of_completion", "no_gpu",
-    "no_log", "no_start", "no_training", "not_finite", "not_prepared", "not_repeated", "other_run",
+    "no_log", "no_start", "no_training", "not_finite", "not_prepared", "not_repeated", "not_struck", "other_run",
     "rank_died", "ranks_differ", "ranks_missing", "restarted", "same_rank", "session_ended", "steps_missing",
     "time_limit", "unknown_engine", "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
 ]  # fmt: skip
@@ -229,6 +229,7 @@ class RunRecord(Record):
         early: the looks at a run of a session with `--early-verdict`: whether, where and why it was ended early; null
             without it.
         replayed: folder of the logs of a run that was made elsewhere.
+        simulated: the fault of `--simulate`: such a run is a measurement of nothing.
         metrics: each statistic: value, unit, rule, and the interval around it.
         steady: the steady part of its steps, in seconds a step: the interval of their mean, pauses, drift; null for a
             run of fewer than 4 judged steps, and of steps without a duration.
@@ -266,6 +267,7 @@ class RunRecord(Record):
     cut_off: str | None = None
     early: EarlyVerdict | None = None
     replayed: str | None = None
+    simulated: str | None = None
     metrics: Mapping[str, Metric] = {}
     steady: Steady | None = None
     outside_steps: Mapping[str, float] = {}

@@ -9,6 +9,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.schema import Strict, read_json, validate
+from pytest_llmbench.core.wire.fault import Fault
 
 
 class LaunchedTask(Strict):
@@ -64,6 +65,7 @@ class Task(LaunchedTask):
         env: environment variables of the system file, set before anything else is imported.
         owner: owner of the run; without one it runs to its end.
         may_end_early: the session may ask for an end before the last step.
+        simulate: a fault that a rank is to cause.
     """
 
     entry: str
@@ -71,3 +73,4 @@ class Task(LaunchedTask):
     env: Mapping[str, str] = {}
     owner: Owner | None = None
     may_end_early: bool = False
+    simulate: Fault | None = None

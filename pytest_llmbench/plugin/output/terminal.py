@@ -7,6 +7,7 @@ import pytest
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.fault import Fault
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
 from pytest_llmbench.plugin.output.reports import Reported
@@ -42,8 +43,14 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
+        *([simulated(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]
+
+
+def simulated(fault: Fault) -> str:
+    """Say that nothing of this session is a measurement."""
+    return f"llmbench: SIMULATED FAULT {fault}: a rank of each run causes it; this session measures nothing"
 
 
 def width(reporter: pytest.TerminalReporter) -> int:

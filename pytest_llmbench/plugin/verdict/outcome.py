@@ -43,6 +43,8 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
         "nodes": record.nodes,  #: property nodes: nodes of the run
         "ranks": record.ranks,  #: property ranks: ranks in all
         "gpus": record.gpus,  #: property gpus: GPUs in all
+        #: property simulated: the fault of `--simulate`; absent without it
+        **({"simulated": record.simulated} if record.simulated is not None else {}),
     }
     if not made:
         return planned

@@ -9,6 +9,7 @@ from pytest_llmbench.cluster.system import System, published_tflops
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Metric, Problem
 from pytest_llmbench.core.wire.driver import DriverReport
+from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.ceiling import doubt, rates_together
 from pytest_llmbench.judging.findings.gather import findings as findings_of
@@ -34,14 +35,25 @@ def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: S
         "ranks": topology.world_size,
         "gpus": topology.gpus,
         "folder": str(session.run_folder(run.key)),
+        # A session that is resumed may adopt a run that was started with it.
+        "simulated": str(settings.simulate) if settings.simulate else strikes(session.run_folder(run.key)),
     }
 
 
 def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
     """Fields of a run's record about its outcome: ranks, steps, versions, and metrics or the problem."""
     driver, evidence = outcome.driver, with_expectations(outcome, settings.system)
-    found = judged(evidence, settings.system, cause(outcome) or first_problem(evidence))
+    found = judged(evidence, settings.system, cause(outcome) or first_problem(evidence) or _unstruck(outcome, settings))
     return found | {"hosts": driver.hosts if driver else outcome.job.hosts, "provenance": _provenance(driver)}
+
+
+def _unstruck(outcome: Outcome, settings: Settings) -> Problem | None:
+    """A run that passes because its fault never came proves nothing."""
+    if settings.simulate is None or strikes(outcome.folder) is not None:
+        return None
+    #: problem not_struck: the fault of `--simulate` never struck: the run ended before, or cannot have it
+    message = f"--simulate {settings.simulate} never struck: the run ended before; name an earlier step"
+    return Problem(kind="not_struck", message=message)
 
 
 def _provenance(driver: DriverReport | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.session.ending.conclude import identity_of, judged, with_expectations
@@ -40,8 +41,9 @@ def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, sessio
     )  # fmt: skip
     evidence = with_expectations(told, settings.system)
     problem = replayed.problem or _empty(replayed, told.series) or first_problem(evidence)
+    own = {"run_token": evidence.origin.token, "simulated": replayed.simulated or strikes(replayed.logs)}
     return RunRecord(
-        **{**identity_of(run, replayed.topology, settings, session), "run_token": evidence.origin.token},
+        **{**identity_of(run, replayed.topology, settings, session), **own},
         **judged(evidence, settings.system, problem),
         hosts=replayed.hosts,
         provenance=replayed.provenance,

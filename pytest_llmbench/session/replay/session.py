@@ -84,6 +84,7 @@ def _concluded(record: RunRecord, logs: Path) -> Replayed:
         gpu=record.device, cut_off=record.cut_off, early=record.early, launched=started, ended=ended,
         wall_s=ended - started if started and ended and ended > started else None,
         token=record.run_token if _has_token(record) else None, problem=record.problem, provenance=record.provenance,
+        simulated=record.simulated,
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import gpus_here
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.recipes import Preparation
+from pytest_llmbench.core.recipe.recipes import Preparation, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.fault import Fault
 from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
 from pytest_llmbench.session.script.preparing import preparations
 from pytest_llmbench.session.script.requests import Startable, run_request
@@ -104,6 +105,8 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     if problems := list(engine.problems(recipe, topology)):
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide
         return Problem(kind="impossible", message="; ".join(problems))
+    if settings.simulate is not None and (why := _unstruck(settings.simulate, engine, recipe, topology)) is not None:
+        return Problem(kind="not_struck", message=f"--simulate {settings.simulate} can never strike: {why}")
     if engine.kind == "command" and recipe.engine not in system.environments:
         message = (
             f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} has no "
@@ -111,4 +114,15 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
         )
         #: problem environment_missing: the system file lacks the engine's environment, or a place in it
         return Problem(kind="environment_missing", message=message)
+    return None
+
+
+def _unstruck(fault: Fault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
+    """The reason why a fault cannot be caused in a run."""
+    if engine.kind == "command":
+        return f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours"
+    if fault.step > recipe.steps:
+        return f"recipe {recipe.name} has {recipe.steps} steps"
+    if fault.name == "wrong-numbers" and topology.world_size == 1:
+        return "a run of one rank has no other to compare its numbers with"
     return None

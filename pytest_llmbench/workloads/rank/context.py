@@ -13,6 +13,7 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.fault import Fault
 from pytest_llmbench.core.wire.task import Task
 
 
@@ -31,6 +32,7 @@ class RankContext:
         device: `cuda` or `cpu`.
         token: of the run.
         may_end_early: the session may ask for an end before the last step: see `StepLog.enough`.
+        simulate: a fault that a rank is to cause.
     """
 
     rank: int
@@ -43,6 +45,7 @@ class RankContext:
     device: Device
     token: str | None = None
     may_end_early: bool = False
+    simulate: Fault | None = None
 
 
 def arrive(folder: Path) -> tuple[Task, RankContext]:
@@ -112,6 +115,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
     return RankContext(
         rank=rank, world_size=world_size, local_rank=local_rank, ranks_per_node=task.ranks_per_node, nodes=task.nodes,
         folder=folder, config=task.config, device=task.device, token=task.token, may_end_early=task.may_end_early,
+        simulate=task.simulate,
     )  # fmt: skip
 
 

@@ -53,9 +53,9 @@ def run_rank(folder: str) -> None:
             watch.enter_context(gpu_samples.sampled(context, log))
             entry_of(task)(context, log)
         except BaseException as error:
-            log.failure(f"{type(error).__name__}: {error}")
             if context.world_size > 1:
                 atexit.register(_exit_now)
+            log.failure(f"{type(error).__name__}: {error}")  # on a full disk, this raises as well
             raise
         watch.close()
         log.end()

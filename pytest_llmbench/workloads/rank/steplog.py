@@ -26,6 +26,7 @@ from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.disclosure import secret_values
 from pytest_llmbench.workloads.rank import enough
 from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.simulation import Simulation
 from pytest_llmbench.workloads.rank.spending import Spending
 
 _PHASE_BYTES = 64
@@ -50,6 +51,7 @@ class StepLog:
         self._steps, self._asked = 0, False
         self._enough = enough.watch(context.folder) if context.may_end_early and context.rank == 0 else None
         self._spending = Spending()
+        self._simulation = Simulation(context.simulate, context) if context.simulate is not None else None
         log = context.folder / layout.STEPS / layout.step_log(context.rank)
         phase = layout.phase(context.folder, context.rank)
         for path in (log, phase):
@@ -117,7 +119,7 @@ class StepLog:
             grad_norm=step_events.json_number(grad_norm), peak_memory_bytes=peak_memory_bytes,
             time=now if ended is None else ended, logged=now, spent=self._spending.of_step(self._steps),
         )  # fmt: skip
-        self._write(event)
+        self._write_line(event.line() if self._simulation is None else self._simulation.logged(event))
 
     @property
     def enough(self) -> bool:
@@ -149,9 +151,13 @@ class StepLog:
         """
         self._spending.enter(step, name)
         os.pwrite(self._phase, f"{step} {name} {micro_batch}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)
+        if self._simulation is not None:
+            self._simulation.enter(step, name)
 
     def _write(self, event: step_events.Event) -> None:
-        line = event.line()
+        self._write_line(event.line())
+
+    def _write_line(self, line: bytes) -> None:
         if os.write(self._log, line) != len(line):
             raise OSError(f"the log of rank {self._context.rank} cannot be written: is the disk full?")
 
