@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale
 from pytest_llmbench.core.recipe.topology import Device, Topology
 from pytest_llmbench.core.record.records import AllocationMode, ClusterName
-from pytest_llmbench.core.wire.fault import Fault
+from pytest_llmbench.core.wire.fault import SimulatedFault
 
 CLUSTERS = ("auto", "slurm", "local", "debug")
 
@@ -69,7 +69,7 @@ class Settings:
     quarantine: Path | None = None
     drain: Literal["print", "yes"] | None = None
     early_verdict: bool = False
-    simulate: Fault | None = None
+    simulate: SimulatedFault | None = None
 
     @property
     def gpus_of_a_node(self) -> int | None:

@@ -14,7 +14,7 @@ import pytest
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.wire.fault import Fault
+from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.session.journal.earlier import NEWEST
 
 _INI_PREFIX = "llmbench_"
@@ -191,7 +191,7 @@ OPTIONS = (
         "3 percent on GPUs at scale full, else not compared",
     ),
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
-    Option("simulate", Section.WHAT, _SIMULATE, Fault.parse, "FAULT@STEP"),
+    Option("simulate", Section.WHAT, _SIMULATE, SimulatedFault.parse, "FAULT@STEP"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

@@ -15,7 +15,7 @@ FaultName = Literal[
 FAULTS: tuple[FaultName, ...] = get_args(FaultName)
 
 
-class Fault(Strict):
+class SimulatedFault(Strict):
     """A fault, and the 1-based step in which it strikes."""
 
     name: FaultName
@@ -40,7 +40,7 @@ class Fault(Strict):
         return f"{self.name}@{self.step}"
 
 
-def note_strike(folder: Path, rank: int, fault: Fault) -> None:
+def note_strike(folder: Path, rank: int, fault: SimulatedFault) -> None:
     """Write down that a rank causes a fault now: before it does, because it may not live on."""
     path = folder / layout.STRIKES / layout.rank_name(rank)
     path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -9,7 +9,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.schema import Strict, read_json, validate
-from pytest_llmbench.core.wire.fault import Fault
+from pytest_llmbench.core.wire.fault import SimulatedFault
 
 
 class LaunchedTask(Strict):
@@ -73,4 +73,4 @@ class Task(LaunchedTask):
     env: Mapping[str, str] = {}
     owner: Owner | None = None
     may_end_early: bool = False
-    simulate: Fault | None = None
+    simulate: SimulatedFault | None = None

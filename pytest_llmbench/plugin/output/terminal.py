@@ -7,7 +7,7 @@ import pytest
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.fault import Fault
+from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
 from pytest_llmbench.plugin.output.reports import Reported
@@ -48,7 +48,7 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     ]
 
 
-def simulated(fault: Fault) -> str:
+def simulated(fault: SimulatedFault) -> str:
     """Say that nothing of this session is a measurement."""
     return f"llmbench: SIMULATED FAULT {fault}: a rank of each run causes it; this session measures nothing"
 

@@ -23,6 +23,7 @@ def digest_of_plan(run: RunSpec, settings: Settings) -> str:
         "topology": asdict(settings.topology(recipe)),
         "system": [system.name, dict(system.env), system.setup, system.srun_args, system.python],
         "environment": environment and environment.model_dump(mode="json"),
+        "simulate": settings.simulate and str(settings.simulate),
         "nodes": [settings.cluster, *(settings.slurm.get(name) for name in ("partition", "constraint", "nodelist"))],
     }
     return _digest(json.dumps(told, sort_keys=True))

@@ -10,7 +10,7 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Preparation, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.wire.fault import Fault
+from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
 from pytest_llmbench.session.script.preparing import preparations
 from pytest_llmbench.session.script.requests import Startable, run_request
@@ -117,7 +117,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     return None
 
 
-def _unstruck(fault: Fault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
+def _unstruck(fault: SimulatedFault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
     """The reason why a fault cannot be caused in a run."""
     if engine.kind == "command":
         return f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours"

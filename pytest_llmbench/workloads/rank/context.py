@@ -13,7 +13,7 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.fault import Fault
+from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.core.wire.task import Task
 
 
@@ -45,7 +45,7 @@ class RankContext:
     device: Device
     token: str | None = None
     may_end_early: bool = False
-    simulate: Fault | None = None
+    simulate: SimulatedFault | None = None
 
 
 def arrive(folder: Path) -> tuple[Task, RankContext]:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from pytest_llmbench.core.wire.fault import Fault, FaultName, note_strike
+from pytest_llmbench.core.wire.fault import FaultName, SimulatedFault, note_strike
 from pytest_llmbench.core.wire.step_events import Phase, StepEvent
 from pytest_llmbench.workloads.rank.context import RankContext
 
@@ -19,7 +19,7 @@ _MORE_THAN_ANY_MACHINE = 1 << 50
 class Simulation:
     """The fault of one rank: of the last one, or of all on the last node if that is lost."""
 
-    def __init__(self, fault: Fault, context: RankContext) -> None:
+    def __init__(self, fault: SimulatedFault, context: RankContext) -> None:
         self._fault, self._context = fault, context
         ranks = context.ranks_per_node if fault.name == "lost-node" else 1
         self._mine = context.rank >= context.world_size - ranks

@@ -13,6 +13,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict, write_model
+from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import EventKind, Journal, now, read_journal
@@ -79,7 +80,7 @@ def test_what_followed_from_an_end_is_made_again(died: Callable[..., Earlier], t
     assert died(Problem(kind=kind, message="-")).finished(SPEC, settings_of(tmp_path)) == ""
 
 
-@pytest.mark.parametrize("changed", ["recipe", "partition", "nodes"])
+@pytest.mark.parametrize("changed", ["recipe", "partition", "nodes", "simulate"])
 def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Path, changed: str) -> None:
     """Whatever its numbers depend on."""
     settings, run = settings_of(tmp_path), SPEC
@@ -87,9 +88,21 @@ def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Pat
         run = SPEC.model_copy(update={"recipe": small(steps=SPEC.recipe.steps + 1)})
     elif changed == "partition":
         settings = settings_of(tmp_path, slurm={"partition": "other"})
+    elif changed == "simulate":
+        settings = settings_of(tmp_path, simulate=SimulatedFault.parse("die@1"))
     else:
         settings = settings_of(tmp_path, nodes=2)
     assert died().finished(run, settings) == "its plan has changed"
+
+
+def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
+    """A session that is resumed without `--simulate` still says it of a run that was started with it."""
+    session, settings = Session(id="s", folder=tmp_path / "s"), settings_of(tmp_path)
+    folder = session.run_folder(SPEC.key)
+    assert identity_of(SPEC, settings.topology(SPEC.recipe), settings, session)["simulated"] is None
+    folder.mkdir(parents=True)
+    note_strike(folder, 1, SimulatedFault.parse("die@1"))
+    assert identity_of(SPEC, settings.topology(SPEC.recipe), settings, session)["simulated"] == "die@1"
 
 
 def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
