@@ -1,98 +1,243 @@
-"""What a session costs besides the training itself, on this machine and, where one answers, on Slurm.
+"""What sessions weigh besides their runs: wall clock, CPU time, and calls of Slurm's commands.
 
-    .venv/bin/python benchmarks/overhead.py [rounds]
+    .venv/bin/python -m benchmarks.overhead [--cases 100] [--rounds 5] [--only NAME ...]
 
-A tiny recipe is run as a test by pytest and, in turn, directly as `python -m pytest_llmbench.workloads.rank.main`
-with one rank each; the difference of the two wall clocks is what allocating, watching and judging cost.
+Each case is a run on one node of an engine of its own (a framework whose program prints twenty lines), so that nearly
+all of the time is ours. All ways take turns in each round, as whole processes, beside the least that Slurm takes:
+
+- `floor`: `sbatch` once a case, and wait until the queue is empty
+- `steps`: `srun` once a case into a held job, one after the other
+- `jobs`: a session with a job a run
+- `held`: a session in one held node
+- `one`: a session with a single case
+- `collect`: `--collect-only` of a hundred times as many cases
+- `version`: `pytest --version`, with and without the plugin
+
+Without a Slurm that answers, only the last two are measured. Slurm's commands are counted by programs of the same names
+in front of `PATH`; the CPU time is that of the process and of what it waited for, without Slurm's daemons and jobs.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 RECIPE: dict[str, Any] = {
-    "engine": "torch",
+    "engine": "twenty_lines",
     "nodes": 1,
     "gpus_per_node": 0,
-    "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128, "dropout": 0.0},
+    "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128},
     "sequence_length": 32,
     "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "precision": "fp32",
-    "compile": False,
-    "optimizer": {"learning_rate": 0.01, "warmup_steps": 2},
+    "micro_batch_size": 8,
+    "optimizer": {"learning_rate": 0.01},
     "steps": 20,
-    "warm_up": {"steps": 2},
     "time_limit": "00:05:00",
 }
+PROGRAM = "for step in {1..20}; do echo \"step $step 0.010 s loss $((400 / step))\"; done; echo 'all done'\n"
+CONFTEST = """
+import re
+
+from pytest_llmbench.api import Command, Completed, External, LogReader, Script, StepLine
+
+STEP = re.compile(r"step (\\d+) ([0-9.]+) s loss (\\d+)")
+
+
+def parse(text):
+    if match := STEP.fullmatch(text):
+        yield StepLine(step=int(match[1]), seconds=float(match[2]), loss=float(match[3]), samples=8)
+    elif text == "all done":
+        yield Completed(text)
+
+
+class TwentyLines(External):
+    name = "twenty_lines"
+    proof = "the line `all done`"
+    reader = LogReader(name="twenty_lines", dialect=lambda: parse)
+
+    def work(self, recipe, topology, place):
+        return Script(commands=(Command(launcher="once", argv=("bash", f"{place.environment.root}/program.sh")),))
+
+
+def pytest_llmbench_engines():
+    return [TwentyLines()]
+"""
 TEST = """
 import pytest
 
-@pytest.mark.recipe("tiny")
-def test_tiny(run):
+@pytest.mark.recipe(*(f"case{{number:05}}" for number in range({cases})))
+def test_case(run):
     assert run.throughput.value > 0
+"""
+COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun")
+# Calls from inside a job are the program's own. `sbatch --test-only` only asks.
+SHIM = """#!/bin/bash
+name={name}
+case " $* " in *" --test-only "*) name+=' --test-only';; esac
+[ "$SLURM_JOB_ID" ] || {{ flock 9; echo "$name" >&9; }} 9>> {calls}
+exec {real} "$@"
 """
 
 
-def seconds(command: list[str], folder: Path) -> float:
-    """Wall clock of one command."""
-    started = time.perf_counter()
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - started
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of one process."""
+
+    wall_s: float
+    cpu_s: float
+    memory_mb: float
+    calls: Counter[str]
 
 
-def bare(folder: Path) -> float:
-    """The training alone, one rank, without pytest or an owner."""
-    shutil.rmtree(folder / "bare", ignore_errors=True)
-    (folder / "bare").mkdir()
-    task = {
-        "entry": "pytest_llmbench.engines.torch.ranks.run:train",
-        "config": {**RECIPE, "name": "tiny"},
-        "nodes": 1,
-        "ranks_per_node": 1,
-        "device": "cpu",
+class Bench:
+    """A user's folder with cases, and counted commands of Slurm."""
+
+    def __init__(self, folder: Path, cases: int) -> None:
+        self.folder, self.cases = folder, cases
+        self._calls = folder / "calls"
+        (folder / "pytest.ini").write_text(
+            "[pytest]\nllmbench_recipes = recipes\nllmbench_systems = systems\nllmbench_require_verdict = no\n"
+        )
+        (folder / "conftest.py").write_text(CONFTEST)
+        (folder / "program.sh").write_text(PROGRAM)
+        system = {"name": "two_cores", "cluster": "slurm", "gpus_per_node": 0}
+        system |= {"environments": {"twenty_lines": {"root": str(folder), "python": sys.executable}}}
+        self._write("systems/two_cores.yaml", system)
+        self._write_recipes(cases)
+        (folder / "bin").mkdir()
+        for name in COMMANDS:
+            if real := shutil.which(name):
+                (folder / "bin" / name).write_text(SHIM.format(name=name, real=real, calls=self._calls))
+                (folder / "bin" / name).chmod(0o755)
+
+    def _write(self, name: str, data: object) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
+        (self.folder / name).write_text(json.dumps(data))
+
+    def _write_recipes(self, cases: int) -> None:
+        names = [f"case{number:05}" for number in range(cases)]
+        self._write("recipes/cases.yaml", {"family": "cases", "recipes": dict.fromkeys(names, RECIPE)})
+        (self.folder / "test_cases.py").write_text(TEST.format(cases=cases))
+
+    def cost(self, command: list[str], *, fine: tuple[int, ...] = (0,)) -> Cost:
+        """Run a command to its end.
+
+        Raises:
+            RuntimeError: it exits otherwise than it should.
+        """
+        self._calls.write_text("")
+        env = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        with (self.folder / "output").open("w") as output:
+            began = time.perf_counter()
+            process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+            wall_s = time.perf_counter() - began
+        if (code := os.waitstatus_to_exitcode(status)) not in fine:
+            raise RuntimeError(f"{command} exited with {code}:\n{(self.folder / 'output').read_text()[-3000:]}")
+        calls = Counter(self._calls.read_text().splitlines())
+        return Cost(wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, memory_mb=usage.ru_maxrss / 1024, calls=calls)
+
+    def pytest(self, *options: str) -> Cost:
+        """Run a session of Slurm; its folder is removed."""
+        try:
+            return self.cost(
+                [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--system", "two_cores", *options]
+            )
+        finally:
+            shutil.rmtree(self.folder / "reports", ignore_errors=True)
+
+    def floor(self) -> Cost:
+        """Submit jobs that do nothing, and wait for an empty queue."""
+        submit = "sbatch --job-name=floor --nodes=1 --exclusive --output=/dev/null --wrap=true >/dev/null"
+        wait = 'while [ -n "$(squeue --noheader --name=floor)" ]; do sleep 0.05; done'
+        return self.cost(["bash", "-ec", f"for n in {{1..{self.cases}}}; do {submit}; done; {wait}"])
+
+    def steps(self) -> Cost:
+        """Steps that do nothing, in a job that holds a node."""
+        job = subprocess.run(
+            ["salloc", "--no-shell", "--nodes=1", "--exclusive"], capture_output=True, text=True, check=True
+        ).stderr.split()[-1]
+        try:
+            step = f"srun --jobid={job} --overlap --mem=0 --nodes=1 --ntasks=1 true"
+            return self.cost(["bash", "-ec", f"for n in {{1..{self.cases}}}; do {step}; done"])
+        finally:
+            subprocess.run(["scancel", job], check=True)
+
+    def collect(self) -> Cost:
+        """Collect a hundred times as many cases."""
+        self._write_recipes(100 * self.cases)
+        try:
+            return self.pytest("--collect-only", "-qq")
+        finally:
+            self._write_recipes(self.cases)
+
+
+def slurm_answers() -> bool:
+    """Whether a controller is there."""
+    if shutil.which("scontrol") is None:
+        return False
+    return b" is UP" in subprocess.run(["scontrol", "ping"], capture_output=True, check=False).stdout
+
+
+def ways(bench: Bench) -> dict[str, Callable[[], Cost]]:
+    """The ways, in the order of their turns."""
+    empty = bench.folder / "empty"
+    empty.mkdir()
+    version = [sys.executable, "-m", "pytest", "--version"]
+    anywhere = {
+        "collect": bench.collect,
+        "version, without": lambda: bench.cost([*version, "--rootdir", str(empty), "-p", "no:llmbench"]),
+        "version, with": lambda: bench.cost([*version, "--rootdir", str(empty)]),
     }
-    (folder / "bare" / "task.json").write_text(json.dumps(task))
-    return seconds([sys.executable, "-m", "pytest_llmbench.workloads.rank.main", "bare"], folder)
+    if not slurm_answers():
+        return anywhere
+    return {
+        "floor": bench.floor,
+        "steps": bench.steps,
+        "jobs": bench.pytest,
+        "held": lambda: bench.pytest("--nodes", "1"),
+        "one": lambda: bench.pytest("-k", "case00000"),
+        **anywhere,
+    }
 
 
 def main() -> None:
-    """Print the medians and what is left of them when the bare training is taken off."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    slurm = (
-        shutil.which("scontrol") is not None
-        and b" is UP" in subprocess.run(["scontrol", "ping"], capture_output=True, check=False).stdout
-    )
-    modes = {"local": ["--cluster", "local", "--system", "one.yaml"]}
-    if slurm:
-        modes["slurm, session allocation"] = ["--cluster", "slurm", "--nodes", "1"]
-        modes["slurm, a job per run"] = ["--cluster", "slurm"]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "recipes").mkdir()
-        (folder / "recipes" / "tiny.yaml").write_text(json.dumps({"family": "tiny", "recipes": {"tiny": RECIPE}}))
-        (folder / "one.yaml").write_text("{name: one, cluster: local, gpus_per_node: 0, cpu_ranks_per_node: 1}")
-        (folder / "pytest.ini").write_text("[pytest]\nllmbench_recipes = recipes\nllmbench_require_verdict = no\n")
-        (folder / "test_tiny.py").write_text(TEST)
-        taken: dict[str, list[float]] = {"bare": [], **{mode: [] for mode in modes}}
-        for _ in range(rounds):
-            taken["bare"].append(bare(folder))
-            for mode, options in modes.items():
-                taken[mode].append(seconds([*pytest, *options], folder))
-    base = statistics.median(taken["bare"])
-    for mode, times in taken.items():
-        middle = statistics.median(times)
-        spread = f"min {min(times):.2f} max {max(times):.2f}"
-        print(f"{mode:28} median {middle:.2f} s ({spread})  more than bare: {middle - base:+.2f} s")
+    """Print the medians of each way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[], help="ways, by the beginnings of their names")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="llmbench-overhead-") as name:
+        chosen = {
+            way: cost
+            for way, cost in ways(Bench(Path(name), options.cases)).items()
+            if not options.only or way.startswith(tuple(options.only))
+        }
+        taken: dict[str, list[Cost]] = {way: [] for way in chosen}
+        for _ in range(options.rounds):
+            for way, cost in chosen.items():
+                taken[way].append(cost())
+    print(f"{'':16} wall s (min to max)        CPU s   MB  calls")
+    for way, costs in taken.items():
+        walls = sorted(cost.wall_s for cost in costs)
+        cpu, memory = (statistics.median(getattr(cost, what) for cost in costs) for what in ("cpu_s", "memory_mb"))
+        middle = sorted(costs, key=lambda cost: cost.calls.total())[len(costs) // 2].calls
+        calls = ", ".join(f"{number} {call}" for call, number in middle.most_common())
+        spread = f"{statistics.median(walls):7.2f} ({walls[0]:.2f} to {walls[-1]:.2f})"
+        print(f"{way:16} {spread:26} {cpu:5.2f} {memory:4.0f}  {f'{middle.total()}: {calls}' if calls else ''}")
 
 
 if __name__ == "__main__":

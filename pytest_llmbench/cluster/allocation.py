@@ -87,7 +87,7 @@ class HeldJob(Allocation):
     def start(self) -> None:
         """Submit the holder."""
         try:
-            submitted = submit_slurm(self._slurm, self.request, hold, str(self._heartbeat.path), TTL_S)
+            submitted = submit_slurm(self._slurm, self.request, hold, str(self._heartbeat.path), TTL_S, seen=True)
         except ClusterError as error:
             raise refusal(error, self.request, self._slurm) from error
         self.job_id, self.note, self._log = submitted.job_id, submitted.note, submitted.stderr

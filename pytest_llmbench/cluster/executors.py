@@ -130,6 +130,14 @@ class JobRequest:
         return (f"cd {shlex.quote(str(Path.cwd()))}", *self.setup) if _has_percent(self.folder) else self.setup
 
     @property
+    def shape(self) -> tuple[object, ...]:
+        """What Slurm's answer depends on whether it could ever start such a job."""
+        return (
+            self.nodes, self.tasks_per_node, self.gpus_per_node, self.time_min, self.use_srun, self.outlives_nodes,
+            *sorted((name, value) for name, value in self.slurm.items() if name != "comment"),
+        )  # fmt: skip
+
+    @property
     def identity(self) -> Identity:
         """By what Slurm's job will be known to be this one."""
         return Identity(token=next(iter(self.comment.split()), ""), name=self.name, script=str(self.script))
@@ -163,7 +171,7 @@ class Accepted:
     """A job that Slurm has taken.
 
     Attributes:
-        job_id: its id, seen to be ours, or not contradicted.
+        job_id: its id, not contradicted so far.
         stderr: file for the output of the batch script and srun.
         note: oddities of the submission, for people.
     """
@@ -204,11 +212,13 @@ def _has_tags(path: Path) -> bool:
     return any(tag in str(path) for tag in _TAGS)
 
 
-def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any], *args: object) -> Accepted:
+def submit_slurm(
+    slurm: Slurm, request: JobRequest, function: Callable[..., Any], *args: object, seen: bool = False
+) -> Accepted:
     """Submit a function to Slurm, as submitit does, and watch the job.
 
-    Slurm is first asked whether it could ever start the job, because without `EnforcePartLimits` it
-    accepts one that cannot and leaves it pending for ever.
+    Slurm is first asked whether it could ever start such a job, because without `EnforcePartLimits` it
+    accepts one that cannot and leaves it pending for ever. With `seen`, the job is looked at before we return.
 
     Raises:
         NoAnswerError: whether Slurm took it is unknown; if it appears in the queue later, it will do nothing.
@@ -220,14 +230,14 @@ def submit_slurm(slurm: Slurm, request: JobRequest, function: Callable[..., Any]
     make_folder(folder)
     script, pickle = request.script, folder / PICKLE
     script.write_text(sbatch_script(request), encoding="utf-8")
-    slurm.run(["sbatch", "--test-only", str(script)])
+    slurm.test(request.shape, script)
     # Where the folder is the job's own, its tasks stand there too; with us, they stand where pytest does.
     here = (run_in, str(Path.cwd()), function) if _has_percent(folder) else (function,)
     work = DelayedSubmission(*here, *args)
     work.set_timeout(request.time_min, max_num_timeout=0)
     work.dump(pickle)
     make_private(folder)
-    job_id, note = _accepted(slurm, request, script)
+    job_id, note = _accepted(slurm, request, script, seen=seen)
     return taken(request, job_id, note)
 
 
@@ -242,7 +252,7 @@ def taken(request: JobRequest, job_id: str, note: str = "") -> Accepted:
     return Accepted(job_id=job_id, script=script, stderr=folder / f"{job_id}_0_log.err", note=note)
 
 
-def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str]:
+def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[str, str]:
     """Have sbatch submit a script; return the job's id, and what was odd about it."""
     try:
         answer = slurm.ask(["sbatch", "--parsable", str(script)])
@@ -250,7 +260,7 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str
         said, refused = str(error), False
     else:
         job_id = re.search(r"^(\d+)(;.*)?$", answer.stdout, re.MULTILINE)
-        if answer.code == 0 and job_id is not None and _is_ours(slurm, job_id[1], request):
+        if answer.code == 0 and job_id is not None and _is_ours(slurm, job_id[1], request, seen=seen):
             return job_id[1], ""
         said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
         refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
@@ -258,7 +268,7 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str
     if found is not None:
         return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found}: found by its token"
     if refused:
-        raise ClusterError(said, command="sbatch")
+        raise slurm.unless_just_back(ClusterError(said, command="sbatch"))
     slurm.strays.append(request.identity)
     raise NoAnswerError(
         f"it is unknown whether Slurm accepted it: sbatch printed {said!r}, and no job {request.name} with the comment "
@@ -267,10 +277,11 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path) -> tuple[str, str
     )
 
 
-def _is_ours(slurm: Slurm, job_id: str, request: JobRequest) -> bool:
-    """Watch a job, unless it is one of another user."""
+def _is_ours(slurm: Slurm, job_id: str, request: JobRequest, *, seen: bool) -> bool:
+    """Watch a job; with `seen`, look whether it is one of another user, instead of at the next query for all."""
     slurm.watch(job_id, request.identity)
-    slurm.refresh()
+    if seen:
+        slurm.refresh()
     return slurm.status(job_id).state is not JobState.LOST
 
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
@@ -147,14 +148,22 @@ class SlurmJob(Job):
     def __init__(self, submitted: Accepted, slurm: Slurm) -> None:
         super().__init__(submitted.job_id, (), f"sbatch {submitted.script}", submitted.note)
         self._stderr = submitted.stderr
+        # submitit's, at the end of the first task, whether it returned or raised.
+        self._result = submitted.stderr.with_name(f"{submitted.job_id}_0_result.pkl")
+        self._expected = False
         self._slurm = slurm
 
     def status(self) -> JobStatus:
-        """Slurm's word on it; the hosts are filled in as soon as it runs."""
+        """Slurm's word on it, which is asked for when its files say that it ends. They say first that it has begun."""
+        if not self._expected and self._result.exists():
+            self._expected = True
+            self._slurm.expect(self.job_id)
         status = self._slurm.status(self.job_id)
         if status.nodelist and not self.hosts:
             with contextlib.suppress(ClusterError):  # a command that fails once succeeds on the next look
                 self.hosts = self._slurm.hosts(status.nodelist)
+        if status.state is JobState.PENDING and self._stderr.exists():
+            return replace(status, state=JobState.RUNNING, reason="")
         return status
 
     def cancel(self) -> None:

@@ -219,11 +219,11 @@ class Bench:
         for test in tests:
             if test.run is not None:
                 asked[test.run] = max(asked.get(test.run, 0), test.repeats)
-        for key, most in asked.items():
-            taken = [other for other, spec in self.choices.items() if other.startswith(f"{key}-repeat")]
-            taken = [other for other in taken if self.choices[other].series != key]
-            if taken and (most > 1 or self.settings.rerun):
-                raise ConfigError(f"a repeat of {key} could have the name of recipe {taken[0]}: rename that recipe")
+        repeated = {key for key, most in asked.items() if most > 1 or self.settings.rerun}
+        for other, spec in self.choices.items():
+            key = other.rpartition("-repeat")[0]
+            if key in repeated and spec.series != key:
+                raise ConfigError(f"a repeat of {key} could have the name of recipe {other}: rename that recipe")
         runs = tuple(self._run(key, number) for key, most in asked.items() for number in range(1, most + 1))
         needed: tuple[tuple[Extensions[Any], Iterable[str]], ...] = (
             (ENGINES, dict.fromkeys(run.recipe.engine for run in runs)),

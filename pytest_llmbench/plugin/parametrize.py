@@ -64,9 +64,11 @@ def parametrize(
             f"{metafunc.function.__name__}: the fixture `reference` of pytest-llmbench needs its `run`, and here "
             "another fixture has that name: rename that one"
         )
-    at_hand = dict.fromkeys(spec.recipe.name for spec in choices.values())
+    at_hand: dict[str, list[RunSpec]] = {}
+    for spec in choices.values():
+        at_hand.setdefault(spec.recipe.name, []).append(spec)
     names = _marked(metafunc, at_hand, recipes) or [name for name in at_hand if name in unmarked]
-    chosen = [spec for name in names for spec in choices.values() if spec.recipe.name == name and spec.repeat == 1]
+    chosen = [spec for name in names for spec in at_hand[name] if spec.repeat == 1]
     asked = _repeats(metafunc) if repeat is None else repeat
     there = Counter(spec.series for spec in choices.values())
     keys = {spec.key: RunKey(spec.key, max(asked or 1, there[spec.key])) for spec in chosen}

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.lease import Lease
-from pytest_llmbench.cluster.slurm.states import JobMarks
+from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.session.early import Looking

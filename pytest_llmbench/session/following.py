@@ -46,8 +46,6 @@ class Follower:
     def look_after(self, active: Active) -> Ended | None:
         """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
         status = active.job.status()
-        if status.state is JobState.PENDING and self.slurm.silent and began(active.run.place.folder):
-            status = replace(status, state=JobState.RUNNING)  # its ranks know better than what Slurm said last
         if status.state is JobState.PENDING:
             active.pending_reason, active.started = status.reason, None
             if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:

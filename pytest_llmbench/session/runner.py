@@ -32,6 +32,7 @@ from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_
 from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
+_SOON_S = 0.02
 #: problem session_ended: pytest ended, or was killed, before the run did
 _ENDED = Problem(kind="session_ended", message="the session ended before this run did")
 # How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
@@ -143,7 +144,7 @@ class Runner:
                 self._nodes.ask()
             while (self._busy or self._may_repeat) and not self._stopping.is_set():
                 self._tick()
-                self._stopping.wait(_TICK_S)
+                self._stopping.wait(_SOON_S if self._schedule.moves_soon else _TICK_S)
             self._give_up(_ENDED)
         except JobEndedError as error:
             self._give_up(Problem(kind="allocation", message=str(error)), error.status)
@@ -300,11 +301,11 @@ class Runner:
             self._schedule.give_up_repeats(run, record.problem)
 
     def _show(self) -> None:
-        note, launching = self._nodes.note or self._schedule.launches.note, self._schedule.launching
+        note = self._nodes.note or self._schedule.launches.note
         self._keeper.views = (
             *self._nodes.views,
             *(view_of(active) for active in self._schedule.active),
-            *([RunView(key=launching.key, state="waiting", detail="for Slurm to answer")] if launching else []),
+            *(RunView(key=run.key, state="waiting", detail="for Slurm to answer") for run in self._schedule.launching),
             *(RunView(key=run.key, state="waiting", detail=note) for run in self._schedule.waiting),
         )
 

@@ -13,8 +13,9 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
-from pytest_llmbench.cluster.slurm.states import JobMarks
+from pytest_llmbench.cluster.slurm.marks import JobMarks
+from pytest_llmbench.cluster.slurm.queue import GLANCE_S, SILENCE_S, Slurm
+from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
@@ -22,6 +23,11 @@ from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.launches import Launches
 from pytest_llmbench.session.script.prepared import PreparedRun
+
+# Slurm's controller is a shared service.
+_SUBMITTED_AT_ONCE = 4
+_LOOK_S = 0.005
+_FEW_STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,28 +80,33 @@ class Schedule:
     launches: Launches = field(default_factory=Launches)
     pool: LeasePool | None = None
     job_id: str | None = None
-    _launching: _Launching | None = None
+    _launching: list[_Launching] = field(default_factory=list)
     _first_run_over: bool = False
 
     @property
-    def launching(self) -> PreparedRun | None:
-        """The run whose launch Slurm has not answered yet."""
-        return self._launching.run if self._launching is not None else None
+    def launching(self) -> list[PreparedRun]:
+        """Runs whose launches Slurm has not answered yet."""
+        return [each.run for each in self._launching]
 
     @property
     def busy(self) -> bool:
         """Whether any run waits, is being launched, or is under way."""
         return bool(self.waiting or self._launching or self.active)
 
+    @property
+    def moves_soon(self) -> bool:
+        """Whether to look again soon: an answer is due, or a few steps run, whose ends cost next to nothing to see."""
+        return bool(self._launching) or (self.job_id is not None and 0 < len(self.active) <= _FEW_STEPS)
+
     def launch_what_fits(self) -> None:
         """Launch the next runs for which there are nodes."""
-        if self._launching is not None or self.launches.paused:
-            return
         began = time.monotonic()
         for run in list(self.waiting):
             # Runs under way are looked after in between.
-            if self._is_full or time.monotonic() - began > GLANCE_S:
+            if not self._may_launch or time.monotonic() - began > GLANCE_S:
                 return
+            if run not in self.waiting:
+                continue  # given up meanwhile
             if self._follows(run):
                 continue
             lease = None
@@ -113,19 +124,36 @@ class Schedule:
                 if lease is None:
                     continue  # another group's nodes may be free
             self.waiting.remove(run)
-            if not self._launch(run, lease):
-                return
+            self._launch(run, lease)
+
+    @property
+    def _may_launch(self) -> bool:
+        """Whether another run may be launched now; waits a moment for the answers to others."""
+        # Steps are launched one after the other: each has to know the state of the job in which it runs.
+        most = _SUBMITTED_AT_ONCE if self.job_id is None else 1
+        self.take_launched(0.0)
+        while len(self._launching) >= most and time.monotonic() - self._launching[0].work.began < GLANCE_S:
+            time.sleep(_LOOK_S)
+            self.take_launched(0.0)
+        return len(self._launching) < most and not self._is_full and not self.launches.paused
 
     def take_launched(self, within_s: float | None) -> None:
-        """Go on with a launch that took long, if it ends within `within_s` seconds; None waits for it."""
-        launching = self._launching
-        if launching is not None and launching.work.done(within_s):
-            self._launching = None
-            self._take(launching.run, launching.lease, launching.work.result)
+        """Go on with launches that end within `within_s` seconds; None waits for them."""
+        for each in list(self._launching):
+            if each.work.done(within_s):
+                self._launching.remove(each)
+                self._take(each.run, each.lease, each.work.result)
 
     def launch_again(self, run: PreparedRun, why: str) -> None:
         """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
         launches = self.launches
+        if (
+            self.slurm.silent and self.slurm.silent_s < SILENCE_S
+        ):  # nobody could launch it now, which says nothing of the run
+            self.slurm.say_silent(why)
+            launches.pause(f"Slurm does not answer: {why}", QUIET_S)
+            self.waiting.insert(0, run)
+            return
         if not launches.failed(run.key, why):
             self.say(f"run {run.key} could not be launched: {why}; once more in {launches.pause_s:.0f} s")
             self.waiting.insert(0, run)
@@ -156,7 +184,9 @@ class Schedule:
         """Whether an earlier run has to be over first, which is judged together with it."""
         waiting = self.waiting[: self.waiting.index(run)]
         series = run.spec.series
-        return any(other.spec.series == series for other in (*waiting, *(each.run for each in self.active)))
+        return any(
+            other.spec.series == series for other in (*waiting, *self.launching, *(each.run for each in self.active))
+        )
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
         """Take a run's nodes back; `worked` says that its ranks had started."""
@@ -170,19 +200,18 @@ class Schedule:
 
     @property
     def _is_full(self) -> bool:
-        alone = self.settings.first_run_alone and bool(self.active) and not self._first_run_over
-        return alone or (self.settings.max_runs is not None and len(self.active) >= self.settings.max_runs)
+        begun = len(self.active) + len(self._launching)
+        alone = self.settings.first_run_alone and begun > 0 and not self._first_run_over
+        return alone or (self.settings.max_runs is not None and begun >= self.settings.max_runs)
 
-    def _launch(self, run: PreparedRun, lease: Lease | None) -> bool:
-        """Launch a run; return whether others may follow at once."""
+    def _launch(self, run: PreparedRun, lease: Lease | None) -> None:
+        """Launch a run."""
         if self.settings.cluster != "slurm":
-            return self._take(run, lease, lambda: self._start(run, lease))
+            self._take(run, lease, lambda: self._start(run, lease))
+            return
         # Slurm may take minutes to answer, or never do: runs under way are looked after meanwhile.
         work = Aside(lambda: self._start(run, lease), "launch")
-        if work.done(GLANCE_S):
-            return self._take(run, lease, work.result)
-        self._launching = _Launching(run=run, lease=lease, work=work)
-        return False
+        self._launching.append(_Launching(run=run, lease=lease, work=work))
 
     def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
@@ -191,34 +220,34 @@ class Schedule:
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
         return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
 
-    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> bool:
-        """Take on what a launch came to; return whether others may follow at once."""
+    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> None:
+        """Take on what a launch came to."""
         try:
             launched = result()
         except NoAnswerError as error:
             self._free(lease)
+            self.slurm.refresh(GLANCE_S)
             self.launch_again(run, str(error))
-            return False
+            return
         except (ClusterError, OSError) as error:
             self._free(lease)
             self.fail(run, Problem(kind="launch_failed", message=str(error)))
-            return True
+            return
         except Exception:  # noqa: BLE001 - a run's border
             self._free(lease)
             self.fail(run, broken())
-            return True
+            return
         job = launched.job
         if job is None:
             self._free(lease)
             self.waiting.insert(0, run)
             self.launches.pause("a job of higher priority takes the nodes")
-            return False
+            return
         active = Active(
             run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
         )
         self.active.append(active)
         self.begun(active)
-        return True
 
     def _marks(self) -> JobMarks | None:
         """Past events of the job that holds the nodes; empty if each run will have a job of its own."""

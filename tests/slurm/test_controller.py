@@ -244,3 +244,27 @@ def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch:
     assert result.record()["problem"]["kind"] == "job_node_fail", result.text
     assert "n2 down" in result.record()["problem"]["message"]
     assert "power supply" in result.record()["problem"]["message"]
+
+
+def test_what_waits_is_launched_when_the_controller_is_back(
+    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]
+) -> None:
+    """However long it was away: no run is given up for it, and it is said once."""
+    (mine.path / "conftest.py").write_text(
+        "from pytest_llmbench.session import launches, schedule\n"
+        "launches.PAUSES_S, schedule.QUIET_S = (2.0, 4.0), 0.5\n"
+    )
+    mine.recipe(**LONG | {"steps": 100})
+    mine.recipe("tiny2")
+    process = mine.start(*SLURM, "--max-runs", "1")
+    session = mine.wait_for(lambda session: watch.steps(session) > 3 and session)
+    slurm.kill_controller()
+    mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
+    time.sleep(12)  # twice as long as all launches of a run would take
+    slurm.mend()
+    result = mine.finish(process)
+    assert result.returncode == 0, result.text
+    assert [result.record(name)["problem"] for name in ("tiny", "tiny2")] == [None, None]
+    assert result.text.count("Slurm does not answer") == 1
+    assert "Slurm answers again" in result.text
+    wait_until(lambda: not jobs_of(slurm, session))

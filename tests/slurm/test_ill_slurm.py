@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -409,3 +410,23 @@ def test_a_drain_reason_in_any_encoding(tiny: UserFolder, queue: type[Queue], op
         assert "fter broken)" in result.case.message
     else:
         assert result.returncode == 0, result.text
+
+
+def test_many_jobs_take_few_commands(tiny: UserFolder, queue: type[Queue]) -> None:
+    """One submission each, one question whether Slurm would take their like, and queries for all of them at once."""
+    names = [f"tiny{number}" for number in range(8)]
+    for name in names:
+        tiny.recipe(name)
+    for command in ("sbatch", "squeue", "scontrol", "sacct"):
+        wrap(tiny, command, f'[ "$SLURM_JOB_ID" ] || echo {command} "$1" >> {tiny.path}/calls')
+    result = tiny.run("--cluster", "slurm", "-k", " or ".join(names))
+    assert result.returncode == 0, result.text
+    calls = Counter((tiny.path / "calls").read_text().splitlines())
+    submitted = calls.pop("sbatch --parsable")
+    assert (submitted, calls.pop("sbatch --test-only")) == (len(names), 1)
+    seconds = result.record(names[0])["timings"]["ended"] - result.record(names[0])["timings"]["submitted"]
+    most = 9 + seconds / 10
+    assert calls.pop("squeue --noheader") <= most
+    assert calls.pop("scontrol --oneliner") <= most
+    assert calls == Counter()
+    queue.wait_until_empty(result.session, 30)

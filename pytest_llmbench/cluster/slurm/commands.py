@@ -86,8 +86,10 @@ def is_silence(words: str) -> bool:
     return _SILENCE.search(words) is not None
 
 
-def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S) -> SlurmAnswer:
-    """Run one Slurm command to its end, whatever that is.
+def ask(
+    command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S, *, questions: bytes = b""
+) -> SlurmAnswer:
+    """Run one Slurm command to its end, whatever that is; `questions` are its input.
 
     Bytes that are no UTF-8 are replaced: a reason or a comment may be in any encoding. It may take `limit_s` seconds in
     all, which are asked for again while it runs, as they may become less.
@@ -100,7 +102,7 @@ def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S
     try:
         # A session of its own: Ctrl-C at the terminal is for pytest alone, and what a wrapper starts ends with it.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=clean_environment(), start_new_session=True,
             preexec_fn=_end_with_us if command[0] == "sbatch" else None,  # noqa: PLW1509 - calls one C function
         )  # fmt: skip
@@ -113,7 +115,7 @@ def ask(command: Sequence[str], limit_s: Callable[[], float] = lambda: TIMEOUT_S
     with process:
         while True:
             try:
-                stdout, stderr = process.communicate(timeout=_LOOK_S)
+                stdout, stderr = process.communicate(questions, timeout=_LOOK_S)
             except subprocess.TimeoutExpired:
                 took = time.monotonic() - began
                 if took < limit_s():

@@ -4,13 +4,14 @@ Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest 
 had saved a job. So an id alone is never looked at, used or cancelled: see `Identity`.
 """
 
+import contextlib
 import os
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import (
@@ -22,42 +23,40 @@ from pytest_llmbench.cluster.slurm.commands import (
     plain,
     succeeded,
 )
+from pytest_llmbench.cluster.slurm.marks import SHOW_JOBS, JobMarks, marks_in, questions
+from pytest_llmbench.cluster.slurm.rhythm import QUIET_S, Rhythm
 from pytest_llmbench.cluster.slurm.states import (
     FIELD,
     RECORD,
     SACCT_FIELDS,
     SQUEUE_FIELDS,
     Identity,
-    JobMarks,
     JobRow,
     JobState,
     JobStatus,
     job_rows,
     seconds_of,
-    time_of,
     told,
 )
 from pytest_llmbench.core.errors import ClusterError
 
 # Slurm may not know a job for a while (a restart, a fail-over); it is not lost before this.
 PATIENCE_S = 120.0
-# It may be silent for longer, until a job that does not run yet is given up. One that runs never is: it has its ranks.
-SILENCE_S = 900.0
+# It may be silent for longer, until what does not run yet is given up. A run never is: it has its ranks.
+SILENCE_S = 7200.0
 # An epilog may take minutes. A job that Slurm still closes after this has an end that is known, or never will be.
 CLOSING_S = 300.0
 # Whoever has other runs to look after waits no longer than this for an answer: what was known last stands.
 GLANCE_S = 2.0
 # What was done to a job is asked for when a run is over, and others wait.
 _MARKS_S = 10.0
-# One query for all jobs, at most this often: Slurm's controller is a shared service.
-_REFRESH_S = 2.0
 _NEVER = float("inf")
+# A controller that was away learns of its nodes within this time, and refuses what they could run until then.
+_BACK_S = 60.0
 # Whoever waits for the end of a session is told what for after this long.
 _PATIENCE_S = 1.0
 # Steps go into a job that was seen as ours no longer ago than this.
 _FRESH_S = 1.0
-# As `scontrol show job` has them, side by side.
-_MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>\S+) SecsPreSuspend=")
 # States of a node, as sinfo begins them.
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
 
@@ -72,6 +71,8 @@ class _Watched:
         seen: our clock before the last query that found it in squeue as the job that is meant.
         answered: our clock when Slurm last said anything of it.
         closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
+        ending: whether its files say that it is about to end.
+        marks: its past events, as they were asked for when its end was seen.
     """
 
     identity: Identity
@@ -81,6 +82,8 @@ class _Watched:
     seen: float = -_NEVER
     answered: float = field(default_factory=time.monotonic)
     closing: float | None = None
+    ending: bool = False
+    marks: JobMarks | None = None
 
 
 class Slurm:
@@ -95,8 +98,13 @@ class Slurm:
     def __init__(self, notes: deque[str] | None = None) -> None:
         self.notes: deque[str] = deque() if notes is None else notes
         self._jobs: dict[str, _Watched] = {}
-        self._next = 0.0
-        self._was_silent = False
+        self._rhythm = Rhythm()
+        self._testing = threading.Lock()
+        self._tested: set[Hashable] = set()
+        self._hosts: dict[str, tuple[str, ...]] = {}
+        self._silent_since: float | None = None
+        self._told_silence = False
+        self._back_at = -_NEVER
         self._query: Aside[None] | None = None
         self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
         self._end_by = _NEVER
@@ -113,13 +121,22 @@ class Slurm:
         return self._query is not None and not self._query.done()
 
     @property
+    def _was_silent(self) -> bool:
+        return self._silent_since is not None
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds the controller has not answered; 0 where it does."""
+        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
+
+    @property
     def silent(self) -> bool:
         """Whether the controller did not answer when it was asked last, or does not at this moment."""
         query = self._query
         return self._was_silent or (self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S)
 
-    def ask(self, command: Sequence[str], timeout_s: float | None = None) -> SlurmAnswer:
-        """Run one of Slurm's commands to its end, whatever that is.
+    def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
+        """Run one of Slurm's commands to its end, whatever that is; `questions` are its input.
 
         Raises:
             NoAnswerError: it was cut off.
@@ -135,7 +152,7 @@ class Slurm:
             # Half of what is left: the next command must have time as well.
             return min(TIMEOUT_S if timeout_s is None else timeout_s, self.left_s / 2)
 
-        return ask(command, limit_s)
+        return ask(command, limit_s, questions=questions)
 
     @property
     def left_s(self) -> float:
@@ -150,9 +167,38 @@ class Slurm:
         """
         return succeeded(command, self.ask(command))
 
+    def test(self, shape: Hashable, script: Path) -> None:
+        """See to it that Slurm could ever start a job like that of a script; asked once for each shape.
+
+        Raises:
+            ClusterError: it could not, in its own words, or does not answer.
+        """
+        with self._testing:
+            if shape not in self._tested:
+                try:
+                    self.run(["sbatch", "--test-only", str(script)])
+                except ClusterError as error:
+                    raise self.unless_just_back(error) from error
+                self._tested.add(shape)
+
+    def unless_just_back(self, refusal: ClusterError) -> ClusterError:
+        """A refusal; no answer at all, where the controller may not know its nodes yet after a restart."""
+        known = self._silent_since is None and time.monotonic() - self._back_at > _BACK_S
+        return refusal if known else NoAnswerError(f"{refusal} (it was away until now)", command=refusal.command)
+
     def watch(self, job_id: str, identity: Identity) -> None:
         """Include a job in every refresh from now on."""
         self._jobs[job_id] = _Watched(identity=identity)
+        self._rhythm.stir()
+
+    def expect(self, job_id: str) -> None:
+        """Take note that a job is about to end, by its files: ask Slurm soon."""
+        self._jobs[job_id].ending = True
+        self._rhythm.stir(last=self._all_end)
+
+    @property
+    def _all_end(self) -> bool:
+        return all(job.ending for job in list(self._jobs.values()) if job.status.alive)
 
     def watched(self, job_id: str) -> bool:
         """Whether a job of this id is or was looked at."""
@@ -164,7 +210,7 @@ class Slurm:
         It does not wait for a Slurm that hangs: while that has no answer, the last one stands.
         """
         asked_for = self._jobs[job_id].seen < since and not self.silent
-        if asked_for or self.looking or time.monotonic() >= self._next:
+        if asked_for or self.looking or self._rhythm.due(last=self._all_end):
             self.refresh(GLANCE_S)
         return self._jobs[job_id].status
 
@@ -175,7 +221,7 @@ class Slurm:
             NoAnswerError: it does not, or Slurm does not say so; `status` tells what became of it.
         """
         since = time.monotonic() - _FRESH_S
-        shut_off = self._was_silent and time.monotonic() < self._next
+        shut_off = self._was_silent and time.monotonic() < self._rhythm.next
         if self._jobs[job_id].seen < since and not shut_off:
             self.refresh()
         status = self._jobs[job_id].status
@@ -186,14 +232,18 @@ class Slurm:
 
     def marks(self, job_id: str) -> JobMarks | None:
         """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent."""
-        if self.silent:
-            return None
-        answer, _ = self._answer(["scontrol", "--oneliner", "show", "job", job_id], _MARKS_S)
-        found = _MARKS.search(answer)
-        submitted = self._jobs[job_id].submitted
-        if found is None or f" SubmitTime={submitted} " not in answer:
-            return None
-        return JobMarks(preempted=time_of(found["preempted"]), suspended=time_of(found["suspended"]))
+        job = self._jobs[job_id]
+        if job.marks is None and not self.silent:
+            return self._asked_marks({job_id: job}).get(job_id)
+        return job.marks
+
+    def _asked_marks(self, jobs: Mapping[str, _Watched]) -> dict[str, JobMarks]:
+        """Past events of watched jobs, by one command."""
+        with contextlib.suppress(ClusterError):  # it fails as a whole where one job is not known any more
+            answer = self.ask(SHOW_JOBS, _MARKS_S, questions(jobs)).stdout
+            known = ((job_id, submitted, marks) for job_id, submitted, marks in marks_in(answer) if job_id in jobs)
+            return {job_id: marks for job_id, submitted, marks in known if jobs[job_id].submitted == submitted}
+        return {}
 
     def suspended_s(self, job_id: str) -> float | None:
         """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
@@ -222,27 +272,19 @@ class Slurm:
             query.result()
 
     def _look(self) -> None:
-        """Ask for all jobs at once: squeue first, sacct for those it no longer lists."""
+        """Ask for all jobs at once: squeue first, sacct for those it no longer lists; whether it is there, for none."""
         began = time.monotonic()
         wanted = {job_id: job for job_id, job in list(self._jobs.items()) if job.status.alive}
         if not wanted:
+            _, error = self._answer(["sinfo", "--noheader", "--format=%P"])
+            self._note_silence(error, began)
             return
         rows, squeue_error = self._squeue(f"--jobs={','.join(wanted)}")
-        # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
-        self._was_silent = is_silence(squeue_error)
-        took = time.monotonic() - began
-        self._next = time.monotonic() + max(_REFRESH_S, took if self._was_silent else 0.0)
+        took_s = time.monotonic() - began
+        self._note_silence(squeue_error, began)
+        before = [job.status for job in wanted.values()]
+        missing = self._take_rows(wanted, rows, began)
         strangers = {row.job_id: row for row in rows}
-        missing = dict(wanted)
-        for row in rows:
-            job = wanted.get(row.job_id)
-            if job is not None and row.fits(job.identity, job.submitted):
-                self._say_if_rewritten(job, row)
-                job.status, job.submitted = self._explained(row.status), row.submitted
-                job.comment = row.comment
-                job.seen, job.answered = began, time.monotonic()
-                job.closing = (job.closing or began) if row.status.word == "COMPLETING" else None
-                del missing[row.job_id]
         self._end_what_closes(wanted, began)
         sacct_error = self._take_ends(missing) if missing else ""
         for job_id, job in missing.items():
@@ -255,12 +297,60 @@ class Slurm:
                         f"{job.identity.name}: ask the site to leave names that begin with llmbench- as they are"
                     )
                 job.status = JobStatus(state=JobState.LOST, reason=why)
+                if job.seen == -_NEVER:  # what sbatch printed was not its id: it may be there under another
+                    self.strays.append(job.identity)
             elif self._was_silent and job.status.state is not JobState.PENDING:
                 # Silence says nothing of it. What counts is how long Slurm, when it speaks, does not know it.
                 job.answered = time.monotonic()
             elif time.monotonic() - job.answered > (SILENCE_S if self._was_silent else PATIENCE_S):
                 why = squeue_error or sacct_error or "neither squeue nor sacct lists it"
                 job.status = JobStatus(state=JobState.LOST, reason=why)
+        changed = before != [job.status for job in wanted.values()]
+        # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
+        self._rhythm.asked(changed=changed, last=self._all_end, took_s=took_s if self._was_silent else 0.0)
+
+    def _take_rows(self, wanted: Mapping[str, _Watched], rows: Sequence[JobRow], began: float) -> dict[str, _Watched]:
+        """Believe squeue about our jobs; return those that it does not show."""
+        ours = [
+            (job, row) for row in rows
+            if (job := wanted.get(row.job_id)) is not None and row.fits(job.identity, job.submitted)
+        ]  # fmt: skip
+        for job, row in ours:
+            self._say_if_rewritten(job, row)
+            job.submitted, job.comment = row.submitted, row.comment
+            job.seen, job.answered = began, time.monotonic()
+            job.closing = (job.closing or began) if row.status.word == "COMPLETING" else None
+        # Before anybody sees that they have ended.
+        if ended := {row.job_id: job for job, row in ours if not row.status.alive}:
+            for job_id, marks in self._asked_marks(ended).items():
+                ended[job_id].marks = marks
+        for job, row in ours:
+            job.status = self._explained(row.status)
+        seen = {row.job_id for _, row in ours}
+        return {job_id: job for job_id, job in wanted.items() if job_id not in seen}
+
+    def _note_silence(self, error: str, began: float) -> None:
+        """Say once that the controller is silent, when it was so twice or for long, and once that it answers again."""
+        if not is_silence(error):
+            if self._told_silence:
+                self.notes.append(f"Slurm answers again, after {self.silent_s:.0f} s")
+            if self._silent_since is not None:
+                self._back_at = time.monotonic()
+            self._silent_since, self._told_silence = None, False
+            return
+        twice = self._silent_since is not None
+        self._silent_since = self._silent_since or began
+        if twice or time.monotonic() - began > GLANCE_S:
+            self.say_silent(error)
+
+    def say_silent(self, why: str) -> None:
+        """Say that the controller is silent, if that was not said since it last answered."""
+        if not self._told_silence:
+            self._told_silence = True
+            self.notes.append(
+                f"Slurm does not answer ({why}): what runs goes on, what waits is launched when it does; it is asked "
+                f"again every {QUIET_S:.0f} s"
+            )
 
     def _say_if_rewritten(self, job: _Watched, row: JobRow) -> None:
         if job.comment is None and row.was_rewritten(job.identity):
@@ -316,7 +406,11 @@ class Slurm:
         Raises:
             ClusterError: scontrol refuses it.
         """
-        return tuple(self.run(["scontrol", "show", "hostnames", nodelist]).split())
+        if "[" not in nodelist:
+            return tuple(nodelist.split(","))
+        if nodelist not in self._hosts:
+            self._hosts[nodelist] = tuple(self.run(["scontrol", "show", "hostnames", nodelist]).split())
+        return self._hosts[nodelist]
 
     def partitions(self) -> str:
         """List the partitions with node counts and time limits, for people; empty when sinfo fails."""

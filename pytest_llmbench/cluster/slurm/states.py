@@ -137,19 +137,6 @@ class JobRow:
         return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobMarks:
-    """Past events of a job: the time as Slurm prints it, empty if it never happened.
-
-    Attributes:
-        preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.
-        suspended: when it was last suspended, or resumed after that.
-    """
-
-    preempted: str = ""
-    suspended: str = ""
-
-
 def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
     """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
     for record in records:

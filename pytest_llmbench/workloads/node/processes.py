@@ -121,7 +121,8 @@ def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) 
         elif ended:
             break
         elif not is_open:
-            time.sleep(_POLL_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_S)
         if time.monotonic() > deadline:
             in_time = ended
             break
@@ -151,7 +152,8 @@ def end_marked(name: str, value: str) -> None:
     # that is found may have started others since.
     while nobody < 2 and time.monotonic() < deadline:
         nobody = 0 if _kill_marked(mark) else nobody + 1
-        time.sleep(0.05)
+        if nobody < 2:
+            time.sleep(0.05)
 
 
 def _kill_marked(mark: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import Identity, JobMarks, JobState, job_rows, parse_state
+from pytest_llmbench.cluster.slurm.rhythm import Rhythm
+from pytest_llmbench.cluster.slurm.states import Identity, JobState, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
@@ -99,7 +102,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(module, "_REFRESH_S", 0.0)
+    monkeypatch.setattr(Rhythm, "due", lambda _, *, last: True)  # noqa: ARG005 - by its name
     commands = Commands(folder)
     for name in ("squeue", "sacct", "sinfo", "scontrol", "scancel"):
         commands.answer(name, code=1, stderr=f"{name}: error: Unable to contact slurm controller")
@@ -242,7 +245,7 @@ def test_a_job_is_confirmed_by_a_fresh_look_only(commands: Commands, slurm: Slur
     commands.answer("squeue", code=1, stderr="Unable to contact slurm controller")
     with pytest.raises(NoAnswerError, match="does not report whether job 7 still runs"):
         slurm.confirm("7")
-    slurm._next = 0.0  # a silent controller is asked less often, by how long it took
+    slurm._rhythm.next = 0.0  # a silent controller is asked less often, by how long it took
     for state in ("PENDING", "SUSPENDED", "COMPLETING"):
         slurm.watch("7", OURS)
         commands.answer("squeue", row(state=state))
@@ -423,3 +426,68 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
     assert "SUSPENDED" in waiting.reason
+
+
+def test_one_command_has_the_marks_of_all_that_ended(commands: Commands, slurm: Slurm) -> None:
+    """Together with the query that saw their ends; of a job that lives they are asked for when they are needed."""
+    line = "JobId={} JobName=x SubmitTime={} EligibleTime=x PreemptTime=None SuspendTime={} SecsPreSuspend=0 Comment=y"
+    slurm.watch("8", OURS)
+    slurm.watch("9", OURS)
+    commands.answer("squeue", row(state="COMPLETED") + row("8", "FAILED") + row("9", submitted=LATER))
+    commands.answer("scontrol", "\n".join(line.format(job, FIRST, mark) for job, mark in (("7", "None"), ("8", LATER))))
+    slurm.refresh()
+    assert (slurm.marks("7"), slurm.marks("8")) == (JobMarks(), JobMarks(suspended=LATER))
+    assert commands.asked("squeue") != []
+    assert commands.asked("scontrol") == ["--oneliner"]
+    assert slurm.marks("9") is None
+    assert len(commands.asked("scontrol")) == 2
+
+
+def test_slurm_is_asked_once_about_each_kind_of_job(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
+    """By many at the same time; a refusal is no answer for the next."""
+    commands.answer("sbatch", code=1, stderr="sbatch: error: Batch job submission failed: Requested node configuration")
+    with pytest.raises(ClusterError, match="Requested node configuration"):
+        slurm.test(("2 nodes",), tmp_path / "a.sh")
+    commands.answer("sbatch")
+    threads = [threading.Thread(target=slurm.test, args=(("2 nodes",), tmp_path / f"{n}.sh")) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    slurm.test(("3 nodes",), tmp_path / "b.sh")
+    assert [call.split()[0] for call in commands.asked("sbatch")] == ["--test-only"] * 3
+
+
+def test_names_of_nodes_need_no_command(commands: Commands, slurm: Slurm) -> None:
+    """Lists in brackets do, once each."""
+    assert slurm.hosts("n1") == ("n1",)
+    assert slurm.hosts("n1,gpu-7") == ("n1", "gpu-7")
+    assert commands.asked("scontrol") == []
+    commands.answer("scontrol", "n1\nn2\n")
+    assert slurm.hosts("n[1-2]") == slurm.hosts("n[1-2]") == ("n1", "n2")
+    assert commands.asked("scontrol") == ["show hostnames n[1-2]"]
+
+
+def test_a_long_silence_is_said_once(commands: Commands, slurm: Slurm) -> None:
+    """And its end; a controller that is busy for a moment is nobody's business."""
+    commands.answer("squeue", row())
+    slurm.refresh()
+    commands.answer("squeue", code=1, stderr="squeue: error: Unable to contact slurm controller")
+    slurm.refresh()
+    assert not slurm.notes
+    for _ in range(5):
+        slurm.refresh()
+    (note,) = slurm.notes
+    assert note.startswith("Slurm does not answer (Unable to contact slurm controller): what runs goes on")
+    commands.answer("squeue", row())
+    slurm.refresh()
+    slurm.refresh()
+    assert [note.split(",")[0] for note in slurm.notes][1:] == ["Slurm answers again"]
+
+
+def test_a_job_that_sbatch_never_submitted_may_be_there_under_another_id(commands: Commands, slurm: Slurm) -> None:
+    """What it printed is the id of a stranger's job: ours is looked for when the session ends."""
+    commands.answer("squeue", row(comment="somebody's own"))
+    slurm.refresh()
+    assert slurm.status("7").state is JobState.LOST
+    assert slurm.strays == [OURS]

@@ -1,0 +1,39 @@
+"""Past events of jobs, which `scontrol show job` has and squeue does not: preemption and suspension."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pytest_llmbench.cluster.slurm.states import time_of
+
+#: Asks about many jobs by one process, which reads its requests from its input.
+SHOW_JOBS = ("scontrol", "--oneliner")
+# As `scontrol show job` has them, one job a line.
+_JOB = re.compile(r"\bJobId=(\d+) .* SubmitTime=(\S+) ")
+_MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>\S+) SecsPreSuspend=")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMarks:
+    """Past events of a job: the time as Slurm prints it, empty if it never happened.
+
+    Attributes:
+        preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.
+        suspended: when it was last suspended, or resumed after that.
+    """
+
+    preempted: str = ""
+    suspended: str = ""
+
+
+def questions(job_ids: Iterable[str]) -> bytes:
+    """The input of `SHOW_JOBS`."""
+    return "".join(f"show job {job_id}\n" for job_id in job_ids).encode()
+
+
+def marks_in(answer: str) -> Iterator[tuple[str, str, JobMarks]]:
+    """The jobs in an answer: id, submit time and marks."""
+    for line in answer.splitlines():
+        job, marks = _JOB.search(line), _MARKS.search(line)
+        if job is not None and marks is not None:
+            yield job[1], job[2], JobMarks(preempted=time_of(marks["preempted"]), suspended=time_of(marks["suspended"]))
