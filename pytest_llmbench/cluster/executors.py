@@ -254,6 +254,7 @@ def taken(request: JobRequest, job_id: str, note: str = "") -> Accepted:
 
 def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[str, str]:
     """Have sbatch submit a script; return the job's id, and what was odd about it."""
+    began = time.monotonic()
     try:
         answer = slurm.ask(["sbatch", "--parsable", str(script)])
     except NoAnswerError as error:
@@ -268,7 +269,7 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) ->
     if found is not None:
         return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found}: found by its token"
     if refused:
-        raise slurm.unless_just_back(ClusterError(said, command="sbatch"))
+        raise slurm.unless_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)
     raise NoAnswerError(
         f"it is unknown whether Slurm accepted it: sbatch printed {said!r}, and no job {request.name} with the comment "

@@ -249,7 +249,7 @@ def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch:
 def test_what_waits_is_launched_when_the_controller_is_back(
     mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]
 ) -> None:
-    """However long it was away: no run is given up for it, and it is said once."""
+    """However long it was away, and though it refuses everything at first: no run is given up for it."""
     (mine.path / "conftest.py").write_text(
         "from pytest_llmbench.session import launches, schedule\n"
         "launches.PAUSES_S, schedule.QUIET_S = (2.0, 4.0), 0.5\n"
@@ -265,6 +265,4 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     result = mine.finish(process)
     assert result.returncode == 0, result.text
     assert [result.record(name)["problem"] for name in ("tiny", "tiny2")] == [None, None]
-    assert result.text.count("Slurm does not answer") == 1
-    assert "Slurm answers again" in result.text
     wait_until(lambda: not jobs_of(slurm, session))

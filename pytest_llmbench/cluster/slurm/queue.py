@@ -53,6 +53,7 @@ _MARKS_S = 10.0
 _NEVER = float("inf")
 # A controller that was away learns of its nodes within this time, and refuses what they could run until then.
 _BACK_S = 60.0
+_WAITED_S = 5.0
 # Whoever waits for the end of a session is told what for after this long.
 _PATIENCE_S = 1.0
 # Steps go into a job that was seen as ours no longer ago than this.
@@ -175,15 +176,22 @@ class Slurm:
         """
         with self._testing:
             if shape not in self._tested:
+                began = time.monotonic()
                 try:
                     self.run(["sbatch", "--test-only", str(script)])
                 except ClusterError as error:
-                    raise self.unless_just_back(error) from error
+                    raise self.unless_just_back(error, began) from error
                 self._tested.add(shape)
 
-    def unless_just_back(self, refusal: ClusterError) -> ClusterError:
-        """A refusal; no answer at all, where the controller may not know its nodes yet after a restart."""
-        known = self._silent_since is None and time.monotonic() - self._back_at > _BACK_S
+    def unless_just_back(self, refusal: ClusterError, began: float) -> ClusterError:
+        """A refusal; no answer at all, where the controller may not know its nodes yet after a restart.
+
+        Args:
+            refusal: of a command.
+            began: our clock when the command began: one that takes long has waited for the controller.
+        """
+        now = time.monotonic()
+        known = self._silent_since is None and now - self._back_at > _BACK_S and now - began < _WAITED_S
         return refusal if known else NoAnswerError(f"{refusal} (it was away until now)", command=refusal.command)
 
     def watch(self, job_id: str, identity: Identity) -> None:
