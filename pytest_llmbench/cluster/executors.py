@@ -131,7 +131,7 @@ class JobRequest:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What Slurm's answer depends on whether it could ever start such a job."""
+        """The parts that decide whether Slurm could ever start such a job."""
         return (
             self.nodes, self.tasks_per_node, self.gpus_per_node, self.time_min, self.use_srun, self.outlives_nodes,
             *sorted((name, value) for name, value in self.slurm.items() if name != "comment"),

@@ -9,8 +9,8 @@ from typing import TypeVar
 from pytest_llmbench.cluster.executors import taken
 from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobMarks
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.journal.earlier import Earlier, LeftJob
