@@ -53,7 +53,7 @@ def trained(clean: int, flips: int, ranks: int) -> dict[str, Counter[str]]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "told.json"
         args = (ranks, port, clean, flips, str(out))
-        processes.start_processes(_rank, args=args, nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]
+        processes.start_processes(_rank, args=args, nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call, attr-defined]
         return {place: Counter(count) for place, count in json.loads(out.read_text()).items()}
 
 

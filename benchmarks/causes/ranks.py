@@ -23,7 +23,7 @@ def train(context: RankContext, log: StepLog) -> None:
         import pytest_llmbench.engines.torch.ranks.run as training  # noqa: PLC0415 - the others need no PyTorch
         from pytest_llmbench.engines.torch.ranks.decoder import Decoder  # noqa: PLC0415
 
-        training.batch = _after(lambda: time.sleep(data), training.batch)
+        training.batch = _after(lambda: time.sleep(data), training.batch)  # type: ignore[attr-defined]
         Decoder.forward = _after(work, Decoder.forward)  # type: ignore[method-assign]
     else:
         from llmbench_unigram import training  # type: ignore[no-redef]  # noqa: PLC0415

@@ -100,7 +100,7 @@ def calibration(tallies: Sequence[tuple[str, Tally]]) -> Iterator[str]:
 
 def _worst_and_mean(judged: Sequence[Judged], rule: str) -> str:
     shares = [each.wrong[rule] / each.cell.runs for each in judged if rule in each.wrong]
-    return f"{_percent(np.max(shares))} / {_percent(np.mean(shares))}" if shares else ""
+    return f"{_percent(float(np.max(shares)))} / {_percent(float(np.mean(shares)))}" if shares else ""
 
 
 def _percent(share: float) -> str:

@@ -80,7 +80,7 @@ def trained(record: Record) -> Iterator[Row]:
     """Yield the rows of a record of `engines.py`: each line, once for everything that stands beside it."""
     for line in record.table:
         smoke = record.recipes[f"{line.row} {line.variant} {line.gpus}"].get("scale") == "smoke"
-        beside = [] if line.error is not None else list(_beside(line, smoke=smoke))
+        beside: list[tuple[str, float | None]] = [] if line.error is not None else [*_beside(line, smoke=smoke)]
         for text, ratio in beside or [("", None)]:
             what = f"`{line.row}` `{line.variant}`"
             yield Row(what=what, gpus=line.gpus, measured=_measured(line), beside=text, ratio=ratio)

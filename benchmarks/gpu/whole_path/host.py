@@ -126,7 +126,7 @@ def _with_gpus(system: dict[str, Any], gpus: int) -> dict[str, Any]:
     if gpu is None:
         return {**system, "gpus_per_node": gpus}
     others = (yaml.safe_load(path.read_text("utf-8")) for path in shipped("systems").glob("*.yaml"))
-    known = next((other.get("validation", {}) for other in others if other["name"] == gpu.model), {})
+    known: dict[str, Any] = next((other.get("validation", {}) for other in others if other["name"] == gpu.model), {})
     return {
         **system,
         "gpus_per_node": gpus,
