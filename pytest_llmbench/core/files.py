@@ -1,12 +1,19 @@
 """Files that one process writes while others read them."""
 
 import contextlib
+import grp
 import os
+import pwd
+import stat
 import tempfile
 from pathlib import Path
 
+from pytest_llmbench.core.errors import ConfigError
+
 # Of files that a job executes or that may hold what others must not see.
 PRIVATE = 0o600
+# Owner of the files of root, as a container or NFS shows them that does not know the real one.
+_UNMAPPED_UID = 65534
 
 
 def make_folder(path: Path) -> None:
@@ -17,6 +24,51 @@ def make_folder(path: Path) -> None:
     for each in reversed([path, *path.parents]):
         if not each.is_dir():
             each.mkdir(mode=0o700, exist_ok=True)
+
+
+def refuse_shared(folder: Path) -> None:
+    """Refuse a folder in which another user could replace a pickle: jobs execute pickles.
+
+    Raises:
+        ConfigError: someone else owns it or a folder above it, or may rename what is in there.
+    """
+    places = {each for path in (folder.absolute(), folder.resolve()) for each in (path, *path.parents)}
+    for path in sorted(places):
+        with contextlib.suppress(FileNotFoundError):  # it will be made for this user alone
+            if why := _shared(path.lstat()):
+                raise ConfigError(
+                    f"{folder}: {path} {why}, who could replace the files that jobs execute; give a --run-dir in a "
+                    "folder that is yours, such as ~/reports"
+                )
+
+
+def _shared(found: os.stat_result) -> str:
+    """Say which other user than root can change what is in a folder; empty without one."""
+    if found.st_uid not in {os.getuid(), 0, _UNMAPPED_UID}:
+        return f"belongs to user {_name(found.st_uid)}"
+    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # there, everybody renames only his own
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written by every user"
+    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
+        return f"can be written by a group, {found.st_gid}"
+    return ""
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is of this user or root alone; the group of a user's own name is, by custom."""
+    try:
+        group, me = grp.getgrgid(gid), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return False
+    return group.gr_name in {me, "root"} and not set(group.gr_mem) - {me, "root"}
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def make_private(folder: Path) -> None:

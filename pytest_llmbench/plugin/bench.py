@@ -14,6 +14,7 @@ from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_s
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.files import refuse_shared
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
@@ -139,12 +140,14 @@ class Bench:
         """Resolve everything the user named, and see that reports can be written.
 
         Raises:
-            ConfigError: something cannot be meant, or the run directory cannot be written.
+            ConfigError: something cannot be meant, or the run directory cannot be written, or others can write there.
         """
         _ = self.choices
         there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             raise ConfigError(f"--run-dir {self.run_dir}: {there} cannot be written; give another --run-dir")
+        if self.settings.cluster in {"local", "slurm"} and self.settings.replay is None:
+            refuse_shared(self.run_dir)
 
     def take_over(self) -> None:
         """With `--resume`, become the owner of the session, before any worker or test looks into its folder.

@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.cluster.slurm.watchman import Watchman
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.files import make_folder, refuse_shared
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.core.wire import layout
@@ -78,6 +78,8 @@ class Runner:
         """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
         executors.load()
         make_folder(self._session.folder)
+        if self._settings.cluster != "debug":
+            refuse_shared(self._session.folder)
         self._heartbeat.start()
         if self._settings.cluster == "slurm":
             self._watchman = Watchman(self._session.folder, self._session.token)

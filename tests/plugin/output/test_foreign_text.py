@@ -89,6 +89,19 @@ def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
     assert {path: oct(modes[path]) for path in ours if modes[path] != 0o600} == {}
 
 
+def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> None:
+    """Before anything is written there."""
+    user.recipe()
+    user.test()
+    shared = user.path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    result = user.run("--cluster", "local", "-k", "tiny", "-n0", "--run-dir", str(shared / "reports"))
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"{shared} can be written by every user" in result.text
+    assert list(shared.iterdir()) == []
+
+
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 @pytest.mark.parametrize("how", ["--forked", "marker"])
 def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str) -> None:

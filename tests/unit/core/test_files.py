@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import refuse_shared, write_text
+
+STRANGER = 54_321  # a user needs no name to own files and to run processes
+# Puts a folder of its own, with its own pickle, in the place of a session's.
+ATTACK = """
+import sys
+from pathlib import Path
+above = Path(sys.argv[1])
+(above / "session").rename(above / "gone")
+(above / "session").mkdir()
+(above / "session" / "17_submitted.pkl").write_bytes(b"evil")
+"""
 
 
 def names(folder: Path) -> list[str]:
@@ -41,3 +59,58 @@ def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
         write_text(tmp_path / "file", "new")
     assert names(tmp_path) == ["file"]
     assert (tmp_path / "file").is_dir()
+
+
+@pytest.fixture
+def above() -> Iterator[Path]:
+    """A folder that every user can come to."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder / "above"
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "why"),
+    [
+        (0, 0, 0o755, ""),
+        (0, 0, 0o1777, ""),
+        (0, 0, 0o775, ""),
+        (0, STRANGER, 0o755, ""),
+        (0, 0, 0o777, "can be written by every user"),
+        (0, STRANGER, 0o775, f"can be written by a group, {STRANGER}"),
+        (STRANGER, 0, 0o755, f"belongs to user {STRANGER}"),
+    ],
+)
+def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
+    above: Path, owner: int, group: int, mode: int, why: str
+) -> None:
+    """Another user, for real, replaces the folder of a session by one with a pickle of his own."""
+    session = above / "session"
+    session.mkdir(parents=True, mode=0o700)
+    os.chown(above, owner, group)
+    above.chmod(mode)
+    if why:
+        with pytest.raises(ConfigError, match=f"{above} {why}, who could replace .* give a --run-dir"):
+            refuse_shared(session)
+    else:
+        refuse_shared(session)
+    command = [sys.executable, "-c", ATTACK, str(above)]
+    if not os.access(sys.executable, os.X_OK) or Path(sys.executable).resolve().is_relative_to("/root"):
+        command[0] = shutil.which("python3", path="/usr/bin:/bin") or pytest.skip("no python3 for other users")
+    subprocess.run(command, check=False, stderr=subprocess.DEVNULL, user=STRANGER, group=STRANGER, extra_groups=[])
+    assert (session / "17_submitted.pkl").exists() == bool(why)
+
+
+def test_a_link_of_another_user_is_refused(above: Path) -> None:
+    """In a folder where all may write and rename only their own, as `/tmp`: he could let it lead elsewhere."""
+    above.mkdir()
+    above.chmod(0o1777)
+    (above / "mine").mkdir(mode=0o700)
+    (above / "link").symlink_to(above / "mine")
+    refuse_shared(above / "link" / "session")
+    if os.getuid() == 0:
+        os.lchown(above / "link", STRANGER, STRANGER)
+        with pytest.raises(ConfigError, match=f"{above / 'link'} belongs to user {STRANGER}"):
+            refuse_shared(above / "link" / "session")
