@@ -113,7 +113,7 @@ class Results:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:
             terminal.verdict_table(terminalreporter, trained, self._bench)
-        if (fault := self._bench.settings.simulate) is not None:
+        if self._rows and (fault := self._bench.settings.simulate) is not None:  # settings that are wrong have none
             terminalreporter.write_line(terminal.simulated(fault), red=True, bold=True)
         runs = self.keeper.runs if self.keeper is not None else {}
         if early := {key: run.early for key, run in runs.items() if run.early is not None and run.problem is None}:
