@@ -223,7 +223,7 @@ class Bench:
             if test.run is not None:
                 asked[test.run] = max(asked.get(test.run, 0), test.repeats)
         repeated = {key for key, most in asked.items() if most > 1 or self.settings.rerun}
-        for other, spec in self.choices.items():
+        for other, spec in self.choices.items() if repeated else ():  # they are wrong where an ini file is
             key = other.rpartition("-repeat")[0]
             if key in repeated and spec.series != key:
                 raise ConfigError(f"a repeat of {key} could have the name of recipe {other}: rename that recipe")

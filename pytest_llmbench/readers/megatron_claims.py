@@ -12,7 +12,8 @@ from pytest_llmbench.readers.items import Said
 
 _ARGUMENT = re.compile(r"\s*(\w{1,60}) \.+ (\S{1,60})\s*", re.ASCII)
 _PARAMETERS = re.compile(
-    r"> number of parameters on (?:\(([a-z_, ]+)\) )?model parallel rank \(?(\d[\d ,]{0,40})\)?: +(\d{1,15})\s*$",
+    r"> number of parameters on (?:\(([a-z_, ]+)\) )?model parallel rank "
+    r"\(?(\d{1,9}(?:, *\d{1,9}){0,4})\)?: +(\d{1,15})\s*$",
     re.ASCII,
 )
 _VOCABULARY = re.compile(

@@ -14,6 +14,8 @@ from pytest_llmbench.core.record.curves import Curve, Point
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.numbers import count, number
 
+_MOST_RANKS = 10**9  # more is damage
+
 
 def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | None = None) -> Curve:
     """Read the file that one process wrote; `collective` and `ranks` count where it does not say.
@@ -63,6 +65,8 @@ def _rows(results: object) -> tuple[list[tuple[Point, list[Side]]], int]:
 
 def _row(row: Mapping[str, Any]) -> tuple[Point, list[Side]]:
     redop, places = row.get("redop"), [row[name] for name in ("out_of_place", "in_place")]
+    if not isinstance(row["type"], str):
+        raise Unreadable("its type is not a word")
     size = count("size", row["size"]) if row["size"] != 0 else 0
     elements = part(row["count"], row["type"]) if isinstance(row["count"], int) else None
     sides = [None if place is None else _side(size, elements, _mapping(place)) for place in places]  # or not measured
@@ -114,7 +118,8 @@ def _ranks(config: Mapping[str, Any]) -> int | None:
     devices = config.get("devices")
     parts = (len(devices) if isinstance(devices, list) else None, config.get("nthreads"), config.get("ngpus"))
     counts = [part for part in parts if isinstance(part, int) and part > 0]
-    return math.prod(counts) if len(counts) == len(parts) else None
+    ranks = math.prod(counts) if len(counts) == len(parts) else None
+    return ranks if ranks is None or ranks < _MOST_RANKS else None
 
 
 def _name(args: object) -> str | None:

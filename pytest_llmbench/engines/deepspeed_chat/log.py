@@ -109,7 +109,7 @@ class _Log:
         elif match := _EVALUATION.match(text):
             self.evaluating = f" after epoch {match[1]}"
         elif self.evaluating and (match := _EVALUATED.match(text)):
-            for name, value in _quantities(match[0], ",").items():
+            for name, value in _all_quantities(match[0], ",").items():
                 yield items.Total(name + self.evaluating, value)
         elif match := _WORLD_SIZE.search(text):
             self.world_size = self.world_size or int(match[1] or match[2])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.readers import megatron_claims
+
 from .true_logs import LAMBDA_13B, LAMBDA_350M, MEGATRON_CPU, MEGATRON_H200, METASEQ_CPU, NEMO_2, TRUE_LOGS, TrueLog
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
@@ -212,3 +214,10 @@ def test_a_true_log_of_another_training_is_refused(
     assert problem is not None
     assert problem.kind == "wrong_work" or log.kind == "no_evidence_of_completion"
     assert named in problem.message or log.kind is not None
+
+
+@pytest.mark.parametrize("ranks", ["0, ", "0, , 1", "0,  ,", "0 1, 2"])
+def test_ranks_that_are_cut_say_nothing(ranks: str) -> None:
+    """What is between the commas is a number, or the line is damaged."""
+    line = f" > number of parameters on (tensor, pipeline) model parallel rank ({ranks}): 60736"
+    assert list(megatron_claims.said(line)) == []

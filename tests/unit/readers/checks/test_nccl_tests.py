@@ -426,6 +426,15 @@ def test_values_of_another_kind_are_none(data: dict[str, object]) -> None:
     assert (curve.nodes, curve.doubt) == (None, None)
 
 
+def test_ranks_and_types_that_nothing_has_are_damage() -> None:
+    """More ranks than a float holds, and a list in the place of a type's name."""
+    place = {"time": "1", "alg_bw": "1", "bus_bw": "1", "nwrong": 0}
+    row = {"size": 8, "count": 2, "redop": "sum", "out_of_place": place, "in_place": place}
+    config = {"devices": [{}], "nthreads": 10**400, "ngpus": 1}
+    curve = read_nccl_tests_json(json.dumps({"results": [{**row, "type": ["float"]}], "config": config}))
+    assert (curve.ranks, curve.points, curve.unreadable) == (None, (), 1)
+
+
 def test_the_stand_in_knows_no_option_that_the_real_ones_do_not() -> None:
     """And says so as they do, with status 0."""
     command = [sys.executable, standin.__file__, "all_reduce_perf", "-j", "1"]

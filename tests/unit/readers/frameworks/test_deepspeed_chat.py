@@ -214,6 +214,13 @@ def test_a_throughput_that_cannot_be_read(read: Read) -> None:
     assert read(reader(), f"{EPOCH.format(1)}\n{SPEED.format('NA', 8.0)}\n").unread == 1
 
 
+def test_an_evaluation_with_another_line_in_it_is_damage(read: Read) -> None:
+    """Its number would be that of the other line: `nnodes=1` of the launcher's."""
+    line = f"chosen_last_scores (higher is better) : 2.3{HEAD} nnodes=1, node_rank=0"
+    torn = f"***** Evaluating reward, Epoch 1/1 *****\n{line}\n"
+    assert (read(reader(), torn).totals, read(reader(), torn).unread) == ({}, 1)
+
+
 @given(st.lists(st.sampled_from([
     EPOCH.format(1), EPOCH.format(2), LOSS.format(0, 1, 0, 5.0), LOSS.format(1, 9, 0, "nan"), SPEED.format(0.5, 8.0),
     TIMER.format(9, MEMORY), "Beginning of Epoch 1/1, Total Generation Batches 3", "Average reward score: 1.0",
