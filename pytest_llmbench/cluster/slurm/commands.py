@@ -99,10 +99,13 @@ def ask(
         ClusterError: it is not installed.
     """
     text, began = " ".join(command), time.monotonic()
+    # A file: `communicate` takes no input a second time, and after its first timeout writes nothing more of it.
+    asked = os.memfd_create("questions")
     try:
+        os.pwrite(asked, questions, 0)
         # A session of its own: Ctrl-C at the terminal is for pytest alone, and what a wrapper starts ends with it.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            command, stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=clean_environment(), start_new_session=True,
             preexec_fn=_end_with_us if command[0] == "sbatch" else None,  # noqa: PLW1509 - calls one C function
         )  # fmt: skip
@@ -112,10 +115,12 @@ def ask(
             "use --cluster local",
             command=text,
         ) from error
+    finally:
+        os.close(asked)
     with process:
         while True:
             try:
-                stdout, stderr = process.communicate(questions, timeout=_LOOK_S)
+                stdout, stderr = process.communicate(timeout=_LOOK_S)
             except subprocess.TimeoutExpired:
                 took = time.monotonic() - began
                 if took < limit_s():

@@ -50,6 +50,12 @@ def test_any_bytes_are_read(script: Path) -> None:
         run([str(script)])
 
 
+def test_a_slow_command_is_asked_once(script: Path) -> None:
+    """However often we look whether it has ended; it may not even have read its input yet."""
+    script.write_text("#!/bin/sh\nsleep 0.5\ncat\n")
+    assert ask([str(script)], questions=b"show job 1\n" * 10_000).stdout == "show job 1\n" * 10_000
+
+
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tmp_path: Path) -> None:
     """In the time that there is, which may become less; a grandchild that keeps the pipes open changes nothing."""
     script.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/pid\nsleep 300\n")
