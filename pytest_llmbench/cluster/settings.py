@@ -36,6 +36,7 @@ class Settings:
         repeat: runs of each recipe that are judged together; None leaves each test the number that its marker has.
         rerun: whether a run that decides nothing is made again, within its time limit.
         max_runs: runs at once; None for as many as there are nodes.
+        budget: most GPU-hours of a session; None for any number.
         first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
         scale: `full` or `smoke`.
         slurm: options handed to sbatch.
@@ -60,6 +61,7 @@ class Settings:
     repeat: int | None = None
     rerun: bool = False
     max_runs: int | None = None
+    budget: float | None = None
     first_run_alone: bool = False
     scale: Scale = "full"
     slurm: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.files import refuse_shared
+from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
@@ -31,6 +32,7 @@ from pytest_llmbench.session.keeper import AnyRecord
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.replay.files import find_replays
 from pytest_llmbench.session.script.importable import refuse_unimportable
+from pytest_llmbench.session.script.requests import hours_at_most
 
 KEY = pytest.StashKey["Bench"]()
 
@@ -210,6 +212,28 @@ class Bench:
             raise ConfigError(
                 f"system {settings.system.name} does not give the number of GPUs of a node: pass "
                 "--gpus-per-node (0 for none), or a --system that has it"
+            )
+
+    def check_budget(self) -> None:
+        """See that the planned runs and checks cannot take more than `--budget`.
+
+        Raises:
+            ConfigError: they could.
+        """
+        settings = self.settings
+        if settings.budget is None or settings.replay is not None:
+            return
+        if settings.rerun and not (settings.cluster == "slurm" and settings.allocation == "session"):
+            raise ConfigError(
+                "--budget with --inconclusive rerun: further runs are bounded only where the session holds its nodes: "
+                "add --nodes, or leave out one of the two"
+            )
+        hours = hours_at_most(self.planned, settings, self.session)
+        if hours > settings.budget:
+            raise ConfigError(
+                f"--budget {settings.budget:g}: by their time limits, the runs and checks could take "
+                f"{for_people(hours)} GPU-hours, so nothing was started: give a shorter --time, select fewer tests "
+                "(-k), or raise --budget"
             )
 
     def plan(self, tests: Sequence[Declared], checks: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,6 +110,17 @@ def non_negative(text: str) -> int:
     return int(text)
 
 
+def positive_hours(text: str) -> float:
+    """Read a number of hours above 0.
+
+    Raises:
+        ConfigError: it cannot be read as one, or is 0.
+    """
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip(), re.ASCII) or float(text) <= 0:
+        raise ConfigError(f"{text!r} must be a number of GPU-hours above 0")
+    return float(text)
+
+
 def share(text: str) -> Quantity:
     """Read a share above 0, such as `3 %`."""
     try:
@@ -139,6 +151,7 @@ _TIME = "Wall-clock limit of each Slurm job and of every run in it, in Slurm's n
 _ALLOCATION = "Hold nodes for the session, or make a Slurm job per run"
 _USUAL_ALLOCATION = "run on Slurm without --nodes and outside a Slurm job, else session"
 _SCALE = "The published configuration, or the same code at a tiny shape"
+_BUDGET = "Most GPU-hours that runs and checks may take by their time limits; a session that could take more is refused"
 _RUN_DIR = "Folder for records, scripts and logs; on a cluster, on a file system that all nodes share"
 _GATE = "Keep nodes that fail a check out of later work: links are not measured with them, runs go to "
 _GATE += "others or are skipped"
@@ -175,6 +188,7 @@ OPTIONS = (
     choice("scale", Section.WHAT, _SCALE, "full|smoke", "full"),
     Option("repeat", Section.WHAT, _REPEAT, positive, "N", "each test's `repeats`, else 1"),
     Option("max-runs", Section.WHAT, "Most runs at the same time", positive, "N", "as many as the nodes allow"),
+    Option("budget", Section.WHAT, _BUDGET, positive_hours, "HOURS"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
     Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),

@@ -41,6 +41,7 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
         time_min=options.value(config, "time"),
         repeat=options.value(config, "repeat"),
         max_runs=options.value(config, "max-runs"),
+        budget=options.value(config, "budget"),
         first_run_alone=options.flag(config, "first_run_alone"),
         replay=replay,
         rerun=options.value(config, "inconclusive") == "rerun",

@@ -42,9 +42,11 @@ class Supervisor:
         """Start every planned run; tests wait on the board.
 
         Raises:
-            ConfigError: nothing can be written where the reports should go, or no node is held for the checks.
+            ConfigError: nothing can be written where the reports should go, no node is held for the checks, or runs
+                and checks could take more than the budget.
         """
         self._bench.check_nodes_are_held()
+        self._bench.check_budget()
         # Their ini keys may be wrong.
         _ = self._bench.requires_verdict, options.value(self._config, "group-tolerance")
         folder = self._bench.session.folder
@@ -147,6 +149,8 @@ class Supervisor:
         lines, possible = describe(bench.planned, bench.settings, bench.session)
         for line in lines:
             self._progress.print(line)
+        with usage_errors():
+            self._bench.check_budget()
         if not possible:
             session.testsfailed += 1
         return True

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_llmbench.checks.base import CheckSettings, Probe, deadline_of, get_check
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
-from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings
+from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings, existing_allocation, existing_nodes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.wire import layout
 
@@ -63,6 +63,17 @@ def probe_request(probe: Probe, folder: Path, nodes: int, settings: Settings, se
         time_min=math.ceil(probe.deadline_s / 60),
         **_common(settings, session),
     )
+
+
+def hours_at_most(plan: Plan, settings: Settings, session: Session) -> float:
+    """GPU-hours that a session takes at worst, by its time limits; a node whose GPUs are not used counts as one."""
+    if settings.cluster == "slurm" and settings.allocation == "session" and existing_allocation() is None:
+        holder = holder_request(plan, settings, session)
+        return holder.nodes * (holder.gpus_per_node or 1) * holder.time_min / 60
+    runs = ((settings.topology(run.recipe), settings.time_limit_min(run.recipe)) for run in plan.runs)
+    checked = (settings.nodes or existing_nodes() or 1) * (settings.gpus_of_a_node or 1)
+    minutes = sum((topology.gpus or topology.nodes) * limit for topology, limit in runs)
+    return (minutes + checked * _check_minutes(plan, settings)) / 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,8 @@ BAD_OPTIONS = {
     "--nodes-per-run 0": ("argument --nodes-per-run", "whole number >= 1"),
     "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' must be a whole number >= 0"),
     "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
+    "--budget 0": ("argument --budget", "'0' must be a number of GPU-hours above 0"),
+    "--budget nan": ("argument --budget", "'nan' must be a number of GPU-hours above 0"),
     "--group-tolerance 3": ("argument --group-tolerance", "'3' must be a share, such as '3 %'"),
     "--group-tolerance 0%": ("argument --group-tolerance", "must be a share above 0 %"),
     "--repeat 0": ("argument --repeat", "'0' must be a whole number >= 1"),
@@ -75,6 +77,33 @@ def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: 
     text = refused(user, distribution, *options.split())
     for words in BAD_OPTIONS[options]:
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--budget 0.01", "--budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so"),
+        ("--budget 9 --inconclusive rerun", "--budget with --inconclusive rerun: further runs are bounded only where"),
+    ],
+    ids=["too_much", "without_end"],
+)
+def test_what_could_take_more_than_the_budget_is_refused(user: UserFolder, options: str, words: str) -> None:
+    """The tests are known then; no run was started."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", *options.split())
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    assert words in result.text
+    assert "Traceback" not in result.text
+    assert result.found is None
+
+
+def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
+    """By the time limits, which `--time` shortens."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", "--plan", "--budget", "0.02", "--time", "1")
+    assert result.returncode == 0, result.text
 
 
 def test_a_slurm_job_is_used_as_it_is(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
-    "account", "allocation", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
+    "account", "allocation", "budget", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
     "group-tolerance", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
     "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "resume", "run-dir", "scale",
     "system", "time",
@@ -36,6 +36,7 @@ TEXTS = {
     "scale": ("smoke", "full"),
     "repeat": ("1", "3"),
     "max-runs": ("1", "3"),
+    "budget": ("1000", "2.5"),
     "run-dir": ("here", "there"),
     "replay": ("logs", "others"),
     "resume": ("first", "second"),
@@ -104,6 +105,8 @@ def meant(name: str, text: str) -> Any:
         return {"01:30:00": 90, "10": 10}[text]
     if name == "group-tolerance":
         return Quantity(text)
+    if name == "budget":
+        return float(text)
     return int(text) if text.isdecimal() else text
 
 

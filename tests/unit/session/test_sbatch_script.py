@@ -22,7 +22,7 @@ from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.session.script.requests import holder_request, run_request
+from pytest_llmbench.session.script.requests import holder_request, hours_at_most, run_request
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
 SESSION = Session(id="20261121-120000-abcdef", folder=Path("/shared/reports/20261121-120000-abcdef"))
@@ -215,3 +215,23 @@ def test_a_percent_sign_moves_no_setup() -> None:
     assert "--output=%j_%t_log.out --error=%j_%t_log.err" in script
     assert plain.step_logs == ["--chdir=/shared/a b%2F%n", "--output=rank-%t.log"]
     assert plain.step_setup == (f"cd {Path.cwd()}", "module load cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "hours"),
+    [
+        ({"cluster": "slurm", "allocation": "session", "nodes": 2}, 2 * 4 * (10 + 20 + 1 + 5) / 60),
+        ({"cluster": "slurm", "allocation": "run"}, 4 * (10 + 20 + 1) / 60),
+        ({"cluster": "slurm", "allocation": "run", "time_min": 30}, 4 * (30 + 30 + 1) / 60),
+        ({"cluster": "local", "allocation": "session", "gpus_per_node": 0}, (10 + 20 + 1) / 60),
+    ],
+    ids=["held", "a job a run", "as --time says", "CPUs"],
+)
+def test_the_hours_that_a_session_may_take(options: dict[str, Any], hours: float) -> None:
+    """By its time limits, on all GPUs of the jobs; where there are none, a node counts as one."""
+    told = {"memory": CheckSettings(deadline_s=60.0)}
+    system = System(name="any", cluster="slurm", gpus_per_node=4, validation=told)
+    settings = Settings(system=system, run_dir=SESSION.folder.parent, **options)
+    recipe = recipes("smoke")["opt125m"].model_copy(update={"nodes": 1, "gpus_per_node": 4})
+    runs = tuple(RunSpec(key=str(limit), recipe=recipe.model_copy(update={"time_limit": limit})) for limit in (10, 20))
+    assert hours_at_most(Plan(runs=runs, checks=("memory",)), settings, SESSION) == pytest.approx(hours)
