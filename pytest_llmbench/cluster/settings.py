@@ -83,6 +83,11 @@ class Settings:
         """Device on which the nodes compute."""
         return "cuda" if self.gpus_of_a_node else "cpu"
 
+    @property
+    def runs_are_jobs(self) -> bool:
+        """Whether each run is a Slurm job of its own."""
+        return self.cluster == "slurm" and self.allocation == "run"
+
     def topology(self, recipe: Recipe) -> Topology:
         """The shape a recipe runs in under these settings."""
         chosen = (self.gpus_per_node, self.system.gpus_per_node, recipe.gpus_per_node)

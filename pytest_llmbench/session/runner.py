@@ -165,10 +165,9 @@ class Runner:
         """Go on with the jobs of an earlier process of this session."""
         if self._earlier is None:
             return
-        own_jobs = self._settings.cluster == "slurm" and self._settings.allocation == "run"
         adoption = Adoption(
-            earlier=self._earlier, settings=self._settings, slurm=self._slurm, own_jobs=own_jobs,
-            wait=self._stopping.wait, say=self._keeper.notes.append,
+            earlier=self._earlier, settings=self._settings, slurm=self._slurm, wait=self._stopping.wait,
+            say=self._keeper.notes.append,
         )  # fmt: skip
         for active in adoption.adopted(list(self._schedule.waiting), self._keeper.runs):
             self._schedule.waiting.remove(active.run)

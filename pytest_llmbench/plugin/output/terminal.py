@@ -1,6 +1,6 @@
 """Output for people: the plan before the runs, and the verdicts after."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -15,6 +15,7 @@ from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
+from pytest_llmbench.session.journal.earlier import Earlier
 
 _MARKUP = {
     "PASS": {"green": True},
@@ -43,9 +44,16 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
+        *(_resumed(bench, bench.earlier) if bench.earlier is not None else ()),
         *([simulated(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]
+
+
+def _resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
+    kept, left, new = earlier.counts(bench.planned, bench.settings)
+    looked_for = f", jobs of {left} looked for in Slurm" if bench.settings.runs_are_jobs else ""
+    yield f"llmbench: resuming {bench.session.id}: {counted(kept, 'run')} kept{looked_for}, {new} to make"
 
 
 def simulated(fault: SimulatedFault) -> str:

@@ -14,7 +14,6 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.journal.earlier import Earlier, LeftJob
-from pytest_llmbench.session.journal.plans import digest_of_plan
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 T = TypeVar("T")
@@ -27,7 +26,6 @@ class Adoption:
     """Looks after the jobs that an earlier process left.
 
     Attributes:
-        own_jobs: whether each run is a job of its own; a step of a job that holds nodes is not adopted.
         wait: waits for the given seconds; true if the session is ending.
         say: told what people should know.
     """
@@ -35,7 +33,6 @@ class Adoption:
     earlier: Earlier
     settings: Settings
     slurm: Slurm
-    own_jobs: bool
     wait: Callable[[float], bool]
     say: Callable[[str], None]
 
@@ -54,7 +51,7 @@ class Adoption:
                 continue
             self.slurm.watch(job_id, job.identity)
             run = runs.get(job.name)
-            if run is not None and self.own_jobs and job.plan == digest_of_plan(run.spec, self.settings):
+            if run is not None and job.is_of(run.spec, self.settings):
                 yield self._active(run, job, job_id)
                 del runs[job.name]
             else:

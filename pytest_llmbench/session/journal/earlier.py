@@ -50,6 +50,10 @@ class LeftJob:
     job_id: str
     submitted: float
 
+    def is_of(self, run: RunSpec, settings: Settings) -> bool:
+        """Whether the job can be adopted for a run: a step of a job that holds nodes cannot."""
+        return settings.runs_are_jobs and self.name == run.key and self.plan == digest_of_plan(run, settings)
+
 
 class Earlier:
     """The remains of a session's earlier processes.
@@ -93,6 +97,13 @@ class Earlier:
                 identity = Identity(token=self._session.token, name=event.job, script=event.script)
                 job_id = self._job_ids.get(name, "")
                 yield LeftJob(name=name, plan=event.plan, identity=identity, job_id=job_id, submitted=event.at)
+
+    def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
+        """How many runs of a plan have their final record, how many a job to look for, and how many neither."""
+        left = [run for run in plan.runs if not isinstance(self.finished(run, settings), RunRecord)]
+        jobs = {job.name: job for job in self.jobs}
+        found = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
+        return len(plan.runs) - len(left), found, len(left) - found
 
     def finished(self, run: RunSpec, settings: Settings) -> RunRecord | str:
         """The final record of a run of the same plan, with the thresholds of today; else why there is none, or nothing.

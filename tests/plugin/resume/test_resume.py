@@ -69,6 +69,7 @@ def test_a_killed_session_goes_on(three: UserFolder, workers: tuple[str, ...]) -
     assert Counter(event.name for event in events(session, "submitting")) == {"a_first": 1, "b_second": 2, "c_third": 1}
     assert json.loads(first)["timings"] == result.record("a_first")["timings"]
     assert "run a_first: finished before, and kept" in result.text
+    assert f"llmbench: resuming {session.name}: 1 run kept, 2 to make\n" in result.text
     assert [path.name for path in (session / "superseded").iterdir()] == ["b_second.1"]
     again = three.run(*LOCAL, "--resume")
     assert again.returncode == pytest.ExitCode.USAGE_ERROR

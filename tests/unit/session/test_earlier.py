@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
@@ -78,6 +79,19 @@ def test_a_problem_of_the_run_is_final(died: Callable[..., Earlier], tmp_path: P
 def test_what_followed_from_an_end_is_made_again(died: Callable[..., Earlier], tmp_path: Path, kind: Any) -> None:
     """Runs that an interruption ended, and those that depended on others or on other nodes."""
     assert died(Problem(kind=kind, message="-")).finished(SPEC, settings_of(tmp_path)) == ""
+
+
+@pytest.mark.parametrize(
+    ("problem", "allocation", "counts"),
+    [(None, "run", (1, 0, 1)), ("session_ended", "run", (0, 1, 1)), ("session_ended", "session", (0, 0, 2))],
+)
+def test_what_becomes_of_runs_is_counted(
+    died: Callable[..., Earlier], tmp_path: Path, problem: Any, allocation: Any, counts: tuple[int, int, int]
+) -> None:
+    """Kept with their record; with a job, which is adopted only where it is of the run alone; and to be made."""
+    plan = Plan(runs=(SPEC, SPEC.model_copy(update={"key": "new"})))
+    earlier = died(problem and Problem(kind=problem, message="-"))
+    assert earlier.counts(plan, replace(settings_of(tmp_path), allocation=allocation)) == counts
 
 
 @pytest.mark.parametrize("changed", ["recipe", "partition", "nodes", "simulate"])
