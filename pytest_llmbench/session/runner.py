@@ -211,14 +211,17 @@ class Runner:
     def _tick(self) -> None:
         self._take_on_repeats()
         self._schedule.take_launched(0.0)
-        if self._nodes.ready():
+        if ready := self._nodes.ready():
             self._schedule.launch_what_fits()
-        for active in list(self._schedule.active):
+        under_way = list(self._schedule.active)
+        for active in under_way:
             try:
                 if (ended := self._follower.look_after(active)) is not None:
                     self._take_end(active, ended)
             except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
                 self._break(active)
+        if ready and len(self._schedule.active) < len(under_way):
+            self._schedule.launch_what_fits()  # now: nodes that wait for our next look do nothing
         self._show()
 
     def _note_begun(self, active: Active) -> None:
