@@ -101,6 +101,7 @@ METAVARS = {
     "NODES": "Slurm node list",
     "TIME": "Slurm time",
     "DIR": "folder",
+    "SECONDS": "seconds ≥ 15",
     "SHARE": "share above 0, such as `5 %`",
     "FILE": "file",
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
-from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
@@ -87,7 +87,9 @@ class HeldJob(Allocation):
     def start(self) -> None:
         """Submit the holder."""
         try:
-            submitted = submit_slurm(self._slurm, self.request, hold, str(self._heartbeat.path), TTL_S, seen=True)
+            submitted = submit_slurm(
+                self._slurm, self.request, hold, str(self._heartbeat.path), self._heartbeat.ttl_s, seen=True
+            )
         except ClusterError as error:
             raise refusal(error, self.request, self._slurm) from error
         self.job_id, self.note, self._log = submitted.job_id, submitted.note, submitted.stderr
@@ -181,8 +183,8 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
 def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
     """Say how a Slurm job ended under us, and what that means."""
     meaning = {
-        JobState.COMPLETED: f"it ended itself, because pytest had given no sign of life for {TTL_S:g} s: pytest was "
-        "stopped, or the file system with the session's folder stood still",
+        JobState.COMPLETED: "it ended itself, because pytest had given no sign of life for longer than "
+        "--heartbeat-timeout: pytest was stopped, or the file system with the session's folder stood still",
         JobState.CANCELLED: "it was cancelled from outside",
         JobState.TIMEOUT: "it reached its time limit: give a longer --time",
         JobState.NODE_FAIL: f"a node of {status.nodelist or 'the job'} failed: `sinfo -R` and `scontrol show node` "

@@ -5,11 +5,24 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire import layout
 
 PERIOD_S = 5.0
-TTL_S = 30.0
+TTL_S = 60.0
+
+
+def timeout_of(text: str) -> float:
+    """Read the seconds after which a silent owner counts as dead: several signs of life must fit into them.
+
+    Raises:
+        ConfigError: they are too few.
+    """
+    least = 3 * PERIOD_S
+    if not text.strip().isdecimal() or int(text) < least:
+        raise ConfigError(f"{text!r} must be a whole number of seconds >= {least:g}")
+    return float(text)
 
 
 def tell_the_end(folder: Path, why: str) -> None:
@@ -30,10 +43,15 @@ class Heartbeat:
     """Writes a growing counter to `session/owner` until it is stopped.
 
     The counter, not the file's time, is what watchers compare: clocks of two hosts may differ.
+
+    Attributes:
+        path: the file.
+        ttl_s: silence after which jobs and ranks end themselves, seconds.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ttl_s: float = TTL_S) -> None:
         self.path = folder / layout.OWNER
+        self.ttl_s = ttl_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="llmbench-heartbeat", daemon=True)
 

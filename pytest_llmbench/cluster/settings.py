@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pytest_llmbench.cluster.heartbeat import TTL_S
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale
@@ -46,6 +47,7 @@ class Settings:
         nccl: whether links are measured although a node failed another check.
         quarantine: the list of unfit nodes, honoured and added to.
         early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
+        heartbeat_timeout: silence of pytest after which its jobs and ranks end themselves, seconds.
         simulate: a fault that the ranks of every run cause on purpose.
         drain: whether the commands that drain unfit nodes are printed, or run as well.
     """
@@ -71,6 +73,7 @@ class Settings:
     quarantine: Path | None = None
     drain: Literal["print", "yes"] | None = None
     early_verdict: bool = False
+    heartbeat_timeout: float = TTL_S
     simulate: SimulatedFault | None = None
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_llmbench.cluster.allocation import Allocation, Waiting
-from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.wire.task import Owner
 from pytest_llmbench.workloads.node.machine_lock import holders, is_held
@@ -47,7 +47,7 @@ def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
     """Name the owner of a session's ranks; None if they run in pytest's own process."""
     if settings.cluster == "debug":
         return None
-    return Owner(path=heartbeat.path, ttl_s=TTL_S, machine_lock=ranks_lock(settings))
+    return Owner(path=heartbeat.path, ttl_s=heartbeat.ttl_s, machine_lock=ranks_lock(settings))
 
 
 def ranks_lock(settings: Settings) -> Path | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster import settings as cluster_settings
+from pytest_llmbench.cluster.heartbeat import TTL_S
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
@@ -52,6 +53,7 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
         quarantine=quarantine,
         drain=options.value(config, "drain"),
         early_verdict=options.flag(config, "early_verdict"),
+        heartbeat_timeout=options.value(config, "heartbeat-timeout") or TTL_S,
         simulate=options.value(config, "simulate"),
     )
     cluster_settings.check(settings)

@@ -55,7 +55,7 @@ class Supervisor:
             keeper = self.results.keeper = Keeper(settings.system, self._bench.journal)
             self._bench.board = KeeperBoard(keeper, self._progress, self._interruption, self.repeat)
             words, tests = self._config.invocation_params.args, self._bench.planned.tests
-            keeper.note_begin(settings.cluster, map(str, words), (test.test for test in tests))
+            keeper.note_begin(settings, map(str, words), (test.test for test in tests))
             write_model(folder / layout.PLAN, self._bench.planned)
             self.results.expect()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):

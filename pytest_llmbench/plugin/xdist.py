@@ -60,10 +60,11 @@ class Worker:
         """
         try:
             self._bench.plan(all_declared(session.items), check_names(session.items))
+            if not self._bench.planned.empty:
+                self._bench.board = FileBoard(self._bench.session, self._bench.settings.heartbeat_timeout)
         except ConfigError as error:
             self._bench.planned = Plan(runs=(), refused=str(error))
             session.items.clear()
-        self._bench.board = FileBoard(self._bench.session)
         if not self._bench.planned.empty or self._bench.planned.refused:
             write_model(self._bench.session.folder / layout.WORKERS_PLAN, self._bench.planned)
 

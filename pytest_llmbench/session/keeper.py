@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, write_model
@@ -80,11 +81,11 @@ class Keeper:
             self._records[record.about, record.name] = record
             self._changed.notify_all()
 
-    def note_begin(self, cluster: str, command: Iterable[str], tests: Iterable[str]) -> None:
+    def note_begin(self, settings: Settings, command: Iterable[str], tests: Iterable[str]) -> None:
         """Note that this process takes the session on."""
         self.note(
-            "began", host=socket.gethostname(), pid=os.getpid(), cluster=cluster, tests=tuple(tests),
-            command=self._border.words(command),
+            "began", host=socket.gethostname(), pid=os.getpid(), cluster=settings.cluster,
+            ttl_s=settings.heartbeat_timeout, tests=tuple(tests), command=self._border.words(command),
         )  # fmt: skip
 
     def note_end(self, planned: Plan) -> None:

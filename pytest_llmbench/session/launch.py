@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_llmbench.checks.base import Probe
 from pytest_llmbench.cluster.allocation import refusal
 from pytest_llmbench.cluster.executors import run_here, submit_local, submit_slurm
-from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import Session
@@ -111,7 +111,7 @@ class Launcher:
             mounts=(f"{place.folder}:{place.folder}", *container.mounts) if container else (),
             inside=opened(container, place, {*env, *environment.secrets}) if container else "",
             owner=None if self.settings.cluster == "debug" else self.heartbeat.path,
-            ttl_s=TTL_S,
+            ttl_s=self.heartbeat.ttl_s,
             machine_lock=ranks_lock(self.settings),
         )
         write_model(place.folder / layout.COMMAND, task)

@@ -50,7 +50,7 @@ class Runner:
         self._earlier = earlier
         self._stopping = threading.Event()
         self._slurm = Slurm(keeper.notes)
-        self._heartbeat = Heartbeat(session.folder)
+        self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
         self._follower = Follower(settings, session, self._slurm, keeper.notes.append)
         self._schedule = Schedule(
             settings=settings,

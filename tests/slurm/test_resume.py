@@ -94,7 +94,7 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
 def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
     """Its session was killed, and nothing resumes it; until then it is there to be adopted."""
     (three.path / "conftest.py").write_text(
-        "from pytest_llmbench.cluster.slurm import watchman\nwatchman.TTL_S = 4.0\n"
+        "from pytest_llmbench.cluster.slurm import watchman\nwatchman.RESUMED_WITHIN_S = 4.0\n"
     )
     wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
     session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.cluster.heartbeat import TTL_S, Heartbeat
+from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire.task import Owner, Task
@@ -47,7 +47,7 @@ def owner(folder: Path) -> Iterator[Owner]:
     """Show ranks that somebody waits for them, as pytest does; they end when the `with` block does."""
     heartbeat = Heartbeat(folder).start()
     try:
-        yield Owner(path=heartbeat.path, ttl_s=TTL_S)
+        yield Owner(path=heartbeat.path, ttl_s=heartbeat.ttl_s)
     finally:
         heartbeat.stop()
 

@@ -8,10 +8,11 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-from pytest_llmbench.cluster.heartbeat import TTL_S
 from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.core.wire import layout
 
+# Less than the jobs bear: those that wait hold nothing that could be lost, and are to leave the queue in a minute.
+RESUMED_WITHIN_S = 30.0
 # Arguments: the sign of life, the end in order, seconds, token. Its input ends with pytest, however that ends.
 _SCRIPT = """
 read -r _
@@ -33,7 +34,7 @@ class Watchman:
     """Waits for the death of this process."""
 
     def __init__(self, folder: Path, token: str) -> None:
-        words = (str(folder / layout.OWNER), str(folder / layout.STOP), f"{TTL_S:g}", token)
+        words = (str(folder / layout.OWNER), str(folder / layout.STOP), f"{RESUMED_WITHIN_S:g}", token)
         self._process = subprocess.Popen(
             ["sh", "-c", _SCRIPT, "llmbench-watchman", *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env=clean_environment(), cwd="/", start_new_session=True,

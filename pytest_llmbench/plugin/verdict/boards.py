@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import TTL_S, told_end
+from pytest_llmbench.cluster.heartbeat import told_end
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
@@ -47,8 +47,9 @@ class KeeperBoard:
 class FileBoard:
     """Waits in an xdist worker for the controller's runner, which writes every record to disk."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, ttl_s: float) -> None:
         self._session = session
+        self._ttl_s = ttl_s
 
     def repeat(self, series: str, number: int, look: int) -> None:
         """Ask the controller."""
@@ -74,9 +75,9 @@ class FileBoard:
             sign = self._sign()
             if sign != seen:
                 seen, moved = sign, time.monotonic()
-            elif time.monotonic() - moved > 2 * TTL_S:
+            elif time.monotonic() - moved > 2 * self._ttl_s:
                 pytest.fail(
-                    f"{what}: the controller gave no sign of life for {2 * TTL_S:g} s and left no record in "
+                    f"{what}: the controller gave no sign of life for {2 * self._ttl_s:g} s and left no record in "
                     f"{self._session.folder}: it died, or the disk is full", pytrace=False,
                 )  # fmt: skip
 

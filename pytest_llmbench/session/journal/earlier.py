@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.cluster.heartbeat import PERIOD_S, TTL_S, tell_the_end
+from pytest_llmbench.cluster.heartbeat import PERIOD_S, tell_the_end
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.states import Identity
@@ -196,6 +196,7 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     if nobodys:
         _end_what_runs(session)
     write_text(owner, "resumed\n")
+    borne_s = min((event.ttl_s for event in began), default=0.0)
     silent_s = owner.stat().st_mtime - before
     for record in (session.folder / layout.FOLDERS["run"]).glob(f"*/{layout.RECORD}"):
         record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
@@ -203,7 +204,7 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)
-    return Earlier(session, journal, orphaned=told or silent_s >= TTL_S - PERIOD_S)
+    return Earlier(session, journal, orphaned=told or silent_s >= borne_s - PERIOD_S)
 
 
 def _has_ended(events: tuple[JournalEvent, ...]) -> bool:

@@ -34,6 +34,7 @@ class JournalEvent(Strict):
         name: of the run, the check, the job that holds nodes, or the test.
         host, pid: of the process that `began`.
         cluster: `--cluster` of that process.
+        ttl_s: silence of that process that its jobs bear, seconds.
         command: its words, without logins.
         tests: node ids of its tests.
         plan: digest of everything that a run's numbers depend on.
@@ -51,6 +52,7 @@ class JournalEvent(Strict):
     host: str = ""
     pid: int = 0
     cluster: str = ""
+    ttl_s: float = 0.0
     command: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     plan: str = ""

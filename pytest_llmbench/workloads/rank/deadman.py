@@ -39,19 +39,22 @@ def hold(
     file = Path(path)
     stop = file.with_name(layout.STOP)
     seen: bytes | None = None
-    changed = time.monotonic()
+    changed = looking = time.monotonic()
     while not exists_now(stop):
         if on_look is not None:
             on_look()
         # Read before looking at the clock: a process that was suspended finds the owner's newer counter.
         content = _read(file)
+        # A file system that stands still keeps the owner from writing, too: the time of a look is not silence.
+        changed += time.monotonic() - looking
         if content is not None and content != seen:
             seen, changed = content, time.monotonic()
         elif time.monotonic() - changed >= ttl_s:
             return f"the owner of this run has been silent for {ttl_s:g} s ({file})"
         before = time.monotonic()
         time.sleep(poll_s)
-        longer = time.monotonic() - before - poll_s
+        looking = time.monotonic()
+        longer = looking - before - poll_s
         if on_pause is not None and longer >= _STILL_S:
             on_pause(longer)
     return f"the owner of this run asked for its end ({stop})"

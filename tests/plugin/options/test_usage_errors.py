@@ -22,6 +22,7 @@ BAD_OPTIONS = {
     "--nodes-per-run 0": ("argument --nodes-per-run", "whole number >= 1"),
     "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' must be a whole number >= 0"),
     "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
+    "--heartbeat-timeout 14": ("argument --heartbeat-timeout", "'14' must be a whole number of seconds >= 15"),
     "--budget 0": ("argument --budget", "'0' must be a number of GPU-hours above 0"),
     "--budget nan": ("argument --budget", "'nan' must be a number of GPU-hours above 0"),
     "--group-tolerance 3": ("argument --group-tolerance", "'3' must be a share, such as '3 %'"),

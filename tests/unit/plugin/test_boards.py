@@ -14,7 +14,6 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, write_model
-from pytest_llmbench.plugin.verdict import boards
 from pytest_llmbench.plugin.verdict.boards import FileBoard
 
 
@@ -39,21 +38,19 @@ def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
     timer = threading.Timer(0.5, write_model, (written.path, written))
     timer.start()
     began = time.monotonic()
-    assert FileBoard(session).wait(RunRecord, "opt125m") == written
+    assert FileBoard(session, 60.0).wait(RunRecord, "opt125m") == written
     assert time.monotonic() - began >= 0.4
     timer.join()
 
 
-def test_a_dead_controller_is_noticed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_controller_is_noticed(session: Session) -> None:
     """Without a sign of life no record will ever come, and the test says so."""
-    monkeypatch.setattr(boards, "TTL_S", 0.3)
     with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller gave no sign of life for 0.6 s"):
-        FileBoard(session).wait(RunRecord, "opt125m")
+        FileBoard(session, 0.3).wait(RunRecord, "opt125m")
 
 
-def test_a_living_controller_is_waited_for(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_living_controller_is_waited_for(session: Session) -> None:
     """As long as its counter moves, however long the run takes."""
-    monkeypatch.setattr(boards, "TTL_S", 0.3)
     session.folder.mkdir()
     over = threading.Event()
 
@@ -68,7 +65,7 @@ def test_a_living_controller_is_waited_for(session: Session, monkeypatch: pytest
     written = record(session)
     timer = threading.Timer(1.5, write_model, (written.path, written))
     timer.start()
-    assert FileBoard(session).wait(RunRecord, "opt125m") == written
+    assert FileBoard(session, 0.3).wait(RunRecord, "opt125m") == written
     over.set()
     thread.join()
     timer.join()
@@ -78,12 +75,12 @@ def test_a_controller_that_gives_up_is_not_waited_for(session: Session) -> None:
     """The test says why there is no record; one that was written before the end was told is still read."""
     tell_the_end(session.folder, "the disk is on fire")
     with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller left no record: the disk is on fire"):
-        FileBoard(session).wait(RunRecord, "opt125m")
+        FileBoard(session, 0.3).wait(RunRecord, "opt125m")
     with pytest.raises(pytest.fail.Exception, match=r"check matmul: the controller left no record: the disk is on"):
-        FileBoard(session).wait(HealthRecord, "matmul")
+        FileBoard(session, 0.3).wait(HealthRecord, "matmul")
     written = record(session)
     write_model(written.path, written)
-    assert FileBoard(session).wait(RunRecord, "opt125m") == written
+    assert FileBoard(session, 0.3).wait(RunRecord, "opt125m") == written
 
 
 def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
@@ -92,4 +89,4 @@ def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
     path.parent.mkdir(parents=True)
     path.write_text('{"schema_version": 99}')
     with pytest.raises(pytest.fail.Exception, match=r"record\.json: no run record of schema version 3"):
-        FileBoard(session).wait(RunRecord, "opt125m")
+        FileBoard(session, 0.3).wait(RunRecord, "opt125m")

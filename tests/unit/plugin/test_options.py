@@ -17,9 +17,9 @@ from pytest_llmbench.session.journal.journal import Journal
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
     "account", "allocation", "budget", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
-    "group-tolerance", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
-    "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "resume", "run-dir", "scale",
-    "system", "time",
+    "group-tolerance", "heartbeat-timeout", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run",
+    "partition", "qos", "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "resume",
+    "run-dir", "scale", "simulate", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -37,8 +37,10 @@ TEXTS = {
     "repeat": ("1", "3"),
     "max-runs": ("1", "3"),
     "budget": ("1000", "2.5"),
+    "heartbeat-timeout": ("15", "600"),
     "run-dir": ("here", "there"),
     "replay": ("logs", "others"),
+    "simulate": ("die@1", "die@2"),
     "resume": ("first", "second"),
     "gate": ("on", "off"),
     "quarantine": ("bad.txt", "worse.txt"),
@@ -87,6 +89,8 @@ def field(settings: Settings, name: str) -> Any:
         return settings.slurm.get(name)
     if name == "system":
         return settings.system.name
+    if name == "simulate":
+        return str(settings.simulate) if settings.simulate is not None else None
     if name in {"run-dir", "replay", "quarantine"}:
         return getattr(settings, name.replace("-", "_")).name
     return getattr(settings, {"time": "time_min"}.get(name, name.replace("-", "_")))

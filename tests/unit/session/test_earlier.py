@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -176,7 +179,7 @@ def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("pytest_llmbench.session.journal.earlier.PERIOD_S", 0.05)
     session = Session(id="s", folder=tmp_path)
     journal = Journal(tmp_path / "journal")
-    journal.note(now("began", host="elsewhere", pid=7, cluster="slurm"))
+    journal.note(now("began", host="elsewhere", pid=7, cluster="slurm", ttl_s=60.0))
     journal.close()
     signs = iter(range(1000))
     with monkeypatch.context() as patch:
@@ -186,6 +189,19 @@ def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch:
             take_over(session, "slurm")
     earlier = take_over(session, "slurm")
     assert not earlier.orphaned
+    earlier.journal.close()
+
+
+@pytest.mark.parametrize(("ttl_s", "orphaned"), [(60.0, False), (15.0, True)])
+def test_jobs_of_a_silent_session_may_have_ended(tmp_path: Path, ttl_s: float, orphaned: bool) -> None:
+    """After the time that the process bore with which they began, whatever this one's is."""
+    journal = Journal(tmp_path / "journal")
+    journal.note(now("began", host=socket.gethostname(), pid=7, cluster="slurm", ttl_s=ttl_s))
+    journal.close()
+    (tmp_path / "owner").write_text("9")
+    os.utime(tmp_path / "owner", 2 * (time.time() - 20.0,))
+    earlier = take_over(Session(id="s", folder=tmp_path), "slurm")
+    assert earlier.orphaned is orphaned
     earlier.journal.close()
 
 

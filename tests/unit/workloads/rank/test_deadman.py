@@ -7,7 +7,11 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from pytest_llmbench.workloads.rank import deadman
 from pytest_llmbench.workloads.rank.deadman import hold, watch
 
 
@@ -19,6 +23,25 @@ def test_a_silent_owner_ends_the_wait(tmp_path: Path) -> None:
     why = hold(str(file), ttl_s=0.2, poll_s=0.01)
     assert 0.2 <= time.monotonic() - start < 2
     assert why == f"the owner of this run has been silent for 0.2 s ({file})"
+
+
+def test_a_file_system_that_stands_still_is_not_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner could not write either: it has the whole time once more before it counts as dead."""
+    clock, seen = [0.0], list[bytes]()
+
+    def pass_by(seconds: float) -> None:
+        clock[0] += seconds
+
+    def read(_: Path) -> bytes:
+        pass_by(100.0 if len(seen) == 1 else 0.0)
+        seen.append(b"1" if len(seen) < 3 else b"2")
+        return seen[-1]
+
+    monkeypatch.setattr(deadman, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=pass_by))
+    monkeypatch.setattr(deadman, "_read", read)
+    assert "silent for 10 s" in hold("/nowhere/owner", ttl_s=10.0)
+    assert b"2" in seen
+    assert clock[0] == pytest.approx(113.0, abs=1.5)
 
 
 def test_a_missing_file_is_silence(tmp_path: Path) -> None:
