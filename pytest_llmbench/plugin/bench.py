@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.files import refuse_shared
 from pytest_llmbench.core.quantity import for_people
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
@@ -110,13 +110,18 @@ class Bench:
         return {name: recipe.on(self.settings.topology(recipe)) for name, recipe in self._published.items()}
 
     @cached_property
+    def _files(self) -> dict[Path, dict[str, Recipe]]:
+        """The recipes of each file, at the scale asked for: reading thousands takes seconds."""
+        return recipes_by_file(folders_of(self._config, "recipes", RECIPES), self.settings.scale)
+
+    @cached_property
     def _published(self) -> dict[str, Recipe]:
         """Every recipe by name, at the scale asked for, with this site's own references added.
 
         Raises:
             ConfigError: a file is wrong, a reference names an unknown statistic or recipe, or two cannot both hold.
         """
-        found = load_recipes(folders_of(self._config, "recipes", RECIPES), self.settings.scale)
+        found = {name: recipe for recipes in self._files.values() for name, recipe in recipes.items()}
         own = self.settings.system.references
         strangers = set(own) - set(found)
         if strangers:
@@ -135,7 +140,7 @@ class Bench:
         A forgotten marker must not plan every published benchmark.
         """
         installed = RECIPES.usable().values()
-        own = load_recipes(folder for folder in options.folders(self._config, "recipes") if folder not in installed)
+        own = [name for path, recipes in self._files.items() if path.parent not in installed for name in recipes]
         return own if own and self.settings.replay is None else self.recipes
 
     def check(self) -> None:

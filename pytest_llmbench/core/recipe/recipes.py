@@ -277,20 +277,29 @@ class Recipe(Strict):
 def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Recipe]:
     """Read every recipe of every `*.yaml` in `folders`, by name in the order of the files.
 
+    Raises:
+        ConfigError: see `recipes_by_file`.
+    """
+    files = recipes_by_file(folders, scale).values()
+    return {name: recipe for recipes in files for name, recipe in recipes.items()}
+
+
+def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path, dict[str, Recipe]]:
+    """Read the recipes of each `*.yaml` in `folders`.
+
     A file holds `recipes:`, a mapping of name to recipe, and optionally `defaults:`, laid under each
     of them, and `smoke:`, laid over each of them at `--scale smoke`.
 
     Raises:
         ConfigError: a file or key is wrong, or two files use one name.
     """
-    found: dict[str, Recipe] = {}
     origin: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*.yaml")):
-            for name, recipe in _load_family(path, scale).items():
-                if name in found:
-                    raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
-                found[name], origin[name] = recipe, path
+    found = {path: _load_family(path, scale) for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    for path, recipes in found.items():
+        for name in recipes:
+            if name in origin:
+                raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
+            origin[name] = path
     return found
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
+from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.recipe import recipes
+from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
 from pytest_llmbench.session.journal.journal import Journal
@@ -212,6 +215,26 @@ def test_own_recipes_and_systems_join_the_shipped_ones(pytester: pytest.Pytester
     pytester.makeini("[pytest]\nllmbench_systems = mine\n")
     assert settings_of(pytester, "--system", "mine").system.partition == "big"
     assert settings_of(pytester, "--system", "H200").system.name == "H200"
+
+
+def test_a_recipe_file_is_read_once(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of recipes take seconds; the user's own are known by the folder of their file."""
+    recipe = shipped("recipes") / "opt.yaml"
+    (pytester.path / "mine").mkdir()
+    (pytester.path / "mine" / "own.yaml").write_text(re.sub(r"\bopt(?=\d)", "own", recipe.read_text()))
+    pytester.makeini("[pytest]\nllmbench_recipes = mine\n")
+    read: list[Path] = []
+    load = recipes._load_family
+
+    def noted(path: Path, scale: Scale) -> dict[str, recipes.Recipe]:
+        read.append(path)
+        return load(path, scale)
+
+    monkeypatch.setattr(recipes, "_load_family", noted)
+    bench = bench_of(pytester.parseconfigure("--cluster", "local"))
+    assert set(bench.recipes_of_unmarked) < set(bench.recipes)
+    assert all(name.startswith("own") for name in bench.recipes_of_unmarked)
+    assert len(read) == len(set(read))
 
 
 def test_a_system_may_not_take_a_name_that_is_taken(pytester: pytest.Pytester) -> None:
