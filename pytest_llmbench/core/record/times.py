@@ -15,6 +15,9 @@ class RankTimes(Strict):
         phases: time of each phase; empty where it is not known.
         spread: standard deviation of the time that it takes without waiting for others.
         last: share of the steps in which it came last to where ranks wait for one another.
+        late: share of the steps in which it came last by a quarter of a step or more: of the first half and the second
+            half of the steps, the smaller one.
+        late_s: time of a step that the others waited for it alone in these.
         cpu_s: CPU time of its process.
         delayed_s: it could run, and had no CPU.
         throttled_s: CPU quotas held it back.
@@ -27,6 +30,8 @@ class RankTimes(Strict):
     phases: Mapping[Phase, float] = {}
     spread: float | None = None
     last: float | None = None
+    late: float | None = None
+    late_s: float | None = None
     cpu_s: float | None = None
     delayed_s: float | None = None
     throttled_s: float | None = None

@@ -4,6 +4,7 @@ That is one more reading of logs that tell it. Clocks of ranks are never compare
 clock.
 """
 
+import math
 import statistics as stats
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from pytest_llmbench.readers.steps.standing import event_lines, rank_logs
 _TOLD_FROM = 3
 # Phases add up to the steps, but for what a rank does between them, and for a GPU's steps that its host is ahead of.
 _APART, _APART_S = 0.1, 1e-3
+# Share of a step from which on a rank is late.
+_LATE = 0.25
 
 
 def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
@@ -25,7 +28,7 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
     if not typical:
         return None
     numbers = {step.step for step in typical}
-    arrivals = _Arrivals([0.0] * len(numbers), [-1] * len(numbers))
+    arrivals = _Arrivals([math.inf] * len(numbers), [math.inf] * len(numbers), [-1] * len(numbers))
     found = []
     for rank, path in rank_logs(folder):
         steps = _steps(path, numbers)
@@ -38,8 +41,13 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
         arrivals.add(rank, waits)
         found.append(_rank(rank, steps, known, gap, waits))
     lasts = arrivals.lasts()
+    late_from = _LATE * stats.fmean(step.seconds or 0.0 for step in typical)
     ranks = tuple(
-        each if lasts is None else each.model_copy(update={"last": lasts.count(each.rank) / len(lasts)})
+        each
+        if lasts is None
+        else each.model_copy(
+            update={"last": lasts.count(each.rank) / len(lasts), **arrivals.late(each.rank, late_from)}
+        )
         for each in found
     )
     return RunTimes(steps=len(numbers), ranks=ranks, transfer_s=arrivals.transfer_s())
@@ -110,11 +118,13 @@ class _Arrivals:
 
     Attributes:
         least: shortest wait so far of each step.
+        next: the one after it.
         who: its rank.
         whole: whether each rank told each wait.
     """
 
     least: list[float]
+    next: list[float]
     who: list[int]
     whole: bool = field(default=True)
 
@@ -122,12 +132,23 @@ class _Arrivals:
         """Take the waits of one more rank."""
         self.whole &= len(waits) == len(self.least) and None not in waits
         for at, wait in enumerate(waits if self.whole else ()):
-            if wait is not None and (self.who[at] < 0 or wait < self.least[at]):
-                self.least[at], self.who[at] = wait, rank
+            if wait is not None and wait < self.least[at]:
+                self.next[at], self.least[at], self.who[at] = self.least[at], wait, rank
+            elif wait is not None:
+                self.next[at] = min(self.next[at], wait)
 
     def lasts(self) -> list[int] | None:
         """The rank that came last, of each step."""
         return self.who if self.whole and self.who[0] >= 0 else None
+
+    def late(self, rank: int, by_s: float) -> dict[str, float]:
+        """In how many steps a rank was the last by a time, and how long the others waited for it then."""
+        steps = list(zip(self.who, self.least, self.next, strict=True))
+        alone = [after - least if who == rank and math.isfinite(after) else 0.0 for who, least, after in steps]
+        late = [each if each >= by_s else 0.0 for each in alone]
+        half = len(late) // 2
+        shares = [sum(each > 0.0 for each in part) / max(len(part), 1) for part in (late[:half], late[half:])]
+        return {"late": min(shares), "late_s": stats.fmean(late)}
 
     def transfer_s(self) -> float | None:
         """Mean time from then on."""

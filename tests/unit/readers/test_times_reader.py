@@ -62,6 +62,18 @@ def test_means_of_the_steps_asked_for(tmp_path: Path) -> None:
     assert known(read(tmp_path).transfer_s) == pytest.approx(0.1)
 
 
+def test_a_rank_that_is_late_in_turns(tmp_path: Path) -> None:
+    """By a quarter of a step or more: the share of the half that has fewer, and the time that the others wait."""
+    write(tmp_path, 0, [spent()] * 12)
+    write(tmp_path, 1, [spent(), spent(), *[spent(), spent(0.99, 0.01)] * 4, spent(0.9, 0.1), spent(0.9, 0.1)])
+    first, second = read(tmp_path).ranks
+    assert (first.late, first.late_s) == (0.0, 0.0)
+    assert known(second.late) == pytest.approx(0.4)
+    assert known(second.late_s) == pytest.approx(4 * 0.29 / 10)
+    write(tmp_path, 1, [spent()] * 2 + [spent(0.99, 0.01)] * 5 + [spent()] * 5)  # a slow start is not in turns
+    assert read(tmp_path).ranks[1].late == 0.0
+
+
 def test_clocks_of_hosts_are_not_compared(tmp_path: Path) -> None:
     """A host whose clock is an hour ahead changes nothing."""
     write(tmp_path, 0, [spent()] * 12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -153,6 +154,37 @@ def test_a_rank_that_is_slow_now_and_then_is_not_the_straggler(make_run: MakeRun
     assert cause(make_run([ranks[0], seldom, ranks[2]], transfer_s=0.02)).rank is None
     scattered = seldom.model_copy(update={"last": 0.9, "spread": 0.1})
     assert cause(make_run([ranks[0], scattered, ranks[2]], transfer_s=0.02)).rank is None
+
+
+def in_turns(late: Mapping[int, float], spread: float = 0.08, **counters: Any) -> list[RankTimes]:
+    """Ranks that scatter too much to be told apart by their means; some are late in a share of the steps."""
+    own = {number: 0.05 + 0.05 * late.get(number, 0.0) for number in range(4)}
+    told = (
+        rank(
+            number, {"forward": own[number]}, 0.1, 0.25, late=late.get(number, 0.0), late_s=0.05 * late.get(number, 0.0)
+        )
+        for number in own
+    )
+    return [
+        each.model_copy(update={"spread": spread, **(counters if each.rank in late else dict.fromkeys(counters, 0.0))})
+        for each in told
+    ]
+
+
+def test_a_rank_that_stands_still_in_turns_is_named(make_run: MakeRun) -> None:
+    """If it alone is late again and again; a counter of its host may explain it."""
+    found = cause(make_run(in_turns({2: 0.5})))
+    assert (found.kind, found.rank, found.host) == ("straggler", 2, "n2")
+    assert "a quarter of a step or more after all others in 50 % of the steps" in found.sentence
+    assert "no counter of its host explains it" in found.sentence
+    found = cause(make_run(in_turns({2: 0.5}, delayed_s=0.024)))
+    assert (found.kind, found.rank) == ("host", 2)
+
+
+@pytest.mark.parametrize("late", [{2: 0.05}, {2: 0.4, 1: 0.3}, dict.fromkeys(range(4), 0.2)])
+def test_noise_of_several_ranks_names_none(make_run: MakeRun, late: dict[int, float]) -> None:
+    """Late in two steps of 40 may be chance, and so is one of two that are late."""
+    assert cause(make_run(in_turns(late))).rank is None
 
 
 def on_gpus(record: RunRecord, rates: list[float], telemetry: list[GpuTelemetry]) -> RunRecord:
