@@ -1,4 +1,4 @@
-"""What the step log, and the session that watches it, cost a training.
+"""The cost of the step log for a training, and of the session that watches it.
 
     .venv/bin/python benchmarks/watching.py [rounds]
 
