@@ -169,7 +169,7 @@ def test_nothing_outlives_pytest(megatron: MegatronLM, number: signal.Signals) -
     """However pytest ends, its run does too, with ranks that are deaf to SIGTERM in sessions of their own."""
     megatron.install(speed=0.02)
     megatron.recipe("tiny", deaf)
-    process = megatron.user.start(*ARGUMENTS)
+    process = megatron.user.start(*ARGUMENTS, "--heartbeat-timeout", "15")
     session = megatron.user.wait_for(lambda session: running(session) and session)
     assert len([line for line in alive(session) if "pretrain_gpt.py --tensor" in line]) >= 2
     process.send_signal(number)

@@ -219,8 +219,8 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     process = user.start(*args)
     killed = user.wait_for(lambda session: session if steps_logged(session, "b_half") > 1 else None)
     process.kill()
-    process.communicate()
     os.kill(pid_of_rank(killed, "b_half", 0), signal.SIGKILL)
+    process.communicate()
     for run in ("a_whole", "b_half"):
         (killed / "runs" / run / "record.json").unlink(missing_ok=True)
     again = here(user, "--replay", str(killed))

@@ -46,8 +46,9 @@ def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, dis
     assert verdicts == {"speed": "PASS", "missed": "FAIL", "elsewhere": "SKIP"}
     record = result.record()
     told, done = record["early"], len(record["steps"])
-    assert (told["planned"], told["look"], told["looks"], told["done"]) == (STEPS, FIRST_LOOK, [FIRST_LOOK], done)
-    assert FIRST_LOOK <= done < FORTY_PERCENT
+    look = told["look"]
+    assert (told["planned"], told["looks"][-1], told["done"]) == (STEPS, look, done)
+    assert FIRST_LOOK <= look <= done < FORTY_PERCENT  # the first look, or the second on a machine that stood still
     assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, done)}
     assert len(record["rank_info"]) > 1
     assert told["alpha"] == pytest.approx(0.0015)
@@ -56,12 +57,12 @@ def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, dis
         "missed: throughput <= 0.01 words/s: FAIL",
     ]
     assert min(told["hours_saved"], told["hours_spent"]) > 0
-    assert record["steady"]["left_out"] + record["steady"]["judged"] == FIRST_LOOK - WARM_UP
+    assert record["steady"]["left_out"] + record["steady"]["judged"] == look - WARM_UP
     assert not {"loss_drop", "peak_memory"} & record["metrics"].keys()
     fail = next(case for case in result.cases.values() if case.properties["verdict"] == "FAIL")
     assert "it is not known what would have come later" in fail.message
     assert float(fail.properties["alpha"]) == pytest.approx(0.0015)
-    assert fail.properties["early_verdict"].startswith(f"judged by its first {FIRST_LOOK} of {STEPS} steps")
+    assert fail.properties["early_verdict"].startswith(f"judged by its first {look} of {STEPS} steps")
     assert fail.properties["hours_saved"].endswith("node-hours")
     assert re.search(r"1 of 1 run ended early: \S+ node-hours saved", result.text)
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.whole_path.host import Machine, write_systems
 from pytest_llmbench.checks.base import get_check, options_of
 from pytest_llmbench.cluster.system import load_system
 
-GPU = Path(__file__).parents[3] / "benchmarks" / "gpu" / "whole_path"
+GPU = Path(__file__).parents[4] / "benchmarks" / "gpu" / "whole_path"
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
