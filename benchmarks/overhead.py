@@ -1,6 +1,6 @@
 """What sessions weigh besides their runs: wall clock, CPU time, and calls of Slurm's commands.
 
-    .venv/bin/python -m benchmarks.overhead [--cases 100] [--rounds 5] [--only NAME ...]
+    .venv/bin/python -m benchmarks.overhead [--cases 100] [--rounds 5] [--only NAME ...] [--reframe PROGRAM]
 
 Each case is a run on one node of an engine of its own (a framework whose program prints twenty lines), so that nearly
 all of the time is ours. All ways take turns in each round, as whole processes, beside the least that Slurm takes:
@@ -10,6 +10,7 @@ all of the time is ours. All ways take turns in each round, as whole processes, 
 - `jobs`: a session with a job a run
 - `held`: a session in one held node
 - `one`: a session with a single case
+- `reframe`: the same jobs by ReFrame, if its program is given, with its asynchronous policy
 - `collect`: `--collect-only` of a hundred times as many cases
 - `version`: `pytest --version`, with and without the plugin
 
@@ -20,6 +21,7 @@ in front of `PATH`; the CPU time is that of the process and of what it waited fo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -81,6 +83,33 @@ import pytest
 def test_case(run):
     assert run.throughput.value > 0
 """
+REFRAME_SITE = """
+site_configuration = {
+    "systems": [{
+        "name": "two_cores", "hostnames": [".*"], "modules_system": "nomod",
+        "partitions": [{
+            "name": "all", "scheduler": "slurm", "launcher": "local", "environs": ["builtin"], "max_jobs": 1000,
+        }],
+    }],
+    "environments": [{"name": "builtin"}],
+}
+"""
+REFRAME_TESTS = """
+import reframe as rfm
+import reframe.utility.sanity as sn
+
+@rfm.simple_test
+class Case(rfm.RunOnlyRegressionTest):
+    number = parameter(range({cases}))
+    valid_systems, valid_prog_environs = ["*"], ["*"]
+    executable, executable_opts, exclusive_access = "bash", ["{program}"], True
+
+    @sanity_function
+    def ends(self):
+        return sn.assert_found("all done", self.stdout)
+"""
+# Plugins of others that may be beside ours.
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:benchmark"]
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun")
 # Calls from inside a job are the program's own. `sbatch --test-only` only asks.
 SHIM = """#!/bin/bash
@@ -128,7 +157,9 @@ class Bench:
 
     def _write_recipes(self, cases: int) -> None:
         names = [f"case{number:05}" for number in range(cases)]
-        self._write("recipes/cases.yaml", {"family": "cases", "recipes": dict.fromkeys(names, RECIPE)})
+        shutil.rmtree(self.folder / "recipes", ignore_errors=True)
+        for family, some in itertools.groupby(names, key=lambda name: name[:-3]):  # a file may have only so many values
+            self._write(f"recipes/{family}.yaml", {"family": family, "recipes": dict.fromkeys(some, RECIPE)})
         (self.folder / "test_cases.py").write_text(TEST.format(cases=cases))
 
     def cost(self, command: list[str], *, fine: tuple[int, ...] = (0,)) -> Cost:
@@ -152,9 +183,7 @@ class Bench:
     def pytest(self, *options: str) -> Cost:
         """Run a session of Slurm; its folder is removed."""
         try:
-            return self.cost(
-                [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--system", "two_cores", *options]
-            )
+            return self.cost([*PYTEST, "-q", "-p", "no:cacheprovider", "--system", "two_cores", *options])
         finally:
             shutil.rmtree(self.folder / "reports", ignore_errors=True)
 
@@ -175,6 +204,16 @@ class Bench:
         finally:
             subprocess.run(["scancel", job], check=True)
 
+    def reframe(self, program: str) -> Cost:
+        """The same jobs by ReFrame; its folders are removed."""
+        site, tests, prefix = (self.folder / name for name in ("site.py", "tests_of_reframe.py", "reframe"))
+        site.write_text(REFRAME_SITE)
+        tests.write_text(REFRAME_TESTS.format(cases=self.cases, program=self.folder / "program.sh"))
+        try:
+            return self.cost([program, "-C", str(site), "-c", str(tests), "--prefix", str(prefix), "-r"])
+        finally:
+            shutil.rmtree(prefix, ignore_errors=True)
+
     def collect(self) -> Cost:
         """Collect a hundred times as many cases."""
         self._write_recipes(100 * self.cases)
@@ -191,11 +230,11 @@ def slurm_answers() -> bool:
     return b" is UP" in subprocess.run(["scontrol", "ping"], capture_output=True, check=False).stdout
 
 
-def ways(bench: Bench) -> dict[str, Callable[[], Cost]]:
+def ways(bench: Bench, reframe: str | None) -> dict[str, Callable[[], Cost]]:
     """The ways, in the order of their turns."""
     empty = bench.folder / "empty"
     empty.mkdir()
-    version = [sys.executable, "-m", "pytest", "--version"]
+    version = [*PYTEST, "--version"]
     anywhere = {
         "collect": bench.collect,
         "version, without": lambda: bench.cost([*version, "--rootdir", str(empty), "-p", "no:llmbench"]),
@@ -209,6 +248,7 @@ def ways(bench: Bench) -> dict[str, Callable[[], Cost]]:
         "jobs": bench.pytest,
         "held": lambda: bench.pytest("--nodes", "1"),
         "one": lambda: bench.pytest("-k", "case00000"),
+        **({} if reframe is None else {"reframe": lambda: bench.reframe(reframe)}),
         **anywhere,
     }
 
@@ -219,11 +259,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=[], help="ways, by the beginnings of their names")
+    parser.add_argument("--reframe", metavar="PROGRAM", help="ReFrame, installed in an environment of its own")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="llmbench-overhead-") as name:
         chosen = {
             way: cost
-            for way, cost in ways(Bench(Path(name), options.cases)).items()
+            for way, cost in ways(Bench(Path(name), options.cases), options.reframe).items()
             if not options.only or way.startswith(tuple(options.only))
         }
         taken: dict[str, list[Cost]] = {way: [] for way in chosen}
