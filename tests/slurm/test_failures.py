@@ -173,7 +173,8 @@ def test_nothing_is_left_behind(
     """However pytest ends, the queue is empty of its jobs within a minute."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
-    process = user.start(*SLURM, distribution, *(("--nodes", "2") if mode == "session" else ()))
+    nodes = ("--nodes", "2") if mode == "session" else ()
+    process = user.start(*SLURM, distribution, "--heartbeat-timeout", "15", *nodes)
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     assert len(queue.jobs_of(session)) == 1
     process.send_signal(number)

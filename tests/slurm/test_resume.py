@@ -29,6 +29,13 @@ def three(user: UserFolder) -> UserFolder:
     return user
 
 
+def watch_for(user: UserFolder, seconds: float) -> None:
+    """How long the watchman leaves jobs that wait to a `--resume`."""
+    (user.path / "conftest.py").write_text(
+        f"from pytest_llmbench.cluster.slurm import watchman\nwatchman.RESUMED_WITHIN_S = {seconds}\n"
+    )
+
+
 def killed(user: UserFolder, when: Callable[[Path], object], *args: str) -> Path:
     """Kill pytest at some point; the session's folder."""
     process = user.start(*args)
@@ -60,12 +67,15 @@ def whole(result: Result, queue: type[Queue]) -> Result:
 
 
 def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Queue]) -> None:
-    """One job for each run, although two processes looked after them."""
+    """One job for each run, although two processes looked after them. The watchman ends only those that wait."""
+    watch_for(three, 1.0)
     session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *OWN_JOBS)
+    time.sleep(3.0)
     result = whole(three.run(*OWN_JOBS, "--resume"), queue)
     assert "of the session's earlier process: adopted" in result.text
     assert jobs_made(queue, session) == {f"llmbench-{name}": 1 for name in RUNS}
-    assert result.record("b_second")["timings"]["submitted"] == events(session, "submitting")[1].at
+    (submitting,) = (event for event in events(session, "submitting") if event.name == "b_second")
+    assert result.record("b_second")["timings"]["submitted"] == submitting.at
 
 
 def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, queue: type[Queue]) -> None:
@@ -93,9 +103,7 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
 
 def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
     """Its session was killed, and nothing resumes it; until then it is there to be adopted."""
-    (three.path / "conftest.py").write_text(
-        "from pytest_llmbench.cluster.slurm import watchman\nwatchman.RESUMED_WITHIN_S = 4.0\n"
-    )
+    watch_for(three, 4.0)
     wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
     session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)
     assert len(queue.jobs_of(session)) == 2

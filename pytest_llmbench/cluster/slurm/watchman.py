@@ -1,7 +1,8 @@
 """A small process that outlives pytest: it cancels the jobs of a session that died and that nothing resumes.
 
-A job that runs ends itself when its session falls silent. One that waits in the queue cannot, and neither can one that
-an sbatch still submits after the death of pytest. The watchman runs on pytest's own machine, so it dies with that.
+A job that runs ends itself when its session falls silent, and can be adopted until then. One that waits in the queue
+cannot end itself, and neither can one that an sbatch still submits after the death of pytest. The watchman runs on
+pytest's own machine, so it dies with that.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ seen=$(cat "$1")
 sleep "$3"
 [ "$(cat "$1")" = "$seen" ] && [ ! -e "$2" ] || exit 0
 for _ in 1 2 3 4 5 6 7 8 9 10; do
-    if jobs=$(squeue --noheader --user="$(id -un)" --format='%i %k'); then
+    if jobs=$(squeue --noheader --states=PENDING --user="$(id -un)" --format='%i %k'); then
         echo "$jobs" | while read -r id token _; do [ "$token" = "$4" ] && scancel "$id"; done
         exit
     fi

@@ -171,7 +171,7 @@ def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
 def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end: str) -> None:
     """Nobody can write then: the XML was there before, not that of the session before this one."""
     (declaring.path / "mine.xml").write_text("<testsuites/>")
-    args = ["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else []
+    args = ["--heartbeat-timeout=15", *(["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else [])]
     process = declaring.start("--cluster", "local", *args, "--junitxml=mine.xml", *OURS)
     declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
     if end == "SIGKILL":
