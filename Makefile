@@ -6,7 +6,7 @@ PYTEST_ARGS ?=
 # A folder with checkouts of Megatron-LM, metaseq, DeepSpeedExamples and NeMo-Megatron-Launcher, for make real.
 CHECKOUTS ?=
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
-TEST_WORKERS ?= 5
+TEST_WORKERS ?= 7
 CONSTRAINTS ?= constraints.txt
 # Images of containers set it. Then each of the hundreds of sessions that the tests start compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
