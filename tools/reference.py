@@ -117,7 +117,7 @@ SEE = {
     "--replay": "#replayed-logs",
     "Recipe.engine": "#engines",
     "Recipe.options": "#engines",
-    "Recipe.prepare.name": "how-to/prepare-what-a-run-needs.md",
+    "Recipe.prepare.name": "how-to/frameworks/prepare-what-a-run-needs.md",
     "Recipe.references": "#reference-keys",
     "Reference.statistic": "#statistics",
     "Reference.floor": "#verdicts",

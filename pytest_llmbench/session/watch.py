@@ -128,7 +128,7 @@ class Watch:
                 f"{self._engine.laggards(self._folder)}",
             )
         #: problem hang: no step for longer than `deadlines` allows; the message names the ranks that lag and the folder
-        #:  of the [stacks](how-to/find-out-why-a-run-hangs.md)
+        #:  of the [stacks](how-to/judge/find-out-why-a-run-hangs.md)
         return Problem(
             kind="hang",
             message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "

@@ -98,7 +98,7 @@ def test_a_guide_speaks_to_its_reader(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# You\n\nYou can do it. It works. It ends.\nIt is short.\n\n| you |\n")
     assert prose.you_share(prose.of_file(page)) == pytest.approx(0.25)
-    assert prose.is_guide(CHECKOUT / "docs" / "how-to" / "write-a-test.md")
+    assert prose.is_guide(CHECKOUT / "docs" / "how-to" / "write" / "write-a-test.md")
     assert not prose.is_guide(CHECKOUT / "docs" / "how-to" / "index.md")
     assert not prose.is_guide(CHECKOUT / "docs" / "reference.md")
 

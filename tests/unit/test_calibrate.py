@@ -408,7 +408,7 @@ def test_one_line_at_the_terminal(write: Write) -> None:
 
 def test_every_option_is_in_the_guide() -> None:
     """And no other one."""
-    guide = Path(__file__).parents[2] / "docs" / "how-to" / "calibrate-a-threshold.md"
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "write" / "calibrate-a-threshold.md"
     table = guide.read_text("utf-8").partition("| Option | Value | Default |")[2].partition("\n\n")[0]
     told = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
