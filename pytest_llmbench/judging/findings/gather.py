@@ -143,9 +143,14 @@ def _tflops(info: RankInfo) -> str:
 
 def _time_outside(e: Evidence) -> Iterator[str]:
     found = outside(e)
-    if found is not None and (
-        found.around_s > max(_AROUND_S, _OUTSIDE_SHARE * (found.steps_s + found.around_s))
-        or found.seconds > max(_START_S, _OUTSIDE_SHARE * (found.steps_s + found.seconds))
+    # At scale smoke, starting and ending take most of the time.
+    if (
+        found is not None
+        and e.recipe.scale == "full"
+        and (
+            found.around_s > max(_AROUND_S, _OUTSIDE_SHARE * (found.steps_s + found.around_s))
+            or found.seconds > max(_START_S, _OUTSIDE_SHARE * (found.steps_s + found.seconds))
+        )
     ):
         yield _told(found)
 

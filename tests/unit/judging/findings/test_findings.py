@@ -112,6 +112,7 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
         {"wall_s": 140.0},
         {"wall_s": 160.0, "ranks": (begun(38), rank(1))},  # a start of less than a minute
         {"wall_s": None},
+        {"wall_s": 240.0, "recipe": small(precision="bf16").model_copy(update={"scale": "smoke"})},
         {"telemetry": (watched(0, power_capped=40), watched(1))},
         {"ranks": (rank(0, matmul_flops_per_s=6.7e14), rank(1))},
         {
