@@ -27,7 +27,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _of_all(
     *,
-    version: Annotated[  # noqa: ARG001  # its callback has done the work
+    version: Annotated[  # its callback has done the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
