@@ -1,18 +1,22 @@
 """OPT of transformers in the shape of a recipe: one that predicts tokens, and one that scores them."""
 
+from __future__ import annotations
+
 import math
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import OPTConfig, OPTForCausalLM, OPTModel
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, whole
 from pytest_llmbench.workloads.training.tokens import stable_seed
+
+if TYPE_CHECKING:  # seconds of a process's start; the functions that build a model import it
+    from transformers import OPTConfig
 
 
 class LoraLinear(nn.Module):
@@ -62,6 +66,8 @@ class Scorer(nn.Module):
     """OPT's body with one number per token instead of the output layer: a reward model, or a critic."""
 
     def __init__(self, config: OPTConfig) -> None:
+        from transformers import OPTModel  # noqa: PLC0415
+
         super().__init__()
         self.body = OPTModel(config)
         self.head = nn.Linear(config.hidden_size, 1)
@@ -75,6 +81,8 @@ class Scorer(nn.Module):
 
 def language_model(setup: Setup, *, lora: bool = True) -> nn.Module:
     """Build an initialised `OPTForCausalLM`; with the recipe's LoRA, where it has one, if `lora`."""
+    from transformers import OPTForCausalLM  # noqa: PLC0415
+
     with setup.construction():
         model: nn.Module = OPTForCausalLM(_config(setup, setup.recipe.model))
         if lora and setup.options.lora_dim:
@@ -115,6 +123,8 @@ def initialise(model: nn.Module, seed: int, *, head_std: float = 0.0, head_bias:
 
 
 def _config(setup: Setup, shape: ModelShape) -> OPTConfig:
+    from transformers import OPTConfig  # noqa: PLC0415
+
     return OPTConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
