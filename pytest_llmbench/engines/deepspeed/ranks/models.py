@@ -1,63 +1,17 @@
 """OPT of transformers in the shape of a recipe: one that predicts tokens, and one that scores them."""
 
-from __future__ import annotations
-
 import math
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
+from transformers import OPTConfig, OPTForCausalLM, OPTModel
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.engines.deepspeed.ranks.lora import add_lora
 from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, whole
 from pytest_llmbench.workloads.training.tokens import stable_seed
-
-if TYPE_CHECKING:  # seconds of a process's start; the functions that build a model import it
-    from transformers import OPTConfig
-
-
-class LoraLinear(nn.Module):
-    """A linear layer with weight W + B A, where only A, of `rank` rows, and B are trained, both at the scale of W.
-
-    It takes over the parameters of the layer that it replaces, under their names.
-    """
-
-    def __init__(self, linear: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.weight = linear.weight
-        self.bias = linear.bias
-        self.lora_down = nn.Parameter(linear.weight.new_empty(rank, linear.in_features))
-        self.lora_up = nn.Parameter(linear.weight.new_empty(linear.out_features, rank))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Map [..., in] to [..., out]."""
-        update = functional.linear(functional.linear(inputs, self.lora_down), self.lora_up)
-        return functional.linear(inputs, self.weight, self.bias) + update
-
-
-def add_lora(model: nn.Module, rank: int, within: str) -> None:
-    """Freeze a model, and give every linear layer with `within` in its name an update that is trained.
-
-    A and B are uninitialised.
-
-    Raises:
-        ConfigError: there is no such layer.
-    """
-    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    chosen = [(name, layer) for name, layer in layers if within in name]
-    if not chosen:
-        raise ConfigError(
-            f"options.lora_modules: no linear layer has {within!r} in its name; some that there are: "
-            f"{', '.join(name for name, _ in layers[:8])}"
-        )
-    model.requires_grad_(requires_grad=False)
-    for name, layer in chosen:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, LoraLinear(layer, rank))
-
 
 _INIT_STD = 0.02  # OPTConfig's own
 
@@ -66,8 +20,6 @@ class Scorer(nn.Module):
     """OPT's body with one number per token instead of the output layer: a reward model, or a critic."""
 
     def __init__(self, config: OPTConfig) -> None:
-        from transformers import OPTModel  # noqa: PLC0415
-
         super().__init__()
         self.body = OPTModel(config)
         self.head = nn.Linear(config.hidden_size, 1)
@@ -81,8 +33,6 @@ class Scorer(nn.Module):
 
 def language_model(setup: Setup, *, lora: bool = True) -> nn.Module:
     """Build an initialised `OPTForCausalLM`; with the recipe's LoRA, where it has one, if `lora`."""
-    from transformers import OPTForCausalLM  # noqa: PLC0415
-
     with setup.construction():
         model: nn.Module = OPTForCausalLM(_config(setup, setup.recipe.model))
         if lora and setup.options.lora_dim:
@@ -123,8 +73,6 @@ def initialise(model: nn.Module, seed: int, *, head_std: float = 0.0, head_bias:
 
 
 def _config(setup: Setup, shape: ModelShape) -> OPTConfig:
-    from transformers import OPTConfig  # noqa: PLC0415
-
     return OPTConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
