@@ -16,6 +16,8 @@ from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
 Precision = Literal["fp32", "bf16", "fp16"]
+# Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
+NOT_WRITTEN = ("name", "scale")
 
 
 class ModelShape(Strict):
@@ -316,7 +318,7 @@ def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
     family = validate(_Family, read_yaml(path), str(path))
     recipes = {}
     for block in (family.defaults, family.smoke, *family.recipes.values()):
-        for key in sorted({"name", "scale"} & set(block)):
+        for key in sorted({*NOT_WRITTEN} & set(block)):
             raise ConfigError(f"{path}: {key}: must not be in a file: it comes from the mapping or from --scale")
     for name, own in family.recipes.items():
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
