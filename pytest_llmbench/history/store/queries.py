@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select
+from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.history.store.database import History
@@ -70,7 +70,7 @@ def list_sessions(history: History, limit: int | None = None) -> list[dict[str, 
     """The sessions, newest first, each with its number of records and of verdicts by word."""
     with history.reading() as connection:
         chosen = select(SESSIONS).order_by(SESSIONS.c.began.desc(), SESSIONS.c.id.desc()).limit(limit)
-        sessions = [dict(row._mapping) for row in connection.execute(chosen)]
+        sessions: list[dict[str, Any]] = [dict(row) for row in connection.execute(chosen).mappings()]
         ids = [session["id"] for session in sessions]
         counts: dict[str, dict[str, int]] = {}
         for part in _parts(ids):
@@ -107,30 +107,31 @@ def show_session(history: History, given: str) -> dict[str, Any]:
     """
     with history.reading() as connection:
         session = find_session(connection, given)
-        row = connection.execute(select(SESSIONS).where(SESSIONS.c.id == session)).one()
-        runs = connection.execute(
+        row = dict(connection.execute(select(SESSIONS).where(SESSIONS.c.id == session)).mappings().one())
+        found = connection.execute(
             select(RUNS, *(column.label(f"series_{column.name}") for column in _SERIES_COLUMNS))
             .outerjoin(SERIES, SERIES.c.id == RUNS.c.series)
             .where(RUNS.c.session == session)
             .order_by(RUNS.c.about.desc(), RUNS.c.name)
-        ).all()
-        ids = [run.id for run in runs]
+        )
+        runs = [dict(each) for each in found.mappings()]
+        ids = [run["id"] for run in runs]
         metrics = _rows_of(connection, METRICS, ids, METRICS.c.name)
         verdicts = _rows_of(connection, VERDICTS, ids, VERDICTS.c.number)
         tags = _tags_of(connection, [session]).get(session, [])
     records = []
     for run in runs:
-        told = {name: value for name, value in run._mapping.items() if name not in {"id", "series", "session"}}
+        told = {name: value for name, value in run.items() if name not in {"id", "series", "session"}}
         told["metrics"] = {
-            each.name: {name: getattr(each, name) for name in ("value", "unit", "low", "high", "better")}
-            for each in metrics.get(run.id, ())
+            each["name"]: {name: each[name] for name in ("value", "unit", "low", "high", "better")}
+            for each in metrics.get(run["id"], ())
         }
         told["verdicts"] = [
-            {name: value for name, value in each._mapping.items() if name not in {"run", "number"}}
-            for each in verdicts.get(run.id, ())
+            {name: value for name, value in each.items() if name not in {"run", "number"}}
+            for each in verdicts.get(run["id"], ())
         ]
         records.append(told)
-    return {**row._mapping, "tags": tags, "records": records}
+    return {**row, "tags": tags, "records": records}
 
 
 def find_session(connection: Connection, given: str) -> str:
@@ -187,7 +188,7 @@ def read_series(
             .order_by(METRICS.c.time.desc(), METRICS.c.run.desc())
             .limit(last)
         )  # fmt: skip
-        points = [Point(**row._mapping) for row in connection.execute(chosen)]
+        points = [Point(**row) for row in connection.execute(chosen).mappings()]
         if not points:
             have = connection.execute(select(METRICS.c.name).where(METRICS.c.series.in_(ids)).distinct()).scalars()
             raise ConfigError(unknown(f"metric of {recipe} in the history", metric, have))
@@ -199,42 +200,47 @@ def runs_of(history: History, sessions: Sequence[str]) -> list[PastRun]:
     found: list[PastRun] = []
     with history.reading() as connection:
         for part in _parts(sessions):
-            chosen = and_(RUNS.c.session.in_(part), RUNS.c.about == "run", or_(RUNS.c.counts, RUNS.c.simulated.isnot(None)))
+            chosen = and_(
+                RUNS.c.session.in_(part), RUNS.c.about == "run", or_(RUNS.c.counts, RUNS.c.simulated.isnot(None))
+            )
             found += past_runs(connection, chosen)
     return found
 
 
-def past_runs(connection: Connection, chosen: Any) -> list[PastRun]:
-    """The runs that a condition chooses, oldest first, with their metrics."""
-    runs = connection.execute(
+def past_runs(connection: Connection, chosen: Any, metric: str | None = None) -> list[PastRun]:
+    """The runs that a condition chooses, oldest first, with their metrics, or that one."""
+    found = connection.execute(
         select(RUNS.c.id, RUNS.c.session, RUNS.c.name, RUNS.c.time, RUNS.c.problem, RUNS.c.simulated)
         .add_columns(*_SERIES_COLUMNS)
         .join(SERIES, SERIES.c.id == RUNS.c.series)
         .where(chosen)
         .order_by(RUNS.c.time, RUNS.c.id)
-    ).all()
-    metrics = _rows_of(connection, METRICS, [run.id for run in runs], METRICS.c.name)
+    )
+    runs = [dict(each) for each in found.mappings()]
+    only = METRICS.c.name == metric if metric is not None else None
+    metrics = _rows_of(connection, METRICS, [run["id"] for run in runs], METRICS.c.name, only)
     return [
         PastRun(
-            session=run.session, name=run.name, time=run.time, problem=run.problem,
-            simulated=run.simulated is not None,
-            series=Series(**{column.name: run._mapping[column] for column in _SERIES_COLUMNS}),
+            session=run["session"], name=run["name"], time=run["time"], problem=run["problem"],
+            simulated=run["simulated"] is not None,
+            series=Series(**{name: run[name] for name in Series.__slots__}),
             metrics={
-                each.name: MetricRow(
-                    name=each.name, value=each.value, unit=each.unit, low=each.low, high=each.high, better=each.better
-                )
-                for each in metrics.get(run.id, ())
+                each["name"]: MetricRow(**{name: each[name] for name in MetricRow.__slots__})
+                for each in metrics.get(run["id"], ())
             },
         )
         for run in runs
     ]  # fmt: skip
 
 
-def _rows_of(connection: Connection, table: Any, runs: Sequence[int], order: Any) -> dict[int, list[Row[Any]]]:
-    found: dict[int, list[Row[Any]]] = {}
+def _rows_of(
+    connection: Connection, table: Any, runs: Sequence[int], order: Any, only: Any = None
+) -> dict[int, list[RowMapping]]:
+    found: dict[int, list[RowMapping]] = {}
     for part in _parts(runs):
-        for row in connection.execute(select(table).where(table.c.run.in_(part)).order_by(table.c.run, order)):
-            found.setdefault(row.run, []).append(row)
+        chosen = select(table).where(table.c.run.in_(part)).order_by(table.c.run, order)
+        for row in connection.execute(chosen if only is None else chosen.where(only)).mappings():
+            found.setdefault(row["run"], []).append(row)
     return found
 
 

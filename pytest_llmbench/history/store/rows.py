@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.telemetry import Better
 

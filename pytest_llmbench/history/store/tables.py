@@ -3,7 +3,19 @@
 Their names begin with `llmbench_`, so that a database may hold tables of others as well.
 """
 
-from sqlalchemy import Boolean, Column, Double, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 VERSION_TABLE = "llmbench_schema_version"
 METADATA = MetaData()

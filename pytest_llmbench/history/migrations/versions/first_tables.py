@@ -1,7 +1,19 @@
 """The first tables: sessions, runs and checks, metrics, verdicts, and devices; as they were then."""
 
 from alembic import op
-from sqlalchemy import Boolean, Column, Double, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 revision = "0001"
 down_revision = None
