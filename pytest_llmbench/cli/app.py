@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli import compare, history
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -32,6 +33,10 @@ def _of_all(
     ] = False,
 ) -> None:
     """Take the options of every subcommand."""
+
+
+app.add_typer(history.app, name="history")
+app.command("compare")(compare.compare)
 
 
 def main() -> None:

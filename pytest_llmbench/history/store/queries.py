@@ -1,6 +1,6 @@
 """Questions to the history about sessions and series."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from pytest_llmbench.history.store.tables import METRICS, RUNS, SERIES, SESSIONS
 _SERIES_COLUMNS = tuple(SERIES.c[name] for name in Series.__slots__)
 # As many as a question of SQL may name.
 _AT_ONCE = 500
+# So many earlier runs say how runs differ.
+_MOST_BEFORE = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,6 +207,19 @@ def runs_of(history: History, sessions: Sequence[str]) -> list[PastRun]:
             )
             found += past_runs(connection, chosen)
     return found
+
+
+def runs_before(history: History, recipe: str, until: float, *, leave_out: Collection[str]) -> list[PastRun]:
+    """The newest runs of a recipe before a Unix time that are measurements of their own, oldest first."""
+    newest = (
+        select(RUNS.c.id)
+        .join(SERIES, SERIES.c.id == RUNS.c.series)
+        .where(SERIES.c.recipe == recipe, RUNS.c.time < until, RUNS.c.counts, RUNS.c.session.notin_(leave_out))
+        .order_by(RUNS.c.time.desc())
+        .limit(_MOST_BEFORE)
+    )
+    with history.reading() as connection:
+        return past_runs(connection, RUNS.c.id.in_(newest))
 
 
 def past_runs(connection: Connection, chosen: Any, metric: str | None = None) -> list[PastRun]:
