@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -32,6 +33,11 @@ def _of_all(
     ] = False,
 ) -> None:
     """Take the options of every subcommand."""
+
+
+app.command()(keygen)
+app.command()(bundle)
+app.command()(verify)
 
 
 def main() -> None:
