@@ -6,6 +6,7 @@ the manifest lists, in its order. Readers here do not search for members: they k
 
 import gzip
 import hashlib
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -82,8 +83,8 @@ def read_whole(source: Readable, name: str) -> bytes:
     return content
 
 
-def copy_last(source: Readable, name: str, target: BinaryIO, most: int) -> str:
-    """Copy the next member, which must be this one and the last; return its SHA-256.
+def digest_last(source: BinaryIO, name: str, most: int) -> tuple[str, int]:
+    """Read the next member, which must be this one and the last; return its SHA-256 and its size.
 
     Raises:
         BundleError: another member comes next, it is larger than `most` bytes, or anything follows it.
@@ -94,10 +95,15 @@ def copy_last(source: Readable, name: str, target: BinaryIO, most: int) -> str:
     digest = hashlib.sha256()
     for piece in _pieces(source, size, name):
         digest.update(piece)
-        target.write(piece)
     _expect(source, _padding(size), name)
     expect_end(source, "the bundle")
-    return digest.hexdigest()
+    return digest.hexdigest(), size
+
+
+def rewind(source: BinaryIO, size: int) -> BinaryIO:
+    """Go back from the end of an archive to the beginning of its last member, of so many bytes."""
+    source.seek(-size - len(_padding(size)) - len(_END), os.SEEK_END)
+    return source
 
 
 def copy_member(source: Readable, name: str, size: int, target: BinaryIO) -> str:
@@ -127,10 +133,11 @@ def expect_end(source: Readable, name: str) -> None:
 
 
 class Unzipped:
-    """What a compressed file holds, read piece by piece; never more than asked for, whatever it would grow to."""
+    """The content of the next bytes of a file, which are compressed: never more of it than was asked for."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
+        self._left = size
         self._zip = zlib.decompressobj(wbits=31)
 
     def read(self, size: int, /) -> bytes:
@@ -141,16 +148,21 @@ class Unzipped:
         """
         try:
             while not self._zip.eof:
-                fed = self._zip.unconsumed_tail or self._file.read(_PIECE)
+                fed = self._zip.unconsumed_tail or self._more()
                 if piece := self._zip.decompress(fed, size):
                     return piece
                 if not fed and not self._zip.eof:
                     raise BundleError(f"{SESSION} is cut")
         except zlib.error as error:
             raise BundleError(f"{SESSION} cannot be decompressed: {error}") from error
-        if self._zip.unused_data or self._file.read(1):
+        if self._zip.unused_data or self._more():
             raise BundleError(f"there are bytes behind the end of {SESSION}")
         return b""
+
+    def _more(self) -> bytes:
+        piece = self._file.read(min(_PIECE, self._left))
+        self._left -= len(piece)
+        return piece
 
 
 def _size(source: Readable, name: str) -> int:

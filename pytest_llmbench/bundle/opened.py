@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.bundle import archive
 from pytest_llmbench.bundle.archive import MANIFEST, SESSION, BundleError
@@ -54,9 +54,8 @@ def opened(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
         BundleError: it was altered, is too large, or is none.
         OSError: it cannot be read, or there is no space to unpack it.
     """
-    with tempfile.TemporaryDirectory(prefix="llmbench-bundle-") as scratch, path.open("rb") as file:
-        envelope = archive.read_whole(file, archive.ATTESTATION)
-        statement, key, unsigned = open_envelope(envelope, keys)
+    with path.open("rb") as file:
+        statement, key, unsigned = open_envelope(archive.read_whole(file, archive.ATTESTATION), keys)
         listed = archive.read_whole(file, MANIFEST)
         digests = _subjects(statement)
         if hashlib.sha256(listed).hexdigest() != digests[MANIFEST]:
@@ -65,20 +64,19 @@ def opened(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
         total = sum(each.size for each in manifest.files)
         if total > most:
             raise BundleError(f"its files have {total} bytes, and at most {most} are read")
-        zipped, folder = Path(scratch) / SESSION, Path(scratch) / "session"
-        with zipped.open("w+b") as copy:
-            if archive.copy_last(file, SESSION, copy, most) != digests[SESSION]:
-                raise BundleError(f"{SESSION} was altered: it is not the file that was signed")
-            copy.seek(0)
-            _unpack(copy, manifest, folder)
-        zipped.unlink()
-        yield OpenedBundle(
-            folder=folder,
-            manifest=manifest,
-            predicate=statement["predicate"],
-            signer=key_id(key) if key is not None else None,
-            unsigned=unsigned,
-        )
+        digest, size = archive.digest_last(file, SESSION, most)
+        if digest != digests[SESSION]:
+            raise BundleError(f"{SESSION} was altered: it is not the file that was signed")
+        with tempfile.TemporaryDirectory(prefix="llmbench-bundle-") as scratch:
+            folder = Path(scratch)
+            _unpack(archive.Unzipped(archive.rewind(file, size), size), manifest, folder)
+            yield OpenedBundle(
+                folder=folder,
+                manifest=manifest,
+                predicate=statement["predicate"],
+                signer=key_id(key) if key is not None else None,
+                unsigned=unsigned,
+            )
 
 
 def _subjects(statement: Mapping[str, Any]) -> dict[str, str]:
@@ -94,9 +92,7 @@ def _subjects(statement: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _unpack(zipped: BinaryIO, manifest: Manifest, folder: Path) -> None:
-    source = archive.Unzipped(zipped)
-    folder.mkdir()
+def _unpack(source: archive.Unzipped, manifest: Manifest, folder: Path) -> None:
     for each in manifest.files:
         target = folder / each.path
         target.parent.mkdir(parents=True, exist_ok=True)

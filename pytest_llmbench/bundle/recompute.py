@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def differences(record: RunRecord, again: RunRecord, seen: Problem | None, folde
     if record.problem is None and seen is not None:
         yield f"{name}: the record says that it can be judged, the log says {seen.kind}: {harmless(seen.message)}"
         return
-    for field in _COMPUTED:
+    for field in (each for each in _COMPUTED if each in record.model_fields_set):
         yield from _compared(f"{name}: {field}", getattr(record, field), getattr(again, field))
     yield from _of_launch(name, record, folder)
 
@@ -131,24 +132,33 @@ def _of_launch(name: str, record: RunRecord, folder: Path) -> Iterator[str]:
 
 
 def _compared(where: str, kept: Any, found: Any) -> Iterator[str]:
-    if isinstance(kept, BaseModel) and isinstance(found, type(kept)):
-        # A field that the version which wrote the record did not have is no difference.
-        for key in sorted(kept.model_fields_set - _WORDS):
-            yield from _compared(f"{where}.{key}", getattr(kept, key), getattr(found, key))
-    elif isinstance(kept, Mapping) and isinstance(found, Mapping):
-        for key in dict.fromkeys([*kept, *found]):
-            place = f"{where}.{key}"
-            if key not in kept or key not in found:
-                yield _told(place, kept.get(key, "nothing"), found.get(key, "nothing"))
-            else:
-                yield from _compared(place, kept[key], found[key])
-    elif isinstance(kept, list | tuple) and isinstance(found, list | tuple):
+    if isinstance(kept, list | tuple) and isinstance(found, list | tuple):
         if len(kept) != len(found):
             yield f"{where}: the record has {len(kept)} of them, the log {len(found)}"
         for number, (one, other) in enumerate(zip(kept, found, strict=False), 1):
             yield from _compared(f"{where}[{number}]", one, other)
-    elif not same(kept, found):
-        yield _told(where, kept, found)
+        return
+    parts, others = _parts(kept), _parts(found)
+    if parts is None or others is None:
+        if not same(kept, found):
+            yield _told(where, kept, found)
+        return
+    # The version that wrote the record may not have had all fields.
+    names = sorted(kept.model_fields_set - _WORDS) if isinstance(kept, BaseModel) else [*parts.keys() | others.keys()]
+    for name in names:
+        if name in parts and name in others:
+            yield from _compared(f"{where}.{name}", parts[name], others[name])
+        else:
+            yield _told(f"{where}.{name}", parts.get(name, "nothing"), others.get(name, "nothing"))
+
+
+def _parts(value: Any) -> Mapping[str, Any] | None:
+    """The named parts of a value; None where it has none."""
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return value if isinstance(value, Mapping) else None
 
 
 def same(kept: Any, found: Any) -> bool:

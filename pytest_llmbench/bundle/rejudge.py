@@ -84,7 +84,8 @@ def _by_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejud
         return Rejudged(difference=f"{judgement.test}: bound: {told}")
     found = _expected(found, reference, run.records)
     if found is not judgement.verdict:
-        told = f"the record says {judgement.verdict}, the log {found}: {reference.statistic} {measured} for {reference.asked}"
+        number = f"{reference.statistic} {measured} for {reference.asked}"
+        told = f"the record says {judgement.verdict}, the log {found}: {number}"
         return Rejudged(difference=f"{judgement.test}: {told}")
     return _number(judgement, measured)
 

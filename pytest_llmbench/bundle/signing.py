@@ -140,14 +140,13 @@ def open_envelope(
         told = read_json(text)
         payload = base64.b64decode(told["payload"], validate=True)
         found = [(each["keyid"], base64.b64decode(each["sig"], validate=True)) for each in told["signatures"]]
-        # Another way to write the same would be a byte that nobody signed.
-        if _envelope(payload, found) != text:
-            raise ValueError("it is not written as llmbench writes it")
         statement = read_json(payload)
-        if not isinstance(statement, dict):
-            raise ValueError("its payload is no object")
+        # Another way to write the same would be a byte that nobody signed.
+        as_written = isinstance(statement, dict) and _envelope(payload, found) == text
     except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
         raise BundleError(f"the envelope of the signature was altered: {error}") from error
+    if not as_written:
+        raise BundleError("the envelope of the signature was altered: it is not as llmbench writes one")
     if not found:
         return statement, None, "nobody signed it"
     if len(found) > 1:

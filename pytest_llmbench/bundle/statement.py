@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pytest_llmbench.bundle.archive import MANIFEST, SESSION
 from pytest_llmbench.bundle.contents import BundledFile
-from pytest_llmbench.bundle.recorded import OUTCOMES, RecordedSession, address_of
+from pytest_llmbench.bundle.recorded import OUTCOMES, RecordedCase, RecordedSession, address_of
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
 
@@ -73,26 +73,35 @@ def reasons_against(session: RecordedSession) -> Iterator[str]:
     """Yield the reasons why a session has not passed, not even with a warning."""
     if not session.ended:
         yield "the journal does not end with the end of the session: it was interrupted, or goes on"
-    for case in session.cases:
-        if case.verdict not in {str(Verdict.PASS), *_WARNED}:
-            yield f"{case.address}: {case.verdict}"
-        elif case.outcome not in OUTCOMES[case.verdict]:
-            yield f"{case.address}: {case.verdict}, and pytest says {case.outcome}"
-    reported = {case.address for case in session.cases}
-    for test in session.plan.tests:
-        if address_of(test.test) not in reported:
-            yield f"{test.test} was declared, and the report does not have it"
     if not any(case.verdict == Verdict.PASS for case in session.cases):
         yield "no test passed"
+    yield from filter(None, map(_against_case, session.cases))
+    yield from _missing(session)
     for name, value in session.properties.items():
         if name.startswith("clause[") and value != Verdict.PASS:
             yield f"{name}: {value}"
     for key, record in session.runs.items():
         if record.simulated is not None:
             yield f"run {key} had a simulated fault: it measures nothing"
-    for run in session.plan.runs:
-        if run.key not in session.runs:
-            yield f"run {run.key} was declared, and has no record"
-    for check in session.plan.checks:
-        if check not in session.checks:
-            yield f"check {check} was declared, and has no record"
+
+
+def _against_case(case: RecordedCase) -> str:
+    if case.verdict not in {str(Verdict.PASS), *_WARNED}:
+        return f"{case.address}: {case.verdict}"
+    if case.outcome not in OUTCOMES[case.verdict]:
+        return f"{case.address}: {case.verdict}, and pytest says {case.outcome}"
+    return ""
+
+
+def _missing(session: RecordedSession) -> Iterator[str]:
+    """Yield what was declared, and is not there."""
+    reported = {case.address for case in session.cases}
+    yield from (
+        f"{test.test} was declared, and the report does not have it"
+        for test in session.plan.tests
+        if address_of(test.test) not in reported
+    )
+    runs = [run.key for run in session.plan.runs if run.key not in session.runs]
+    checks = [check for check in session.plan.checks if check not in session.checks]
+    yield from (f"run {key} was declared, and has no record" for key in runs)
+    yield from (f"check {name} was declared, and has no record" for name in checks)
