@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pytest_llmbench.cli import compare, history
+from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold, project_speed
 from pytest_llmbench.cli.names.list import list_names
 from pytest_llmbench.cli.names.schema import print_schema
@@ -54,6 +55,9 @@ app.command("calibrate", context_settings=PASSED_ON)(calibrate_threshold)
 app.command("project", context_settings=PASSED_ON)(project_speed)
 app.add_typer(history.app, name="history")
 app.command("compare")(compare.compare)
+app.command()(keygen)
+app.command()(bundle)
+app.command()(verify)
 
 
 def main() -> None:
