@@ -153,6 +153,7 @@ class Declared(Strict):
         reference: name of the reference that it applies, if it applies one.
         check: name of the check that it waits for.
         slot: the slot of the node that it is about; None where it is about all nodes together.
+        line: line of its function in its file, from 1; None where pytest does not tell.
     """
 
     test: str
@@ -161,6 +162,12 @@ class Declared(Strict):
     reference: str | None = None
     check: str | None = None
     slot: NonNegativeInt | None = None
+    line: PositiveInt | None = None
+
+    @property
+    def file(self) -> str:
+        """Its file, relative to pytest's root folder."""
+        return self.test.partition("::")[0]
 
 
 class Plan(Strict):

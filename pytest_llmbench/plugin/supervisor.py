@@ -132,8 +132,7 @@ class Supervisor:
         self._stop()
         self.results.finish(session)
         result = yield
-        if self.results.unwritten:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        self.results.end(session)
         return result
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

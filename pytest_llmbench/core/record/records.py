@@ -95,13 +95,27 @@ class Problem(Strict):
 
 
 class Judgement(Strict):
-    """One test's verdict on this run."""
+    """One test's verdict on this run.
+
+    Attributes:
+        test: its node id.
+        measured, threshold: the number and its bounds as texts, with their units.
+        value, unit: the measured number; None where the test measured none.
+        low, high: the interval around it, in `unit`; None where it has none.
+        at_least, at_most: the bounds, in `unit`; None where there is none.
+    """
 
     test: str
     verdict: Verdict
     statistic: str | None = None
     measured: str | None = None
+    value: float | None = None
+    unit: str | None = None
+    low: float | None = None
+    high: float | None = None
     threshold: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
     reference: str | None = None
     reason: str | None = None
     cause: str | None = None
@@ -176,6 +190,11 @@ class Record(Strict):
     def path(self) -> Path:
         """Path of the record."""
         return Path(self.folder) / layout.RECORD
+
+    @property
+    def within_session(self) -> str:
+        """Path of the record, relative to the folder of its session."""
+        return f"{layout.FOLDERS[self.about]}/{self.name}/{layout.RECORD}"
 
     @classmethod
     def read(cls, path: Path) -> Self:
