@@ -12,6 +12,7 @@ from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.early import EarlyVerdict
+from pytest_llmbench.core.record.made_by import MadeBy
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
@@ -160,7 +161,10 @@ class Record(Strict):
         cluster: `slurm`, `local`, `debug` or `replay`.
         folder: its folder.
         hosts: host names.
-        judgements: each test's verdict: statistic, measured, threshold, reference, reason, cause.
+        judgements: each test's verdict: statistic, measured, threshold, reference, reason, cause, and the numbers of
+            these.
+        made_by: the session that made it: version, command line, user, host, ISO 8601 times, and the command that makes
+            it again; null in records of earlier versions.
     """
 
     about: ClassVar[Literal["run", "check"]]
@@ -175,6 +179,7 @@ class Record(Strict):
     hosts: tuple[str, ...] = ()
     timings: Timings = Timings()
     judgements: tuple[Judgement, ...] = ()
+    made_by: MadeBy | None = None
 
     @property
     def name(self) -> str:

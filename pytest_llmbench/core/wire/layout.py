@@ -14,6 +14,8 @@ from pathlib import Path
 PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
 # For CI systems; the verdict is written last of all.
 JUNIT_STRICT, SUMMARY, VERDICT = "junit-strict.xml", "summary.md", "verdict.json"
+# Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
+LATEST, INDEX = "latest", "index.json"
 JOURNAL = "journal"
 # Attempts at runs, and checks, that a session that was resumed has made again; the record of a run before that.
 SUPERSEDED, EARLIER = "superseded", "earlier.json"

@@ -28,6 +28,7 @@ from pytest_llmbench.reporting.ci.verdict import (
     decide,
     detailed,
 )
+from pytest_llmbench.reporting.sessions import list_sessions
 
 _GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
 
@@ -85,7 +86,7 @@ class Conclusion:
             yield from annotations(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
-        """Write `summary.md` and, last of all, `verdict.json`.
+        """Write `summary.md` and, last of all in the session's folder, `verdict.json`; list it among all sessions.
 
         Raises:
             OSError: a file cannot be written; there is no verdict then.
@@ -104,6 +105,7 @@ class Conclusion:
             with Path(step).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
+        list_sessions(folder.parent)
 
     def _decided(self, exit_code: int) -> tuple[Word, str]:
         told = Outcome(

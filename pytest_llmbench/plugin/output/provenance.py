@@ -1,15 +1,21 @@
 """What a session's reports say of it as a whole, and what its records say of the verdicts of tests."""
 
+import os
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from pytest_llmbench import __version__
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
+from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.
 _ASIDE = (
@@ -108,3 +114,15 @@ def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
 
 def _names(groups: Iterable[Sequence[str]]) -> str:
     return ", ".join(name for group in groups for name in group)
+
+
+def command_of(config: pytest.Config, tests: Sequence[Declared]) -> PytestCommand:
+    """The command line of this process, with the options of `PYTEST_ADDOPTS`."""
+    given = config.invocation_params
+    #: variable PYTEST_ADDOPTS: its options are in the command that makes a run again
+    more = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    named = config.args_source == pytest.Config.ArgsSource.ARGS
+    return PytestCommand(
+        version=__version__, words=[*more, *map(str, given.args)], selection=config.args if named else (),
+        directory=given.dir, root=config.rootpath, tests=tests,
+    )  # fmt: skip

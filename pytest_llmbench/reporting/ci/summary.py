@@ -12,7 +12,7 @@ from pytest_llmbench.reporting.ci.verdict import SessionVerdict
 # GitHub takes at most 1 MiB a step, and nobody reads as much.
 _MOST_ROWS, _MOST_CAUSES, _LONGEST = 200, 20, 300
 _ORDER = ("ERROR", "FAIL", "INCONCLUSIVE", "INCOMPLETE", "XFAIL", "SKIP", "PASS")
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$@-])")
+_SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 _COLUMNS = ("Verdict", "Test", "Hosts", "Measured", "Bound", "Record")
 _TO_DO = {
     "ERROR": "Read the record and the log of the run: it cannot be judged before its problem is solved.",
@@ -36,7 +36,7 @@ def summary(
     counts = ", ".join(f"{verdict.counts[name]} {name}" for name in _ORDER if verdict.counts.get(name))
     yield f"# Cluster verdict: {verdict.verdict}"
     yield ""
-    yield f"{markdown(verdict.reason) or 'Every test passed that was judged.'}"
+    yield f"{_sentence(markdown(verdict.reason)) or 'Every test passed that was judged.'}"
     yield ""
     yield f"{counts or 'no test'}. Exit code {verdict.exit_code}. Records: {markdown(records)}"
     if notes := [*notes]:
@@ -62,6 +62,10 @@ def markdown(text: str) -> str:
     line = " ".join(harmless(text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
     return _SPECIAL.sub(r"\\\1", html.escape(short, quote=False)).replace("://", ":\u200b//")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
