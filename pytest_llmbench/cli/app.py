@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.reproduce import reproduce
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -32,6 +33,9 @@ def _of_all(
     ] = False,
 ) -> None:
     """Take the options of every subcommand."""
+
+
+app.command()(reproduce)
 
 
 def main() -> None:

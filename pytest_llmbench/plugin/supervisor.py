@@ -50,7 +50,8 @@ class Supervisor:
         self._bench.check_nodes_are_held()
         self._bench.check_budget()
         # Their ini keys may be wrong.
-        _ = self._bench.requires_verdict, options.value(self._config, "group-tolerance")
+        for name in ("require-verdict", "group-tolerance", "exit-codes", "inconclusive"):
+            options.value(self._config, name)
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
         try:

@@ -79,7 +79,7 @@ class Results:
 
     def take(self, report: pytest.TestReport) -> None:
         """Gather the verdict of a test that is over, and tell a broken run once."""
-        self._overruled.correct(report, warned=self._conclusion.warned)
+        self._overruled.correct(report, lambda: self._conclusion.warned)
         self._broken.shorten(report)
         properties = outcome.verdict_of(report)
         if properties is not None:

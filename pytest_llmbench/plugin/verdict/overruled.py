@@ -1,5 +1,7 @@
 """Failures of ours that a conftest.py or another plugin reports as passed: they stay failures."""
 
+from collections.abc import Callable
+
 import pytest
 
 from pytest_llmbench.core.record.records import Verdict
@@ -26,18 +28,20 @@ class Overruled:
         self.tests: dict[str, None] = {}
         self._failed: set[str] = set()
 
-    def correct(self, report: pytest.TestReport, *, warned: bool) -> None:
+    def correct(self, report: pytest.TestReport, warned: Callable[[], bool]) -> None:
         """Make a report a failure again whose verdict is one, unless its test has failed already.
 
         Args:
             report: of any test and phase.
-            warned: whether INCONCLUSIVE does not fail a test.
+            warned: whether INCONCLUSIVE does not fail a test; asked only about a test of ours.
         """
         if report.failed:
             self._failed.add(report.nodeid)
             return
         told = dict(report.user_properties)
-        if report.nodeid in self._failed or not fails(told.get("verdict"), warned=warned):
+        if report.nodeid in self._failed or str(told.get("verdict")) not in _FAILING:
+            return
+        if not fails(told["verdict"], warned=warned()):
             return
         was = report.outcome
         self.tests[report.nodeid] = None
