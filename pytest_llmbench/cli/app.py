@@ -11,6 +11,7 @@ from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold, projec
 from pytest_llmbench.cli.names.list import list_names
 from pytest_llmbench.cli.names.schema import print_schema
 from pytest_llmbench.cli.names.validate import validate_files
+from pytest_llmbench.cli.reproduce import reproduce
 from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
 from pytest_llmbench.cli.sessions.prune import prune_sessions
 from pytest_llmbench.cli.sessions.resume import resume_session
@@ -58,6 +59,7 @@ app.command("compare")(compare.compare)
 app.command()(keygen)
 app.command()(bundle)
 app.command()(verify)
+app.command()(reproduce)
 
 
 def main() -> None:
