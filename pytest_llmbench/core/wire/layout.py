@@ -1,6 +1,6 @@
 """The folder of a session: the names that the login node, the ranks and the plugin agree on.
 
-session.json  plan.json  journal  owner  stop  junit.xml  allocation/  repeats/
+session.json  plan.json  journal  owner  stop  junit.xml  verdicts.json  report.html  allocation/  repeats/
 superseded/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
@@ -13,6 +13,8 @@ from pathlib import Path
 # Of a session. Its plan is written before anything starts; that of the first xdist worker, before the controller reads.
 PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
 JOURNAL = "journal"
+# Every verdict of the session with its properties, and the page that shows them with the records.
+VERDICTS, PAGE = "verdicts.json", "report.html"
 # Attempts at runs, and checks, that a session that was resumed has made again; the record of a run before that.
 SUPERSEDED, EARLIER = "superseded", "earlier.json"
 OWNER, STOP = "owner", "stop"
