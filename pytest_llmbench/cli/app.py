@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.report import report
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -14,6 +15,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.command(help="Write the report of a session as one HTML file, from its records alone.")(report)
 
 
 def _version(asked: bool) -> None:

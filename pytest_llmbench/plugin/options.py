@@ -168,6 +168,7 @@ _EARLY_VERDICT = (
     "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent "
 )
 _EARLY_VERDICT += "of its steps"
+_REPORT = "Write the report of the session for people, report.html, into its folder"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
 _SIMULATE = "Have a rank of each run cause a fault in that step, to see that the tests fail when they must"
@@ -198,6 +199,7 @@ OPTIONS = (
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
+    choice("report", Section.WHAT, _REPORT, "yes|no", "yes"),
     choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|rerun|warn", "fail"),
     Option(
         "group-tolerance",

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 
 Property = str | int | float | bool | None
@@ -24,7 +25,7 @@ class ClauseTold(Strict):
 
     name: str
     tests: tuple[str, ...]
-    verdict: str
+    verdict: Verdict
     reason: str = ""
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.record.records import Judgement, Verdict
+from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
@@ -97,6 +98,8 @@ class Results:
             self.keeper.add_judgements(_judgements(self._rows))
             if self._all_judged:
                 self.keeper.note_end(self._bench.planned)
+            if self._rows or self._clauses:
+                self.keeper.write(self._bench.session.folder / layout.VERDICTS, self._verdicts())
             self._make_reports(self.keeper)
             self._progress.take(self.keeper.notes)
             self._junit.describe_session(suite_properties(self.keeper.runs))
@@ -125,7 +128,7 @@ class Results:
         for line in self._groups.lines:
             terminalreporter.write_line(line, yellow=True)
         for report in self._made:
-            terminal.report_lines(terminalreporter, report)
+            terminal.report_lines(terminalreporter, report, self._bench.session.folder)
         if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
 
@@ -180,6 +183,20 @@ class Results:
             self._junit.add_error(f"requirements::{name}", facts)
         if incomplete and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _verdicts(self) -> SessionVerdicts:
+        """All of them, for reports that are made from the session's folder."""
+        told = [
+            ClauseTold(name=each.clause.name, tests=each.clause.tests, verdict=each.verdict, reason=each.reason)
+            for each in self._clauses
+        ]
+        return SessionVerdicts(
+            session=self._bench.session.id,
+            facts=self._facts(),
+            tests=tuple({name: _plain(value) for name, value in row.items()} for row in self._rows),
+            clauses=tuple(told),
+            notes=(*speed.lines(self._unjudged), *self._groups.lines),
+        )
 
     def _make_reports(self, keeper: Keeper) -> None:
         session, planned = self._bench.session, self._bench.planned
@@ -242,6 +259,10 @@ class SafeReports:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return None
         return result
+
+
+def _plain(value: object) -> Property:
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def _names(groups: Iterable[Sequence[str]]) -> str:

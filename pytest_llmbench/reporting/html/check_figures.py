@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.curves import Curve, size_name
+from pytest_llmbench.core.record.curves import Curve, Point, size_name
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.reporting.html import figures
 from pytest_llmbench.reporting.html.figures import Figure
@@ -40,58 +40,58 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
 
 def _curve(name: str, curve: Curve, references: Sequence[Reference]) -> Figure:
     points = [point for point in curve.points if point.timing is not None and point.size > 0]
-    data: list[dict[str, Any]] = []
-    for attribute, words, colour in (
-        ("out_of_place", "out of place", figures.LINE),
-        ("in_place", "in place", figures.SECOND),
-    ):
-        of = [(point.size, getattr(point, attribute)) for point in points if getattr(point, attribute) is not None]
-        if of:
-            data.append(
-                figures.line(
-                    [size for size, _ in of], [rounded(timing.busbw) for _, timing in of], name=words,
-                    mode="lines+markers", line={"color": colour}, text=[size_name(size) for size, _ in of],
-                    hovertemplate="%{text}: %{y} GB/s",
-                )  # fmt: skip
-            )
     told = [f"bus bandwidth at {counted(len(points), 'size')}"]
     if (peak := curve.peak) is not None and peak.timing is not None:
         told[0] += f", highest {for_people(peak.timing.busbw)} GB/s at {size_name(peak.size)}"
-    shapes = []
-    bounded_x, bounded_y = [], []
-    sizes = {size_name(1 << power): 1 << power for power in range(64)}
-    for reference in references:
-        for operator, bound in reference.bounds:
-            if bound.dimension != "bandwidth":
-                continue
-            value = bound.to("GB/s").value
-            sign = {">=": "≥", "<=": "≤"}[operator]
-            told.append(f"reference {reference.name}: {reference.statistic} {sign} {bound}")
-            if reference.statistic == _PEAK:
-                shapes.append(figures.level(value, f"peak {sign} {bound}"))
-            elif (size := sizes.get(reference.statistic.removeprefix(_BUSBW))) is not None:
-                bounded_x.append(size)
-                bounded_y.append(rounded(value))
-    if bounded_x:
-        data.append(
-            figures.line(
-                bounded_x, bounded_y, mode="markers", name="reference",
-                marker={"color": figures.BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}},
-            )  # fmt: skip
-        )
-    if not references:
-        told.append("no reference is for this machine")
+    bounds = list(_bounds(references))
+    told += [words for words, _, _ in bounds] or ["no reference is for this machine"]
     if curve.wrong:
         told.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
-    ticks = [point.size for point in points]
-    kept = ticks[:: max(1, len(ticks) // 8)]
+    data = list(_measured(curve.points))
+    if at := [(size, rounded(value)) for _, size, value in bounds if size is not None]:
+        mark = {"color": figures.BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
+        data.append(figures.line([x for x, _ in at], [y for _, y in at], mode="markers", name="reference", marker=mark))
+    kept = [point.size for point in points][:: max(1, len(points) // 8)]
+    names = [size_name(size) for size in kept]
     layout = {
-        "shapes": shapes, "showlegend": len(data) > 1,
-        "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": kept,
-                  "ticktext": [size_name(size) for size in kept]},
+        "shapes": [figures.level(value, "reference of the peak") for _, size, value in bounds if size is None],
+        "showlegend": len(data) > 1,
+        "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": kept, "ticktext": names},
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
-    }  # fmt: skip
+    }
     return Figure(title=f"{name} by size", told=figures.sentence(told), data=data, layout=layout, height=300)
+
+
+def _measured(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    """Yield the curve out of place and the one in place, as far as they were measured."""
+    ways = (
+        ("out of place", figures.LINE, [(point.size, point.out_of_place) for point in points]),
+        ("in place", figures.SECOND, [(point.size, point.in_place) for point in points]),
+    )
+    for words, colour, found in ways:
+        of = [(size, timing.busbw) for size, timing in found if timing is not None and size > 0]
+        if of:
+            yield figures.line(
+                [size for size, _ in of],
+                [rounded(busbw) for _, busbw in of],
+                name=words,
+                mode="lines+markers",
+                line={"color": colour},
+                text=[size_name(size) for size, _ in of],
+                hovertemplate="%{text}: %{y} GB/s",
+            )
+
+
+def _bounds(references: Sequence[Reference]) -> Iterator[tuple[str, int | None, float]]:
+    """Yield each bound on a bandwidth in words, with its size, None for the peak, and its value in GB/s."""
+    sizes = {size_name(1 << power): 1 << power for power in range(64)}
+    for reference in references:
+        size = sizes.get(reference.statistic.removeprefix(_BUSBW))
+        for operator, bound in reference.bounds:
+            if bound.dimension == "bandwidth" and (size is not None or reference.statistic == _PEAK):
+                sign = {">=": "≥", "<=": "≤"}[operator]
+                words = f"reference {reference.name}: {reference.statistic} {sign} {bound}"
+                yield words, size, bound.to("GB/s").value
 
 
 def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
@@ -104,8 +104,8 @@ def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
     values = [reading.value for reading in pairs]
     slowest = sorted(pairs, key=lambda reading: reading.value)[:5]
     told = (
-        f"{counted(len(pairs), 'pair')} of {counted(len(nodes), 'node')}, median {for_people(stats.median(values))} GB/s; "
-        f"slowest: {', '.join(f'{each.subject} {for_people(each.value)} GB/s' for each in slowest)}"
+        f"{counted(len(pairs), 'pair')} of {counted(len(nodes), 'node')}, median {for_people(stats.median(values))} "
+        f"GB/s; slowest: {', '.join(f'{each.subject} {for_people(each.value)} GB/s' for each in slowest)}"
     )
     if floor is not None:
         below = sum(value < floor for value in values)

@@ -60,7 +60,9 @@ def level(y: float, words: str, colour: str = BAD, axis: str = "y", dash: str = 
     return {
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": y, "y1": y,
         "line": {"color": colour, "width": 1.5, "dash": dash},
-        "label": {"text": label(words), "textposition": "end", "font": {"size": 11, "color": colour}, "yanchor": "bottom"},
+        "label": {
+            "text": label(words), "textposition": "end", "font": {"size": 11, "color": colour}, "yanchor": "bottom",
+        },
     }  # fmt: skip
 
 
@@ -88,7 +90,8 @@ def heat_map(
     return {
         "type": "heatmap", "x": list(x), "y": [label(each) for each in y], "z": [list(row) for row in z],
         "colorscale": "@reversed" if reverse else "@scale", "hoverongaps": False, "xgap": 1, "ygap": 1,
-        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 10, "outlinewidth": 0},
+        "colorbar": {"thickness": 10, "outlinewidth": 0, "nticks": 5, "ticksuffix": f" {unit}"},
+        "hovertemplate": f"%{{y}}, %{{x}}: %{{z}} {unit}<extra></extra>",
     }  # fmt: skip
 
 

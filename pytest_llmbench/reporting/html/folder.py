@@ -60,8 +60,8 @@ def read_folder(path: Path) -> SessionFolder:
     checks = dict(_records(path, HealthRecord, plan and plan.checks, broken))
     if plan is None and verdicts is None and not runs and not checks and not broken:
         raise ConfigError(
-            f"{path} is not the folder of a session: it has no {layout.PLAN} and no record; name the folder that pytest "
-            "printed after `reports in`, or give none for the newest"
+            f"{path} is not the folder of a session: it has no {layout.PLAN} and no record; name the folder that "
+            "pytest printed after `reports in`, or give none for the newest"
         )
     names = [("run", name) for name in runs] + [("check", name) for name in checks] + [*broken]
     return SessionFolder(
@@ -102,11 +102,9 @@ def _verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
     try:
         return SessionVerdicts.read(path / layout.VERDICTS)
     except ConfigError as error:
-        what = "cannot be read" if (path / layout.VERDICTS).exists() else "is not there"
         # A session of an earlier version has none, and neither has one that was killed.
-        damage.append(
-            f"{layout.VERDICTS} {what}: verdicts are shown as far as records and journal have them ({_short(error)})"
-        )
+        what = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
+        damage.append(f"{layout.VERDICTS} {what}: verdicts are shown as far as records and journal have them")
         return None
 
 

@@ -20,7 +20,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
 from pytest_llmbench.reporting.html.folder import SessionFolder, read_folder
 from pytest_llmbench.reporting.html.node_map import node_map
-from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, VerdictRow, counts, verdict_rows
+from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, verdict_rows
 from pytest_llmbench.reporting.html.sections import RunSection, Sections, utc
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
     rows = verdict_rows(session)
     sections = Sections(session, rows)
     runs, checks = sections.runs(), sections.checks()
-    drawn = any(section.figures for section in (*runs, *checks))
+    drawn = any(run.figures for run in runs) or any(check.figures for check in checks)
     page_script, plotly = _file("report.js"), _plotly() if drawn else None
     environment = _environment()
     environment.filters["utc"] = utc
@@ -111,7 +111,7 @@ def _environment() -> "jinja2.Environment":
 
 
 def _json(data: object) -> Any:
-    """Plain data for a script element of the page: no text in it ends that element, and no number is other than JSON."""
+    """Plain data for a script element of the page: no text in it ends that element, and each number is JSON."""
     from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
 
     text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -157,7 +157,7 @@ def _plotly() -> bytes:
 
 
 def _packed(script: bytes) -> Any:
-    """A script as a browser unpacks it when the first figure is looked at: a third of its size, and nothing to parse."""
+    """A script as a browser unpacks it when the first figure is looked at: a third of its size, parsed later."""
     return _markup(base64.b64encode(gzip.compress(script, compresslevel=6, mtime=0)).decode("ascii"))
 
 
@@ -181,14 +181,14 @@ def _sentence(found: Mapping[str, int]) -> str:
     """The verdicts in one sentence."""
     total = sum(found.values())
     if not total:
-        return "No test was declared."
-    ill = {kind: found[kind] for kind in _ATTENTION if kind in found}
-    words = listed([f"{number} {KINDS[kind]}" for kind, number in found.items()])
+        return "No test was declared"
+    ill = [f"{found[kind]} {KINDS[kind]}" for kind in _ATTENTION if kind in found]
     if ill:
-        return f"{sum(ill.values())} of {counted(total, 'verdict')} {'need' if sum(ill.values()) > 1 else 'needs'} you: {words}."
+        return f"{listed(ill)} among {counted(total, 'verdict')}"
     if found.get("pass", 0) == total:
-        return f"All {counted(total, 'verdict')} are PASS: each was measured, and met its threshold." if total > 1 else "PASS."
-    return f"Nothing failed, and not everything was judged: {words}."
+        return f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
+    unjudged = total - found.get("pass", 0)
+    return f"Nothing failed, but {unjudged} of {counted(total, 'verdict')} judged nothing"
 
 
 def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
@@ -216,5 +216,3 @@ def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple
         "nodes not tested": told.get("nodes_not_tested", ""),
     }
     yield from ((name, text) for name, text in facts.items() if text)
-
-

@@ -123,10 +123,13 @@ def _telemetry(told: Sequence[GpuTelemetry]) -> Figure | None:
         colour = (figures.LINE, figures.SECOND, figures.BAD)[axis - 1]
         data.append(
             figures.line(
-                ranks, [rounded(value) for value in values], mode="markers", name=f"{name}, {unit}",
+                ranks,
+                [rounded(value) for value in values],
+                mode="markers",
+                name=f"{name}, {unit}",
                 marker={"color": colour, "size": 7, "symbol": ("circle", "square", "diamond")[axis - 1]},
                 **({} if axis == 1 else {"yaxis": f"y{axis}"}),
-            )  # fmt: skip
+            )
         )
     slowed = [each.rank for each in watched if each.throttled]
     words.append(f"slowed down by heat or power brake: ranks {listed(slowed)}" if slowed else "none was slowed down")

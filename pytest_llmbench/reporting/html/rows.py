@@ -140,9 +140,7 @@ def _of_properties(told: Mapping[str, Property]) -> VerdictRow:
 
     about = next((word for word in ("run", "check", "clause") if word in told), "")
     unit = text("unit")
-    compared = (
-        told.get("bound") != NO_BOUND if about == "check" else bool(text("threshold") or text("judged_by"))
-    )
+    compared = told.get("bound") != NO_BOUND if about == "check" else bool(text("threshold") or text("judged_by"))
     low, high = (measured_text(told.get(end), "") for end in ("low", "high"))
     return VerdictRow(
         test=text("test"),

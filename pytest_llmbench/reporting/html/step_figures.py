@@ -3,6 +3,7 @@
 import math
 import statistics as stats
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
@@ -72,9 +73,12 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     if paused:
         data.append(
             figures.line(
-                [step.step for step in paused], [rounded(step.seconds) for step in paused],
-                mode="markers", name="pause", marker={"color": figures.SECOND, "size": 9, "symbol": "diamond-open"},
-            )  # fmt: skip
+                [step.step for step in paused],
+                [rounded(step.seconds) for step in paused],
+                mode="markers",
+                name="pause",
+                marker={"color": figures.SECOND, "size": 9, "symbol": "diamond-open"},
+            )
         )
         told.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed([step.step for step in paused])}")
     steady = run.steady
@@ -106,7 +110,9 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     if metric is not None and metric.unit in {"words/s", "tokens/s"}:
         told.append(f"judged throughput {metric.quantity}")
         if metric.low is not None and metric.high is not None and math.isfinite(metric.high - metric.low):
-            told.append(f"between {for_people(metric.low)} and {for_people(metric.high)} {metric.unit} in further steps")
+            told.append(
+                f"between {for_people(metric.low)} and {for_people(metric.high)} {metric.unit} in further steps"
+            )
             if metric.high - metric.low < _FAR * (max(rates) - min(rates) + 1e-12):
                 shapes.append(figures.band(metric.low, metric.high))
         shapes.append(figures.level(metric.value, "", figures.SECOND, dash="dot"))
@@ -128,7 +134,9 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     told = [f"loss over {counted(len(steps), 'logged step')}"]
     if finite:
-        told.append(f"first {for_people(finite[0])}, last {for_people(finite[-1])}, lowest {for_people(min(finite))} nat")
+        told.append(
+            f"first {for_people(finite[0])}, last {for_people(finite[-1])}, lowest {for_people(min(finite))} nat"
+        )
     if len(finite) < len(losses):
         ill = [step.step for step in steps if step.loss is not None and not math.isfinite(step.loss)]
         told.append(f"not a finite number in {counted(len(ill), 'step')}: {listed(ill)}")
@@ -139,7 +147,7 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
 
 def _curve(x: Sequence[int], y: Sequence[float | None], name: str) -> dict[str, object]:
     mode = "lines+markers" if len(x) <= 60 else "lines"
-    even = len(x) > 2 and all(two - one == 1 for one, two in zip(x, x[1:], strict=False))
+    even = len(x) > 2 and all(two - one == 1 for one, two in pairwise(x))
     along: dict[str, object] = {"x0": x[0], "dx": 1} if even else {"x": list(x)}
     return {
         "type": "scatter", "mode": mode, "y": list(y), "name": name,
@@ -171,8 +179,8 @@ def _pauses(run: RunRecord) -> list[Step]:
 def _described(what: str, steps: Sequence[Step], values: Sequence[float], unit: str) -> str:
     low, high = min(values), max(values)
     return (
-        f"{counted(len(steps), what)}, median {for_people(stats.median(values))} {unit}, lowest {for_people(low)} (step "
-        f"{steps[values.index(low)].step}), highest {for_people(high)} (step {steps[values.index(high)].step})"
+        f"{counted(len(steps), what)}, median {for_people(stats.median(values))} {unit}, lowest {for_people(low)} "
+        f"(step {steps[values.index(low)].step}), highest {for_people(high)} (step {steps[values.index(high)].step})"
     )
 
 
@@ -192,4 +200,3 @@ def _steps() -> dict[str, object]:
 
 def _s(seconds: float) -> str:
     return f"{for_people(seconds)} s"
-

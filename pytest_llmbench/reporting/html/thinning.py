@@ -21,7 +21,9 @@ def thinned(values: Sequence[float | None], most: int) -> list[int]:
     kept = {0, count - 1}
     for number in range(stretches):
         first, last = count * number // stretches, count * (number + 1) // stretches
-        finite = [(value, at) for at in range(first, last) if (value := values[at]) is not None and math.isfinite(value)]
+        finite = [
+            (value, at) for at in range(first, last) if (value := values[at]) is not None and math.isfinite(value)
+        ]
         if finite:
             kept |= {min(finite)[1], max(finite)[1]}
     return sorted(kept)
