@@ -177,6 +177,7 @@ _EARLY_VERDICT = (
     "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent "
 )
 _EARLY_VERDICT += "of its steps"
+_REPORT = "Write the report of the session for people, report.html, into its folder"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
 _HISTORY = "Database that gets this session's records at its end: a file, or postgresql://USER@HOST/DATABASE"
@@ -215,6 +216,7 @@ OPTIONS = (
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
     choice("exit-codes", Section.WHAT, _EXIT_CODES, "usual|detailed", "usual"),
+    choice("report", Section.WHAT, _REPORT, "yes|no", "yes"),
     choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|rerun|warn", "fail"),
     Option(
         "group-tolerance",

@@ -58,7 +58,11 @@ def judge(
         problem=None if findings else doubt,
         unbounded=unbounded(readings, applicable, system=site.system, device=device),
         notes=tuple(notes),
-        evidence={"curve": curve.model_dump(mode="json"), "device": device},
+        evidence={
+            "curve": curve.model_dump(mode="json"),
+            "device": device,
+            "references": [each.model_dump(mode="json") for each in applicable],
+        },
     )
 
 

@@ -1,7 +1,7 @@
 """The folder of a session: the names that the login node, the ranks and the plugin agree on.
 
 session.json  system.json  plan.json  journal  owner  stop  junit.xml  junit-strict.xml  summary.md
-verdict.json  allocation/  repeats/  superseded/
+verdict.json  verdicts.json  report.html  allocation/  repeats/  superseded/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
               simulated/rank-00000  asked  stacks/rank-00000.txt, or stacks/processes.txt
@@ -19,6 +19,8 @@ JUNIT_STRICT, SUMMARY, VERDICT = "junit-strict.xml", "summary.md", "verdict.json
 # Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
 LATEST, INDEX = "latest", "index.json"
 JOURNAL = "journal"
+# Every verdict of the session with its properties, and the page that shows them with the records.
+VERDICTS, PAGE = "verdicts.json", "report.html"
 # Attempts at runs, and checks, that a session that was resumed has made again; the record of a run before that.
 SUPERSEDED, EARLIER = "superseded", "earlier.json"
 OWNER, STOP = "owner", "stop"

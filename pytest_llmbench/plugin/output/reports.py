@@ -7,10 +7,13 @@ from functools import partial
 import pluggy
 import pytest
 
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin import options
 from pytest_llmbench.reporting.base import REPORTS, FinishedSession
 from pytest_llmbench.reporting.benchmark_json import add_rounds
 
 _HOOK = "pytest_llmbench_session_report"
+_PAGE = "html"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,11 @@ class Reported:
     name: str
     lines: tuple[str, ...] = ()
     failure: str | None = None
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is the page for people, of which the terminal has one line."""
+        return self.name == _PAGE and self.failure is None
 
 
 def make_reports(session: FinishedSession, config: pytest.Config) -> list[Reported]:
@@ -43,6 +51,8 @@ def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Conf
 
 
 def _all(session: FinishedSession, config: pytest.Config) -> Iterator[tuple[str, Callable[[], Iterable[str] | None]]]:
+    if options.value(config, "report") != "no":
+        yield _PAGE, partial(_page, session)
     for name, write in REPORTS.usable().items():
         yield name, partial(write, session)
     manager = config.pluginmanager
@@ -50,6 +60,13 @@ def _all(session: FinishedSession, config: pytest.Config) -> Iterator[tuple[str,
     for name, plugin in plugins:
         call = manager.subset_hook_caller(_HOOK, [other for _, other in plugins if other is not plugin])
         yield name, partial(_hooked, call, session, config)
+
+
+def _page(session: FinishedSession) -> None:
+    """Write `report.html`, from what lies in the session's folder by now."""
+    from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
+
+    write_page(session.folder, output=session.folder / layout.PAGE)
 
 
 def _hooked(call: pluggy.HookCaller, session: FinishedSession, config: pytest.Config) -> Iterator[str]:

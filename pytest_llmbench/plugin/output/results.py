@@ -7,6 +7,7 @@ import pytest
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import history, options
 from pytest_llmbench.plugin.bench import Bench
@@ -101,12 +102,7 @@ class Results:
             self._finish_tests(session)
             self._judge_groups(session)
             self._compare_with_history(session)
-            self._junit.describe_session(
-                suite_facts(
-                    self._bench, self._conclusion.records, unfit=self.keeper.unfit if self.keeper is not None else {},
-                    unjudged=self._unjudged, groups=self._groups, not_tested=self._not_tested,
-                )
-            )  # fmt: skip
+            self._junit.describe_session(self._facts())
         elif not (self.in_earnest and self._requirements.clauses):
             self._junit.discard()
         if self.in_earnest:
@@ -116,6 +112,8 @@ class Results:
             self.keeper.add_judgements(judgements(self._rows))
             if self._all_judged:
                 self.keeper.note_end(self._bench.planned)
+            if self._rows or self._clauses:
+                self.keeper.write(self._bench.session.folder / layout.VERDICTS, self._verdicts())
             self._make_reports(self.keeper)
             self._progress.take(self.keeper.notes)
             self._junit.describe_session(suite_properties(self.keeper.runs))
@@ -174,7 +172,7 @@ class Results:
         for line in self._groups.lines:
             terminalreporter.write_line(line, yellow=True)
         for report in self._made:
-            terminal.report_lines(terminalreporter, report)
+            terminal.report_lines(terminalreporter, report, self._bench.session.folder)
         if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
         for line in self._conclusion.lines():
@@ -252,6 +250,27 @@ class Results:
         if incomplete and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
+    def _facts(self) -> dict[str, str]:
+        unfit = self.keeper.unfit if self.keeper is not None else {}
+        return suite_facts(
+            self._bench, self._conclusion.records, unfit=unfit, unjudged=self._unjudged, groups=self._groups,
+            not_tested=self._not_tested,
+        )  # fmt: skip
+
+    def _verdicts(self) -> SessionVerdicts:
+        """All of them, for reports that are made from the session's folder."""
+        told = [
+            ClauseTold(name=each.clause.name, tests=each.clause.tests, verdict=each.verdict, reason=each.reason)
+            for each in self._clauses
+        ]
+        return SessionVerdicts(
+            session=self._bench.session.id,
+            facts=self._facts(),
+            tests=tuple({name: _plain(value) for name, value in row.items()} for row in self._rows),
+            clauses=tuple(told),
+            notes=(*speed.lines(self._unjudged), *self._groups.lines),
+        )
+
     def _make_reports(self, keeper: Keeper) -> None:
         session, planned = self._bench.session, self._bench.planned
         finished = FinishedSession(
@@ -289,3 +308,7 @@ class SafeReports:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return None
         return result
+
+
+def _plain(value: object) -> Property:
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -1,6 +1,7 @@
 """Output for people: the plan before the runs, and the verdicts after."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -123,8 +124,10 @@ def early_lines(reporter: pytest.TerminalReporter, told: Mapping[str, EarlyVerdi
         reporter.write_line(f"{of}: {for_people(saved, 3)} {unit} saved, {for_people(spent, 3)} spent")
 
 
-def report_lines(reporter: pytest.TerminalReporter, report: Reported) -> None:
-    """Print what a report says, if anything."""
+def report_lines(reporter: pytest.TerminalReporter, report: Reported, folder: Path) -> None:
+    """Print what a report says, if anything, and where the page for people is."""
+    if report.is_page:
+        reporter.write_line(f"report: {folder / layout.PAGE}")
     if report.lines:
         reporter.section(f"llmbench {report.name}", sep="=")
     for line in report.lines:

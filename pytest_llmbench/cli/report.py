@@ -1,0 +1,58 @@
+"""`llmbench report`: the HTML report of a session, made anew from its folder."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pytest_llmbench.core.errors import ConfigError
+
+_SESSION = "Folder of the session, or its id in --run-dir; without it, the newest there."
+_OUTPUT = "File to write; without it, report.html in the session's folder."
+_COMPARE = "Folder or id of an earlier session to compare with."
+_RUN_DIR = "Folder of the sessions."
+_JSON = "Print the file, its verdicts, and what is missing or damaged as JSON."
+
+
+def report(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help=_SESSION)] = None,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT)] = None,
+    compare: Annotated[str | None, typer.Option("--compare", metavar="SESSION", help=_COMPARE)] = None,
+    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help=_RUN_DIR)] = Path("reports"),
+    as_json: Annotated[bool, typer.Option("--json", help=_JSON)] = False,
+) -> None:
+    """Write the report of a session as one HTML file that needs no network, from its records alone.
+
+    Raises:
+        ConfigError: there is no such session.
+        OSError: the file cannot be written.
+    """
+    from pytest_llmbench.reporting.html.folder import newest, read_folder  # noqa: PLC0415 - no other command needs it
+    from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
+    from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
+
+    folder = _folder(session, run_dir) if session is not None else newest(run_dir)
+    earlier = _folder(compare, run_dir) if compare is not None else None
+    path = write_page(folder, output=output, earlier=earlier)
+    if not as_json:
+        typer.echo(f"report: {path}")
+        return
+    found = read_folder(folder)
+    broken = [f"{about} {name}: {why}" for (about, name), why in found.broken.items()]
+    verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(found)).items()}
+    told = {"report": str(path), "session": found.id, "verdicts": verdicts, "damage": [*broken, *found.damage]}
+    typer.echo(json.dumps(told, indent=1))
+
+
+def _folder(session: str, run_dir: Path) -> Path:
+    """The folder of a session that is named by its path or its id.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for place in (Path(session), run_dir / session):
+        if place.is_dir():
+            return place
+    raise ConfigError(f"there is no session {session!r}: it is neither a folder nor an id in {run_dir}")

@@ -1,0 +1,61 @@
+"""The verdicts of a session as its tests reported them, in one file: also of tests that no run and no check has."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.schema import Strict
+
+Property = str | int | float | bool | None
+
+
+class ClauseTold(Strict):
+    """One clause of `--require FILE`.
+
+    Attributes:
+        name: as the contract numbers it.
+        tests: node ids, names of tests, or patterns of either.
+        verdict: INCOMPLETE, or the worst verdict of its tests.
+        reason: the reason for INCOMPLETE; else empty.
+    """
+
+    name: str
+    tests: tuple[str, ...]
+    verdict: Verdict
+    reason: str = ""
+
+
+class SessionVerdicts(Strict):
+    """All verdicts of a session.
+
+    Attributes:
+        schema_version: 1.
+        session: session id.
+        facts: properties of the whole session, as in the JUnit report.
+        tests: the properties of each test, and of each group of nodes that was compared; its name is under `test`.
+        clauses: how each required clause ended.
+        notes: lines about verdicts that are missing, such as the runs of which no speed was judged.
+    """
+
+    schema_version: Literal[1] = 1
+    session: str
+    facts: Mapping[str, str] = {}
+    tests: tuple[Mapping[str, Property], ...] = ()
+    clauses: tuple[ClauseTold, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read them back.
+
+        Raises:
+            ConfigError: the file is not there, cut, or of another schema version.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"{path}: no verdicts of a session of schema version 1: {error}") from error

@@ -1,0 +1,145 @@
+"""A session's folder, read as far as it can be: what is missing or damaged is said, and never left out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import Record, RunRecord
+from pytest_llmbench.core.record.verdicts import SessionVerdicts
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.journal.journal import JournalEvent
+
+AnyKept = TypeVar("AnyKept", bound=Record)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionFolder:
+    """What a session left behind.
+
+    Attributes:
+        path: its folder.
+        id: session id.
+        plan: what its tests waited for; None where `session.json` cannot be read.
+        verdicts: of all tests; None where they were not written, as of a session that was killed.
+        runs, checks: the records that can be read, by name.
+        places: the folder in which each of them lies, by `run` or `check`, and name.
+        broken: the reason why a record cannot be read, likewise.
+        events: of the journal, those whose lines are whole.
+        damage: what else is wrong with the folder, in words.
+    """
+
+    path: Path
+    id: str
+    plan: Plan | None
+    verdicts: SessionVerdicts | None
+    runs: Mapping[str, RunRecord]
+    checks: Mapping[str, HealthRecord]
+    places: Mapping[tuple[str, str], Path]
+    broken: Mapping[tuple[str, str], str]
+    events: tuple[JournalEvent, ...]
+    damage: tuple[str, ...]
+
+
+def read_folder(path: Path) -> SessionFolder:
+    """Read the folder of a session.
+
+    Raises:
+        ConfigError: it is not one: it has neither a plan nor a record nor verdicts.
+    """
+    damage: list[str] = []
+    plan = _plan(path, damage)
+    verdicts = _verdicts(path, damage)
+    broken: dict[tuple[str, str], str] = {}
+    runs = dict(_records(path, RunRecord, plan and [run.key for run in plan.runs], broken))
+    checks = dict(_records(path, HealthRecord, plan and plan.checks, broken))
+    if plan is None and verdicts is None and not runs and not checks and not broken:
+        raise ConfigError(
+            f"{path} is not the folder of a session: it has no {layout.PLAN} and no record; name the folder that "
+            "pytest printed after `reports in`, or give none for the newest"
+        )
+    names = [("run", name) for name in runs] + [("check", name) for name in checks] + [*broken]
+    return SessionFolder(
+        path=path,
+        id=verdicts.session if verdicts is not None else path.resolve().name,
+        plan=plan,
+        verdicts=verdicts,
+        runs=runs,
+        checks=checks,
+        places={(about, name): path / layout.FOLDERS[about] / name for about, name in names},
+        broken=broken,
+        events=_events(path, damage),
+        damage=tuple(damage),
+    )
+
+
+def newest(run_dir: Path) -> Path:
+    """The newest session in a folder of sessions.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = sorted((each.parent for each in run_dir.glob(f"*/{layout.PLAN}")), key=lambda folder: folder.name)
+    if not found:
+        raise ConfigError(f"{run_dir} has no session: name the folder of one, or give --run-dir")
+    return found[-1]
+
+
+def _plan(path: Path, damage: list[str]) -> Plan | None:
+    try:
+        return Plan.model_validate_json((path / layout.PLAN).read_bytes())
+    except (OSError, ValidationError) as error:
+        damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
+        return None
+
+
+def _verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
+    try:
+        return SessionVerdicts.read(path / layout.VERDICTS)
+    except ConfigError as error:
+        # A session of an earlier version has none, and neither has one that was killed.
+        what = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
+        damage.append(f"{layout.VERDICTS} {what}: verdicts are shown as far as records and journal have them")
+        return None
+
+
+def _records(
+    path: Path, kind: type[AnyKept], planned: object, broken: dict[tuple[str, str], str]
+) -> Iterator[tuple[str, AnyKept]]:
+    """Yield the records of a kind that can be read, those that were planned first."""
+    folder = path / layout.FOLDERS[kind.about]
+    there = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    names = [*planned] if isinstance(planned, list | tuple) else []
+    for name in dict.fromkeys([*names, *there]):
+        try:
+            record = kind.read(folder / name / layout.RECORD)
+        except ConfigError as error:
+            missing = not (folder / name / layout.RECORD).exists()
+            broken[kind.about, name] = "it is not there" if missing else _short(error)
+            continue
+        if record.name != name:
+            broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
+        else:
+            yield name, record
+
+
+def _events(path: Path, damage: list[str]) -> tuple[JournalEvent, ...]:
+    """The events of whole lines: a report says what is left, and decides nothing by it."""
+    try:
+        data = (path / layout.JOURNAL).read_bytes()
+    except OSError:
+        return ()
+    *lines, _ = data.split(b"\n")
+    events = [JournalEvent.of_line(line) for line in lines]
+    if lost := events.count(None):
+        damage.append(f"{lost} of {len(events)} lines of the journal are damaged")
+    return tuple(event for event in events if event is not None)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

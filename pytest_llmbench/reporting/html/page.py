@@ -1,0 +1,218 @@
+"""The page: templates, style, script and figures in one file that asks no network for anything."""
+
+import base64
+import gzip
+import hashlib
+import importlib.util
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import __version__
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
+from pytest_llmbench.reporting.html.folder import SessionFolder, read_folder
+from pytest_llmbench.reporting.html.node_map import node_map
+from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, verdict_rows
+from pytest_llmbench.reporting.html.sections import RunSection, Sections, utc
+
+if TYPE_CHECKING:
+    import jinja2
+
+_TEMPLATES = Path(__file__).parent / "templates"
+# Verdicts that need somebody's attention.
+_ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
+
+
+def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None = None) -> Path:
+    """Write the report of a session, from what lies in its folder alone.
+
+    Args:
+        folder: the session's.
+        output: the file to write; None for `report.html` in that folder.
+        earlier: the folder of a session to compare with.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: a folder is none of a session, or plotly's script is not installed.
+        OSError: the file cannot be written.
+    """
+    session = read_folder(folder)
+    compared = compare(session, read_folder(earlier)) if earlier is not None else None
+    path = output if output is not None else folder / layout.PAGE
+    # It has excerpts of logs and scripts in it, which are this user's alone.
+    write_text(path, render_page(session, compared), mode=PRIVATE)
+    return path
+
+
+def render_page(session: SessionFolder, compared: SessionComparison | None = None) -> str:
+    """The report of a session as HTML."""
+    rows = verdict_rows(session)
+    sections = Sections(session, rows)
+    runs, checks = sections.runs(), sections.checks()
+    drawn = any(run.figures for run in runs) or any(check.figures for check in checks)
+    page_script, plotly = _file("report.js"), _plotly() if drawn else None
+    environment = _environment()
+    environment.filters["utc"] = utc
+    found = counts(rows)
+    return environment.get_template("report.html.j2").render(
+        title=session.id,
+        version=__version__,
+        policy=_policy(page_script, plotly),
+        style=_markup(_file("report.css")),
+        script=_markup(page_script),
+        plotly=_packed(plotly) if plotly is not None else None,
+        plotly_version=_version_of(plotly),
+        session=session,
+        rows=rows,
+        counts=found,
+        kinds=KINDS,
+        meanings=MEANINGS,
+        verdict=_sentence(found),
+        worst=next(iter(found), "missing"),
+        notes=session.verdicts.notes if session.verdicts is not None else (),
+        clauses=session.verdicts.clauses if session.verdicts is not None else (),
+        facts=list(_facts(session, runs)),
+        simulated=sorted({section.record.simulated for section in runs if section.record and section.record.simulated}),
+        runs=runs,
+        checks=checks,
+        nodes=node_map(session.checks),
+        compared=compared,
+        environments=sections.environments,
+        recipes=sections.recipes,
+        rules=sections.rules,
+        contradictions=[row for row in rows if row.contradiction],
+    )
+
+
+def _environment() -> "jinja2.Environment":
+    import jinja2  # noqa: PLC0415 - a tenth of a second, for sessions that have something to report
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Whatever a record, a log or a test says: no control character reaches the page. Markup is ours.
+        finalize=lambda value: harmless(value) if type(value) is str else value,
+    )
+    environment.filters["data"] = _json
+    return environment
+
+
+def _json(data: object) -> Any:
+    """Plain data for a script element of the page: no text in it ends that element, and each number is JSON."""
+    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
+
+    text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _finite(data: object) -> object:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {str(key): _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
+
+
+def _markup(text: str) -> Any:
+    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
+
+    return Markup(text)  # noqa: S704 - a file of this package
+
+
+@cache
+def _file(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> bytes:
+    """The script of plotly.js, found without importing plotly, which takes a second.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    found = importlib.util.find_spec("plotly")
+    places = found.submodule_search_locations if found is not None and found.submodule_search_locations else ()
+    for place in places:
+        path = Path(place) / "package_data" / "plotly.min.js"
+        if path.is_file():
+            return path.read_bytes()
+    raise ConfigError("the report needs plotly: pip install plotly")
+
+
+def _packed(script: bytes) -> Any:
+    """A script as a browser unpacks it when the first figure is looked at: a third of its size, parsed later."""
+    return _markup(base64.b64encode(gzip.compress(script, compresslevel=6, mtime=0)).decode("ascii"))
+
+
+def _version_of(plotly: bytes | None) -> str:
+    """The version that plotly.js names in its first lines."""
+    words = (plotly or b"")[:200].decode("ascii", errors="replace").split()
+    return words[words.index("plotly.js") + 1] if "plotly.js" in words[:-1] else ""
+
+
+def _policy(page_script: str, plotly: bytes | None) -> str:
+    """The page's content security policy: it loads nothing, and runs these two scripts alone, whatever text it has."""
+    scripts = [page_script.encode(), *([plotly] if plotly is not None else [])]
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(each).digest()).decode()}'" for each in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _sentence(found: Mapping[str, int]) -> str:
+    """The verdicts in one sentence."""
+    total = sum(found.values())
+    if not total:
+        return "No test was declared"
+    ill = [f"{found[kind]} {KINDS[kind]}" for kind in _ATTENTION if kind in found]
+    if ill:
+        return f"{listed(ill)} among {counted(total, 'verdict')}"
+    if found.get("pass", 0) == total:
+        return f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
+    unjudged = total - found.get("pass", 0)
+    return f"Nothing failed, but {unjudged} of {counted(total, 'verdict')} judged nothing"
+
+
+def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of what the whole session was."""
+    told = session.verdicts.facts if session.verdicts is not None else {}
+    records = [*session.runs.values(), *session.checks.values()]
+    began = next((event for event in session.events if event.event == "began"), None)
+    starts = [at for each in records if (at := each.timings.started or each.timings.submitted)]
+    ends = [each.timings.ended for each in records if each.timings.ended]
+    devices = [section.record.device for section in runs if section.record and section.record.device]
+    hosts = list(dict.fromkeys(host for each in records for host in each.hosts))
+    facts = {
+        "system": told.get("system") or listed(sorted({each.system for each in records})),
+        "cluster": told.get("cluster") or listed(sorted({each.cluster for each in records})),
+        "scale": told.get("scale", ""),
+        "devices": listed(sorted(set(devices))),
+        "nodes": f"{len(hosts)}: {listed(hosts)}" if hosts else "",
+        "began": utc(began.at if began is not None else min(starts, default=None)),
+        "ended": utc(max(ends, default=None)),
+        "started on": began.host if began is not None else "",
+        "command": f"pytest {' '.join(began.command)}" if began is not None else "",
+        "version": f"pytest-llmbench {told['llmbench_version']}" if "llmbench_version" in told else "",
+        "folder": str(session.path),
+        "unfit nodes": told.get("nodes_unfit", ""),
+        "nodes not tested": told.get("nodes_not_tested", ""),
+    }
+    yield from ((name, text) for name, text in facts.items() if text)
