@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli import compare, history
+from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold, project_speed
 from pytest_llmbench.cli.names.list import list_names
 from pytest_llmbench.cli.names.schema import print_schema
 from pytest_llmbench.cli.names.validate import validate_files
+from pytest_llmbench.cli.reproduce import reproduce
 from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
 from pytest_llmbench.cli.sessions.prune import prune_sessions
 from pytest_llmbench.cli.sessions.resume import resume_session
@@ -53,6 +56,12 @@ app.command("resume", context_settings=FOR_PYTEST)(resume_session)
 app.command("prune")(prune_sessions)
 app.command("calibrate", context_settings=PASSED_ON)(calibrate_threshold)
 app.command("project", context_settings=PASSED_ON)(project_speed)
+app.add_typer(history.app, name="history")
+app.command("compare")(compare.compare)
+app.command()(keygen)
+app.command()(bundle)
+app.command()(verify)
+app.command()(reproduce)
 
 
 def main() -> None:
