@@ -41,7 +41,7 @@ class Examined:
     Attributes:
         part: its name.
         state: `missing` where it is not there, `wrong` where it cannot be used as it is.
-        found: what is there, or why it cannot be used.
+        found: the part that is there, or the reason against its use.
         command: gets or repairs it; empty where it is fine.
         needed: whether the tests of this folder need it.
     """
@@ -68,7 +68,7 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteNeeds:
-    """What the tests of a folder need.
+    """Needs of the tests of a folder.
 
     Attributes:
         system: the system of its ini file, or the one that is here.
@@ -235,7 +235,8 @@ def _is_alone() -> bool:
         hosts = ask_slurm().hosts
     except ClusterError:
         return False
-    return bool(hosts) and {host.partition(".")[0] for host in hosts} == {platform.node().partition(".")[0]}
+    here = platform.node().partition(".")[0]
+    return bool(hosts) and all(host.startswith("127.") or host.partition(".")[0] == here for host in hosts)
 
 
 def _rest(needs: SiteNeeds) -> Iterator[Examined]:
@@ -245,8 +246,8 @@ def _rest(needs: SiteNeeds) -> Iterator[Examined]:
         if name == "pyxis" and path is not None:
             path = path if "--container-image" in _output([command, "--help"]) else None
         state: Literal["ok", "missing"] = "missing" if path is None else "ok"
-        cure = "" if path is not None else cure
-        yield Examined(part=name, state=state, found=path or "not here", command=cure, needed=needed)
+        told = cure if path is None else ""
+        yield Examined(part=name, state=state, found=path or "not here", command=told, needed=needed)
     gpus = gpus_here()
     needed = bool(needs.system.gpus_per_node) and not needs.slurm
     if gpus:

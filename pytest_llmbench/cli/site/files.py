@@ -70,17 +70,17 @@ def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, st
         "python": sys.executable,
         "nodes": " --nodes 2" if machine.keys["cluster"] == "slurm" else "",
     }
-    yield "pytest.ini", _filled("pytest.ini", facts)
+    yield "pytest.ini", _filled("pytest_ini.txt", facts)
     yield f"systems/{machine.name}.yaml", f"# yaml-language-server: $schema=../schemas/system.json\n{machine.text}"
-    yield "recipes/first.yaml", _filled("first.yaml", facts)
+    yield "recipes/first.yaml", _filled("first.txt", facts)
     yield "test_training.py", _filled("test_training.txt", facts)
     yield "test_nodes.py", _filled("test_nodes.txt", facts)
     for kind in ("recipe", "system"):
         yield f"schemas/{kind}.json", (shipped("schemas") / f"{kind}.json").read_text(encoding="utf-8")
     if ci in _CI:
-        yield _CI[ci], _filled(f"{ci}.yml", facts)
+        yield _CI[ci], _filled(f"{ci}.txt", facts)
     yield ".gitignore", "reports/\n__pycache__/\n.pytest_cache/\n"
-    yield "README.md", _filled("readme.md", facts)
+    yield "README.md", _filled("readme.txt", facts)
 
 
 def _filled(name: str, facts: dict[str, str]) -> str:

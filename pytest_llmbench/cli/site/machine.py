@@ -21,7 +21,7 @@ class SiteMachine:
 
     Attributes:
         keys: of its file.
-        notes: what its author has to add or to decide.
+        notes: decisions and additions that its author has to make.
     """
 
     keys: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What the commands of a login node say about its cluster: Slurm's, and nvidia-smi."""
+"""Facts of a cluster from the commands of its login node: Slurm's, and nvidia-smi."""
 
 import getpass
 import re
@@ -41,7 +41,7 @@ class SlurmFacts:
         version: its version.
         partitions: all of them.
         accounts: accounts of this user; empty where Slurm keeps none, or does not say.
-        hosts: host names of its nodes.
+        hosts: addresses of its nodes, as Slurm has them: numbers or names.
     """
 
     cluster: str
@@ -75,7 +75,7 @@ def ask_slurm() -> SlurmFacts:
         version=_setting(settings, "SLURM_VERSION"),
         partitions=partitions_in(commands.run(["sinfo", "--noheader", "--format=%P|%D|%G"])),
         accounts=_accounts(),
-        hosts=tuple(dict.fromkeys(commands.run(["sinfo", "--noheader", "--Node", "--format=%n"]).split())),
+        hosts=tuple(dict.fromkeys(commands.run(["sinfo", "--noheader", "--Node", "--format=%o"]).split())),
     )
 
 

@@ -1,4 +1,4 @@
-"""The folder in which a command is run, as pytest reads it: its ini file, its `conftest.py`, its recipes and systems."""
+"""The folder in which a command runs, as pytest reads it: ini file, `conftest.py`, recipes and systems."""
 
 import contextlib
 import io

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import Result
 
 from pytest_llmbench.checks.base import CHECKS
-from pytest_llmbench.cluster.schemas import SCHEMAS
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.engines.base import ENGINES
