@@ -29,7 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
-from pytest_llmbench.cluster.schemas import SCHEMAS, written_schema
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, written_schema
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import UNITS, Quantity

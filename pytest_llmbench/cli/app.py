@@ -16,6 +16,7 @@ from pytest_llmbench.cli.reproduce import reproduce
 from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
 from pytest_llmbench.cli.sessions.prune import prune_sessions
 from pytest_llmbench.cli.sessions.resume import resume_session
+from pytest_llmbench.cli.site.doctor import examine_machine
 from pytest_llmbench.cli.site.init import make_site
 from pytest_llmbench.core.errors import LLMBenchError
 
@@ -49,6 +50,7 @@ def _of_all(
 
 
 app.command("init")(make_site)
+app.command("doctor")(examine_machine)
 app.command("list")(list_names)
 app.command("validate")(validate_files)
 app.command("schema")(print_schema)

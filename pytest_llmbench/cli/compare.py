@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_llmbench.cli.history import DEFAULT, AsJson, Where, existing, print_table
+from pytest_llmbench.cli.history import DEFAULT, Where, existing, print_table
+from pytest_llmbench.cli.output import AsJson
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.record.records import Verdict

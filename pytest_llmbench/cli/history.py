@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pytest_llmbench.cli.output import AsJson
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -23,7 +24,6 @@ app = typer.Typer(help="Keep the records of many sessions in a database, and ask
 _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
 #: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 DEFAULT = "llmbench-history.db"
 

@@ -1,4 +1,4 @@
-"""What all commands print alike: tables for people, JSON for programs."""
+"""Output of all commands: tables for people, JSON for programs."""
 
 import json
 import shutil

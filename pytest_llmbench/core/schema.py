@@ -84,7 +84,7 @@ class KeyFault:
     Attributes:
         where: the file, and the part of it that was read.
         key: the key in that part, dotted; empty for the whole of it.
-        message: what is wrong, and what is legal.
+        message: the fault, and the legal values.
     """
 
     where: str

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import tomllib
 import zipfile
 from configparser import ConfigParser
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import INSTALLED
 from tests.support.wheels import CHECKOUT, Installed, build_ours, install
 
 # A user's whole benchmark.
@@ -89,3 +93,26 @@ def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
     assert re.search(r"^opt125m .* PASS", done.stdout, re.MULTILINE)
     answer = installed.python("-c", "import pytest_llmbench; print(pytest_llmbench.__file__)")
     assert answer.stdout.startswith(str(installed.environment))
+
+
+def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
+    """A fresh environment, pip without a network, `llmbench init`, `doctor`, and one test that passes."""
+    newcomer = install(tmp_path)
+    shutil.copytree(INSTALLED, newcomer.packages, dirs_exist_ok=True)  # an engine without PyTorch
+    wheelhouse = ("--no-index", "--find-links", str(wheel.parent))
+    done = newcomer.python("-m", "pip", "install", "--no-deps", *wheelhouse, "pytest-llmbench")
+    assert done.returncode == 0, done.stdout
+    command = str(newcomer.environment / "bin" / "llmbench")
+    for words in (("init", "site", "--engine", "unigram"), ("validate", "site/recipes/first.yaml")):
+        done = newcomer.run(command, *words)
+        assert done.returncode == 0, done.stdout
+    site = replace(newcomer, folder=newcomer.folder / "site")
+    done = site.run(command, "doctor", "--json")
+    parts = {part["part"]: part for part in json.loads(done.stdout)}
+    wanting = {name for name, part in parts.items() if part["needed"] and part["state"] != "ok"}
+    assert wanting <= {"Slurm"}, done.stdout  # its commands may be installed where none runs
+    done = site.pytest("--scale", "smoke", *LOCAL[2:], "test_training.py")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^first .* loss_drop .* PASS", done.stdout, re.MULTILINE), done.stdout
+    done = site.run(command, "prune", "--keep", "0", "--json")
+    assert [row["fate"] for row in json.loads(done.stdout)] == ["delete"]

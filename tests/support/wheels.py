@@ -48,11 +48,20 @@ class Installed:
     environment: Path
     folder: Path
 
+    @property
+    def packages(self) -> Path:
+        """Where its packages are."""
+        return next((self.environment / "lib").glob("python*/site-packages"))
+
     def python(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run its Python in the empty folder."""
+        return self.run(str(self.environment / "bin" / "python"), *args)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the empty folder."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHON"))}
         return subprocess.run(
-            [str(self.environment / "bin" / "python"), *args],
+            command,
             cwd=self.folder, env={**clean, "TMPDIR": str(self.folder.parent)}, check=False, timeout=200,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip

@@ -16,7 +16,7 @@ def validate_files(
     """Show each fault of recipe and system files, with its line, its key and the legal values; exit with 1 for any."""
     # All engines: other commands, and completion, need not wait for their import.
     from pytest_llmbench.cli.site.reading import in_site  # noqa: PLC0415
-    from pytest_llmbench.cluster.vetting import vet  # noqa: PLC0415
+    from pytest_llmbench.cluster.authoring.vetting import vet  # noqa: PLC0415
 
     # Engines and checks of a `conftest.py` in this folder count as well.
     found = in_site(lambda _: [fault for path in files for fault in vet(path)])

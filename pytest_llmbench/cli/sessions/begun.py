@@ -1,4 +1,4 @@
-"""What a session was begun with, by its journal."""
+"""The command line that began a session, by its journal."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which session folders may go, and how they do."""
+"""Choice and deletion of old session folders."""
 
 import os
 import shutil
@@ -78,7 +78,7 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
 
 
 def delete(session: OldSession) -> OldSession:
-    """Delete a session's folder, unless somebody takes it on at this moment."""
+    """Delete a session's folder, unless another process resumes it at this moment."""
     path = session.folder / layout.JOURNAL
     try:
         if path.exists():

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS
 from pytest_llmbench.cluster.recipes import check_recipe
-from pytest_llmbench.cluster.schemas import SCHEMAS
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped

@@ -133,7 +133,7 @@ SCHEMAS: Mapping[str, tuple[int, str, Callable[[], Schema]]] = {
 
 
 class _Generator(GenerateJsonSchema):
-    """What JSON has no word for: numbers that are not finite are texts in our records."""
+    """Generates schemas in which a number may be a text, as non-finite numbers are in our records."""
 
     def float_schema(self, schema: Any) -> Schema:
         finite = super().float_schema(schema)

@@ -26,7 +26,7 @@ class FileFault:
         file: the file.
         line: its line, from 1; None where it is about the whole file, or about a key that is not there.
         key: the key, dotted from the top of the file; empty for the whole of it.
-        message: what is wrong and what is legal.
+        message: the fault, and the legal values.
     """
 
     file: Path
@@ -134,7 +134,7 @@ def _recipe(path: Path, family: RecipeFamily, name: str, scale: Scale, keys: Map
 
 
 def _has(block: Any, parts: Sequence[str]) -> bool:
-    """Whether a block has the key that these parts lead to. One of them may be the kind of a union, which is no key."""
+    """Whether a block has the key that these parts lead to. One of them may be the kind of a union instead of a key."""
     if not parts:
         return True
     first, *rest = parts

@@ -1,0 +1,1 @@
+"""The folder of a site and the login node: `llmbench init` and `doctor`."""

@@ -1,0 +1,118 @@
+"""Facts of a cluster from the commands of its login node: Slurm's, and nvidia-smi."""
+
+import getpass
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.cluster.slurm import commands
+from pytest_llmbench.core.errors import ClusterError
+
+_GPUS = re.compile(r"gpu(?::(?P<model>[A-Za-z][\w.-]*))?:(?P<count>\d+)", re.ASCII)
+NEEDED_COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """A partition, as sinfo shows it.
+
+    Attributes:
+        name: its name.
+        default: whether jobs without a partition go there.
+        nodes: number of its nodes.
+        gpus: GPUs of each of them; None where they differ.
+        gres: Slurm's name of the GPU model; empty where it has none, or several.
+    """
+
+    name: str
+    default: bool
+    nodes: int
+    gpus: int | None
+    gres: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmFacts:
+    """A Slurm that answers.
+
+    Attributes:
+        cluster: its name.
+        version: its version.
+        partitions: all of them.
+        accounts: accounts of this user; empty where Slurm keeps none, or does not say.
+        hosts: addresses of its nodes, as Slurm has them: numbers or names.
+    """
+
+    cluster: str
+    version: str
+    partitions: tuple[Partition, ...]
+    accounts: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    @property
+    def best(self) -> Partition | None:
+        """The default partition if it has GPUs, else the first one that does, else the default one."""
+        with_gpus = [each for each in self.partitions if each.gpus != 0]
+        ranked = sorted(with_gpus or self.partitions, key=lambda each: not each.default)
+        return ranked[0] if ranked else None
+
+
+def missing_commands() -> list[str]:
+    """Slurm's commands that are not on PATH."""
+    return [name for name in NEEDED_COMMANDS if shutil.which(name) is None]
+
+
+def ask_slurm() -> SlurmFacts:
+    """Ask sinfo, scontrol and sacctmgr.
+
+    Raises:
+        ClusterError: Slurm is not there, or does not answer; in its own words.
+    """
+    settings = commands.run(["scontrol", "show", "config"])
+    return SlurmFacts(
+        cluster=_setting(settings, "ClusterName"),
+        version=_setting(settings, "SLURM_VERSION"),
+        partitions=partitions_in(commands.run(["sinfo", "--noheader", "--format=%P|%D|%G"])),
+        accounts=_accounts(),
+        hosts=tuple(dict.fromkeys(commands.run(["sinfo", "--noheader", "--Node", "--format=%o"]).split())),
+    )
+
+
+def partitions_in(text: str) -> tuple[Partition, ...]:
+    """Read `partition|nodes|gres` of sinfo, a line for each kind of node in a partition."""
+    kinds: dict[str, list[tuple[int, int, str]]] = {}
+    for line in text.splitlines():
+        name, nodes, gres = [*line.split("|"), "", ""][:3]
+        if not nodes.strip().isdecimal():
+            continue
+        found = list(_GPUS.finditer(gres))
+        models = {each["model"] or "" for each in found}
+        gpus = sum(int(each["count"]) for each in found)
+        kinds.setdefault(name.strip(), []).append((int(nodes), gpus, models.pop() if len(models) == 1 else ""))
+    return tuple(_partition(name, rows) for name, rows in kinds.items())
+
+
+def _partition(name: str, kinds: Sequence[tuple[int, int, str]]) -> Partition:
+    counts, models = {gpus for _, gpus, _ in kinds}, {model for *_, model in kinds}
+    return Partition(
+        name=name.removesuffix("*"),
+        default=name.endswith("*"),
+        nodes=sum(nodes for nodes, *_ in kinds),
+        gpus=counts.pop() if len(counts) == 1 else None,
+        gres=models.pop() if len(models) == 1 else "",
+    )
+
+
+def _setting(text: str, name: str) -> str:
+    found = re.search(rf"^{name}\s*=\s*(\S+)", text, re.MULTILINE)
+    return found[1] if found is not None else ""
+
+
+def _accounts() -> tuple[str, ...]:
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={getpass.getuser()}"]
+    try:
+        told = commands.run([*command, "format=Account"])
+    except ClusterError:
+        return ()
+    return tuple(dict.fromkeys(line.strip() for line in told.splitlines() if line.strip()))

@@ -1,0 +1,138 @@
+"""`llmbench list`, `validate` and `schema`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import Result
+
+from pytest_llmbench.checks.base import CHECKS
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipe.recipes import load_recipes
+from pytest_llmbench.engines.base import ENGINES
+from tests.conftest import TINY
+
+Llmbench = Callable[..., Result]
+
+BAD = """\
+family: bad
+defaults:
+  engine: torch
+  model: {layers: 1, hidden_size: 32, attention_heads: 2, vocab_size: 128, laeyrs: 3}
+  optimizer: {learning_rate: 0.1}
+  options: {zzz: 1}
+smoke: {stpes: 3}
+recipes:
+  a.b:
+    sequence_length: 32
+    micro_batch_size: 2
+    global_batch_size: 8
+    steps: -8
+    time_limit: "00:05:00"
+"""
+
+
+def test_all_names_of_each_kind_are_listed(llmbench: Llmbench) -> None:
+    """Those of the package and of an ini file's own folders, with the keys that the table has no room for."""
+    Path("pytest.ini").write_text("[pytest]\nllmbench_recipes = mine\naddopts = -ra --lf\n")
+    Path("mine").mkdir()
+    Path("mine/tiny.yaml").write_text(yaml.safe_dump({"family": "t", "recipes": {"tiny": {**TINY, "engine": "torch"}}}))
+    names = {}
+    for kind in ("recipes", "systems", "checks", "engines", "statistics", "references"):
+        result = llmbench("list", kind, "--json")
+        assert result.exit_code == 0, result.output
+        names[kind] = json.loads(result.stdout)
+    assert {row["recipe"] for row in names["recipes"]} == {"tiny", *load_recipes([shipped("recipes")])}
+    assert len(names["systems"]) == 3 + len(list(shipped("systems").glob("*.yaml")))
+    assert {row["check"] for row in names["checks"]} == set(CHECKS.names())
+    assert {row["engine"] for row in names["engines"]} == set(ENGINES.names())
+    assert {"throughput", "mfu"} <= {row["statistic"] for row in names["statistics"]}
+    own = [row for row in names["references"] if row["of"] == "tiny"]
+    assert [(row["reference"], row["bound"], row["for"]) for row in own] == [("learns", ">= 0.01 nat", "any")]
+    table = llmbench("list", "recipes").stdout.splitlines()
+    assert table[0].split() == ["recipe", "engine", "nodes", "gpus_per_node", "description"]
+    assert any(line.startswith("tiny ") for line in table)
+
+
+def test_a_name_that_is_no_kind_is_refused_with_the_legal_ones(llmbench: Llmbench) -> None:
+    """As the exit code 2 of wrong input says."""
+    result = llmbench("list", "recipies")
+    assert result.exit_code == 2
+    assert "recipes" in result.stderr
+
+
+def test_a_wrong_ini_file_is_said(llmbench: Llmbench) -> None:
+    """The error is pytest's own, and no list is printed."""
+    Path("pytest.ini").write_text("[pytest]\nllmbench_recipes = nowhere\n")
+    result = llmbench("list", "recipes")
+    assert "nowhere is not a folder" in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_each_fault_of_a_file_has_its_line_and_key(llmbench: Llmbench) -> None:
+    """Faults of defaults, of a recipe, of the smoke scale and of an engine's options, each once."""
+    Path("bad.yaml").write_text(BAD)
+    result = llmbench("validate", "bad.yaml", "--json")
+    assert result.exit_code == 1
+    found = {(fault["line"], fault["key"]): fault["message"] for fault in json.loads(result.stdout)}
+    assert set(found) == {
+        (4, "defaults.model.laeyrs"), (13, "recipes.a.b.steps"), (6, "defaults.options.zzz"), (7, "smoke.stpes"),
+    }  # fmt: skip
+    assert "did you mean 'layers'?" in found[4, "defaults.model.laeyrs"]
+    lines = llmbench("validate", "bad.yaml").stdout.splitlines()
+    assert lines[0].startswith("bad.yaml:4: defaults.model.laeyrs: unknown key 'laeyrs'")
+    assert len(lines) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: s\ncluster: slrum\n", "s.yaml:2: cluster: Input should be 'slurm' or 'local'"),
+        ("name: s\ncluster: slurm\nvalidation: {piars: {}}\n", "s.yaml:3: validation.piars: unknown check 'piars'"),
+        (
+            "name: s\ncluster: slurm\nvalidation:\n  clock:\n    options: {zzz: 1}\n",
+            "s.yaml:5: validation.clock.options.zzz:",
+        ),
+        ("a: 1\na: 2\n", "key 'a' is given twice"),
+        ("x: 1\n", "neither a recipe file"),
+        ("recipes: {a: {name: b}}\nfamily: f\n", "name: must not be in a file"),
+    ],
+)
+def test_a_fault_of_a_system_or_of_no_file_of_ours_is_shown(llmbench: Llmbench, text: str, told: str) -> None:
+    """Also those that no model knows: a check's options, a key given twice, a file of another kind."""
+    Path("s.yaml").write_text(text)
+    result = llmbench("validate", "s.yaml")
+    assert result.exit_code == 1
+    assert told in result.stdout
+
+
+def test_what_ships_is_valid(llmbench: Llmbench) -> None:
+    """Every recipe file and system file."""
+    files = [str(path) for kind in ("recipes", "systems") for path in shipped(kind).glob("*.yaml")]
+    result = llmbench("validate", *files)
+    assert (result.exit_code, result.stdout) == (0, f"{len(files)} of {len(files)} files are valid\n")
+
+
+def test_a_schema_is_printed_or_written(llmbench: Llmbench) -> None:
+    """Each kind, as it is in the package."""
+    for kind in SCHEMAS:
+        assert json.loads(llmbench("schema", kind).stdout)["$id"].startswith(f"urn:pytest-llmbench:schema:{kind}:")
+    assert llmbench("schema", "system", "--output", "new/system.json").exit_code == 0
+    assert Path("new/system.json").read_text() == (shipped("schemas") / "system.json").read_text()
+
+
+def test_wrong_input_ends_the_program_with_2(tmp_path: Path) -> None:
+    """With the error in a line, and no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_llmbench.cli", "prune", "--keep", "1", "--run-dir", "nowhere"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --run-dir nowhere: there is no such folder\n"
