@@ -36,7 +36,7 @@ def _pickles(session: Path) -> Iterator[Path]:
 
 def _empty_logs(session: Path) -> Iterator[Path]:
     for folder in _log_folders(session):
-        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out"), *folder.glob("rank-*.log")):
+        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out")):
             with contextlib.suppress(OSError):
                 if path.stat().st_size == 0:
                     yield path
