@@ -41,7 +41,7 @@ class Conclusion:
         clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         overruled: tests whose failure something else reported as passed.
-        notes: what else a reader of the summary has to know.
+        notes: further sentences for the summary.
     """
 
     def __init__(self, config: pytest.Config, bench: Bench) -> None:
@@ -64,7 +64,7 @@ class Conclusion:
         return bool(options.value(self._config, "inconclusive") == "warn")
 
     def settle(self, session: pytest.Session) -> None:
-        """Set the exit code: failures of ours count, whoever denies them; or the kind of failure."""
+        """Set the exit code: a failure of ours counts in any case; with `--exit-codes detailed`, by its kind."""
         failed = any(fails(row["verdict"], warned=self.warned) for row in self.rows)
         if failed and session.exitstatus in _GREEN:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -55,7 +55,7 @@ class Results:
         self._groups = ComparedGroups(rows=(), not_compared={})
         self._overruled = Overruled()
         self._conclusion = Conclusion(config, bench)
-        self._is_judged = False
+        self._is_judged = self._is_refused = False
 
     def expect(self) -> None:
         """Wait for the verdict of every planned test, and leave a report for the case that pytest is killed."""
@@ -76,6 +76,7 @@ class Results:
         """Note that the session cannot begin."""
         self._reports.note_end(why)
         self._junit.discard()
+        self._is_refused = True
 
     def take(self, report: pytest.TestReport) -> None:
         """Gather the verdict of a test that is over, and tell a broken run once."""
@@ -120,7 +121,8 @@ class Results:
 
     def _conclude(self, session: pytest.Session) -> None:
         """Hold the exit code against the verdicts, in a session that has any to give."""
-        self._is_judged = self.in_earnest and bool(self._bench.planned.tests or self._requirements.clauses)
+        has_any = bool(self._bench.planned.tests or self._requirements.clauses)
+        self._is_judged = self.in_earnest and has_any and not self._is_refused
         self._conclusion.rows, self._conclusion.clauses = self._rows, self._clauses
         self._conclusion.unjudged, self._conclusion.overruled = self._unjudged, [*self._overruled.tests]
         if self._is_judged:

@@ -27,7 +27,7 @@ class SessionVerdict(Strict):
     Attributes:
         schema_version: 1.
         verdict: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`.
-        reason: why it is not `pass`, in a sentence; empty for a pass.
+        reason: the reason for any other word than `pass`; empty for `pass`.
         counts: tests by verdict; a verdict that no test has is left out.
         exit_code: exit code of pytest.
         session: session id.
@@ -59,7 +59,7 @@ class SessionVerdict(Strict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What the verdict on a session follows from.
+    """The facts that decide on the verdict of a session.
 
     Attributes:
         rows: the properties of each verdict, of tests and of groups of nodes.

@@ -11,7 +11,7 @@ from pytest_llmbench.core.wire import layout
 def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
     """Take away pickles, once every job has ended, empty logs, and of sane runs where each rank stood.
 
-    What cannot be taken away stays, without a word: it is in nobody's way.
+    A file that cannot be removed stays, without a message.
 
     Args:
         session: its folder.
@@ -29,7 +29,7 @@ def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
 
 
 def _pickles(session: Path) -> Iterator[Path]:
-    """Yield what jobs of a session executed and returned: nobody may execute it again."""
+    """Yield the functions that jobs executed, and their results: no job needs them any more."""
     for folder in _log_folders(session):
         yield from (*folder.glob("*_submitted.pkl"), *folder.glob("*_result.pkl"))
 
