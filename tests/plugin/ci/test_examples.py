@@ -38,8 +38,10 @@ def reports() -> list[ET.Element]:
     everything = (
         "<testsuites><testsuite name='a' tests='1' failures='1' errors='1' time='1234.5' more='x'>"
         "<properties><property name='b' value='c'/></properties>"
-        "<testcase name='d' classname='e' time='0.1' file='f' line='1' url='g'><properties><property name='h' value='i'/>"
-        "</properties><failure message='j' k='k'>l</failure><error message='m'/><system-out>n</system-out></testcase>"
+        "<testcase name='d' classname='e' time='0.1' file='f' line='1' url='g'>"
+        "<properties><property name='h' value='i'/></properties>"
+        "<failure message='j' k='k'>l</failure><error message='m'/>"
+        "<system-out>n</system-out></testcase>"
         "<testcase name='o'><skipped type='pytest.skip' message='p'>q</skipped></testcase></testsuite></testsuites>"
     )
     return [strict(ET.parse(RECORDED).getroot()), strict(ET.fromstring(everything))]
