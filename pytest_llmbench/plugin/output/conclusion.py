@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.overruled import fails
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.annotations import annotations
+from pytest_llmbench.reporting.ci.annotations import annotated
 from pytest_llmbench.reporting.ci.summary import summary
 from pytest_llmbench.reporting.ci.verdict import (
     DETAILED,
@@ -83,7 +83,7 @@ class Conclusion:
     def annotations(self) -> Iterator[str]:
         """Yield the annotations of GitHub Actions, if this is one of its jobs."""
         if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
-            yield from annotations(self.rows, self._config.rootpath, warned=self.warned)
+            yield from annotated(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
         """Write `summary.md` and, last of all in the session's folder, `verdict.json`; list it among all sessions.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.plugin.output.cases import complete, lasting
-from pytest_llmbench.reporting.ci.annotations import annotations
+from pytest_llmbench.reporting.ci.annotations import annotated
 from pytest_llmbench.reporting.ci.summary import markdown, summary
 from pytest_llmbench.reporting.ci.verdict import DETAILED, Outcome, SessionVerdict, decide, detailed
 from pytest_llmbench.reporting.sessions import list_sessions, point_to_latest
@@ -52,7 +52,7 @@ def test_text_of_others_is_no_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)[|`\[\]<]", cell)
     assert "<" not in cell
     row = {"verdict": "FAIL", "test": f"a::b[{text},c:d]", "file": "a.py", "line": 3, "reason": f"50% of {text}\n::x::"}
-    (line,) = annotations([row], Path("/nowhere"), warned=False)
+    (line,) = annotated([row], Path("/nowhere"), warned=False)
     assert "\n" not in line
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head.startswith("file=a.py,line=3,title=")
@@ -64,11 +64,11 @@ def test_text_of_others_is_no_markup(text: str) -> None:
 def test_annotations_are_as_many_as_github_shows() -> None:
     """Ten: errors first, and the last counts the others."""
     rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
-    lines = [*annotations([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
+    lines = [*annotated([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
     assert len(lines) == 10
     assert lines[0].startswith("::error title=ERROR e::")
     assert lines[-1].endswith("4 more tests failed: see the summary of the job")
-    (warned,) = annotations([{"verdict": "INCONCLUSIVE", "test": "t"}], Path("/"), warned=True)
+    (warned,) = annotated([{"verdict": "INCONCLUSIVE", "test": "t"}], Path("/"), warned=True)
     assert warned.startswith("::warning ")
 
 
