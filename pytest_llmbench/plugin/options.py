@@ -18,6 +18,7 @@ from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.wire.fault import SimulatedFault
+from pytest_llmbench.history.trend.wanted import Wanted
 from pytest_llmbench.session.journal.earlier import NEWEST
 
 _INI_PREFIX = "llmbench_"
@@ -123,6 +124,11 @@ def positive_hours(text: str) -> float:
     return float(text)
 
 
+def file_or_url(text: str) -> Path | str:
+    """Read the place of a history: a path means the same from everywhere, a URL does anyway."""
+    return text if "://" in text else Path(text)
+
+
 def share(text: str) -> Quantity:
     """Read a share above 0, such as `3 %`."""
     try:
@@ -173,6 +179,12 @@ _EARLY_VERDICT = (
 _EARLY_VERDICT += "of its steps"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
+_HISTORY = "Database that gets this session's records at its end: a file, or postgresql://USER@HOST/DATABASE"
+_COMPARE_TO = (
+    "Compare the speed of each run with earlier ones in --history: a regression beyond the uncertainty of both "
+)
+_COMPARE_TO += "fails"
+_AVOID = "Keep off nodes of which --history has faults of their own in 2 sessions of the last 14 days"
 _SIMULATE = "Have a rank of each run cause a fault in that step, to see that the tests fail when they must"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
@@ -212,6 +224,8 @@ OPTIONS = (
         "SHARE",
         "3 percent on GPUs at scale full, else not compared",
     ),
+    Option("history", Section.WHAT, _HISTORY, file_or_url, "URL"),
+    Option("compare-to", Section.WHAT, _COMPARE_TO, Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA"),
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
     Option("simulate", Section.WHAT, _SIMULATE, SimulatedFault.parse, "FAULT@STEP"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
@@ -220,6 +234,7 @@ FLAGS = (
     Flag("plan", Section.WHAT, "Print what would run, the scripts and the node-hours, and submit nothing"),
     Flag("early-verdict", Section.WHAT, _EARLY_VERDICT),
     Flag("first-run-alone", Section.WHAT, "Run the first run alone, to warm shared caches of compiled kernels"),
+    Flag("avoid-from-history", Section.UNFIT, _AVOID),
     Flag("nccl", Section.UNFIT, "With the gate on, measure collectives and links even if a node failed another check"),
 )
 

@@ -5,6 +5,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import tell_the_end
+from pytest_llmbench.cluster.kept_system import KeptSystem
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import write_model
@@ -60,6 +61,7 @@ class Supervisor:
             keeper.command = command_of(self._config, self._bench.planned.tests)
             keeper.note_begin(settings, session, keeper.command)
             write_model(folder / layout.PLAN, self._bench.planned)
+            write_model(folder / layout.SYSTEM, KeptSystem.of(settings))
             self.results.expect()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:

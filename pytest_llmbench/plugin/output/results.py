@@ -1,13 +1,14 @@
 """The results of a session: gathered as tests end, completed at its end, and handed to every report."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin import history, options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
@@ -16,6 +17,7 @@ from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.verdict import outcome, speed
+from pytest_llmbench.plugin.verdict.compared import compare_with_history
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.overruled import Overruled
@@ -99,6 +101,7 @@ class Results:
         if self.in_earnest and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)
+            self._compare_with_history(session)
             self._junit.describe_session(
                 suite_facts(
                     self._bench, self._conclusion.records, unfit=self.keeper.unfit if self.keeper is not None else {},
@@ -211,7 +214,24 @@ class Results:
             return
         tolerance = options.value(self._config, "group-tolerance")
         self._groups = compare_groups(self._bench.planned.runs, self.keeper.runs, tolerance)
-        for row in self._groups.rows:
+        self._take_verdicts(self._groups.rows, session)
+
+    def _compare_with_history(self, session: pytest.Session) -> None:
+        """Hold the runs against earlier ones, if the user asks for it: one that became slower fails the session."""
+        wanted, place = options.value(self._config, "compare-to"), history.place_of(self._config)
+        if self.keeper is None or wanted is None or place is None:
+            return
+        runs, records = self._bench.planned.runs, self.keeper.runs
+        try:
+            rows = [*compare_with_history(place, self._bench.session.id, runs, records, wanted)]
+        except ConfigError as error:
+            self._made.append(Reported(name="comparison", failure=f"nothing was compared with the history: {error}"))
+            return
+        self._take_verdicts(rows, session)
+
+    def _take_verdicts(self, rows: Iterable[Mapping[str, Any]], session: pytest.Session) -> None:
+        """Add verdicts that no test has to the table, the report and the requirements."""
+        for row in rows:
             self._rows.append(row)
             properties = {name: value for name, value in row.items() if name != "test"}
             warned = options.value(self._config, "inconclusive") == "warn"
@@ -239,7 +259,9 @@ class Results:
         finished = FinishedSession(
             id=session.id, folder=session.folder, planned=planned, runs=keeper.runs, checks=keeper.checks
         )
-        self._made = make_reports(finished, self._config)
+        self._made += make_reports(finished, self._config)
+        if (kept := history.keep(self._config, session, keeper)) is not None:
+            self._made.append(kept)
         keeper.notes.extend(report.failure for report in self._made if report.failure is not None)
 
     @property

@@ -258,13 +258,13 @@ def _end_what_runs(session: Session) -> None:
     """End the processes on this machine, which cannot be adopted, and wait: the next run must not share it."""
     tell_the_end(session.folder, "another process takes the session on")
     deadline = time.monotonic() + _END_S
-    while left := list(_processes_of(session)):
+    while left := list(processes_of(session)):
         if time.monotonic() > deadline:
             raise ConfigError(f"--resume: processes {left} of session {session.id} do not end: end them first")
         time.sleep(_LOOK_S)
 
 
-def _processes_of(session: Session) -> Iterator[int]:
+def processes_of(session: Session) -> Iterator[int]:
     """Launchers and ranks of a session on this machine: their command lines name its folder."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

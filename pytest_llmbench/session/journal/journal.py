@@ -165,6 +165,18 @@ def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
     return found, len(data) - len(torn)
 
 
+def is_owned(path: Path) -> bool:
+    """Whether a process has the journal open; also false where the file system has no locks."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
 def now(event: EventKind, **facts: object) -> JournalEvent:
     """An event of this moment."""
     return JournalEvent.model_validate({"event": event, "at": time.time(), **facts})
