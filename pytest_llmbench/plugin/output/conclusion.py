@@ -14,14 +14,14 @@ from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.verdict.overruled import fails
+from pytest_llmbench.plugin.output.overruled import fails
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.ci.annotations import annotated
 from pytest_llmbench.reporting.ci.summary import summary
 from pytest_llmbench.reporting.ci.verdict import (
     DETAILED,
-    Outcome,
+    SessionOutcome,
     SessionVerdict,
     Word,
     counted_verdicts,
@@ -108,7 +108,7 @@ class Conclusion:
         list_sessions(folder.parent)
 
     def _decided(self, exit_code: int) -> tuple[Word, str]:
-        told = Outcome(
+        told = SessionOutcome(
             rows=self.rows,
             incomplete=[each.clause.name for each in self.clauses if each.verdict is Verdict.INCOMPLETE],
             unjudged=[run for runs in self.unjudged.values() for run in runs],

@@ -13,6 +13,7 @@ from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
+from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
@@ -20,7 +21,6 @@ from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.compared import compare_with_history
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
-from pytest_llmbench.plugin.verdict.overruled import Overruled
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished

@@ -22,7 +22,7 @@ def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
     for key, record in runs.items():
         if record.problem is None and record.replayed is None:
             phases = session / layout.FOLDERS["run"] / key / layout.PHASES
-            for path in phases.glob("rank-*"):
+            for path in phases.glob("*"):
                 _remove(path)
             with contextlib.suppress(OSError):
                 phases.rmdir()

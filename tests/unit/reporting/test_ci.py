@@ -18,7 +18,7 @@ from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.plugin.output.cases import complete, lasting
 from pytest_llmbench.reporting.ci.annotations import annotated
 from pytest_llmbench.reporting.ci.summary import markdown, summary
-from pytest_llmbench.reporting.ci.verdict import DETAILED, Outcome, SessionVerdict, decide, detailed
+from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed
 from pytest_llmbench.reporting.sessions import list_sessions, point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
@@ -31,7 +31,7 @@ VERDICT: dict[str, Any] = {
 @given(ROWS, st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 77]), st.booleans(), st.booleans(), st.integers(0, 3))
 def test_a_pass_is_what_is_left(verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int) -> None:
     """Only with exit code 0, a test that passed, and nothing else true; any other word has its reason."""
-    outcome = Outcome(
+    outcome = SessionOutcome(
         rows=[{"verdict": verdict} for verdict in verdicts], incomplete=["4.1"] if clause else [], simulated=simulated,
         unjudged=["run"] * unjudged, runs=3, exit_code=code,
     )  # fmt: skip
