@@ -2,7 +2,7 @@
 
 import datetime as dt
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,15 @@ class Conclusion:
         if options.value(self._config, "exit-codes") == "detailed" and session.exitstatus == 1:
             word, _ = self._decided(1)
             session.exitstatus = detailed(word, 1)
+
+    def compare_with(self, failed: Collection[str]) -> None:
+        """Note failures of ours that the terminal shows as something else.
+
+        Args:
+            failed: tests that it shows as failed.
+        """
+        ours = [str(row["test"]) for row in self.rows if fails(row["verdict"], warned=self.warned)]
+        self.overruled = list(dict.fromkeys([*self.overruled, *(test for test in ours if test not in failed)]))
 
     def lines(self) -> Iterator[str]:
         """Yield lines for the terminal about tests whose verdict others do not show."""

@@ -179,9 +179,15 @@ class Results:
             terminal.report_lines(terminalreporter, report)
         if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
+        if self._is_judged:
+            self._summarise_conclusion(terminalreporter)
+
+    def _summarise_conclusion(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print which failures came as something else, and what GitHub Actions is to show."""
+        self._conclusion.compare_with(terminal.shown_as_failed(terminalreporter))
         for line in self._conclusion.lines():
             terminalreporter.write_line(line, red=True, bold=True)
-        for line in self._conclusion.annotations() if self._is_judged else ():
+        for line in self._conclusion.annotations():
             terminalreporter.write_line(line)
 
     def copy_junit(self) -> None:
