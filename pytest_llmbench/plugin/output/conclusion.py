@@ -95,7 +95,7 @@ class Conclusion:
             yield from annotated(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
-        """Write `summary.md` and, last of all in the session's folder, `verdict.json`; list it among all sessions.
+        """Write `summary.md` and, last of all in the session's folder, `verdict.json`.
 
         Raises:
             OSError: a file cannot be written; there is no verdict then.
@@ -114,7 +114,14 @@ class Conclusion:
             with Path(step).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
-        list_sessions(folder.parent)
+
+    def enlist(self) -> None:
+        """Have the session in the list of all sessions.
+
+        Raises:
+            OSError: the list cannot be written.
+        """
+        list_sessions(self._bench.session.folder.parent)
 
     def _decided(self, exit_code: int) -> tuple[Word, str]:
         told = SessionOutcome(

@@ -147,6 +147,11 @@ class Results:
         except OSError as error:
             self._progress.note(f"the verdict on the session could not be written: {error}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return
+        try:
+            self._conclusion.enlist()
+        except OSError as error:  # it costs no evidence, and the next session lists this one
+            self._progress.note(f"the list of sessions could not be written: {error}")
 
     @property
     def unwritten(self) -> bool:
