@@ -133,14 +133,15 @@ class Result:
 
 
 def read_junit(path: Path) -> dict[str, Case]:
-    """Read a JUnit file: test name to its outcome (passed, failure, error, skipped), message and properties."""
+    """Read a JUnit file: name of a test to its outcome (passed, failure, error, skipped), message and properties."""
     cases = {}
     for element in ET.parse(path).iter("testcase"):
         ends = [child for child in element if child.tag in {"failure", "error", "skipped"}]
         of_pytest = element.get("name") == "internal"  # which may break down more than once
         assert len(ends) <= 1 or of_pytest, f"{element.get('name')} ends in more than one way"
         properties = {p.get("name", ""): p.get("value", "") for p in element.iter("property")}
-        name = element.get("name", "")
+        # By node id, where the report has it: the name of a case has the node in place of its slot.
+        name = properties.get("test", f"::{element.get('name', '')}").partition("::")[2]
         cases[name] = Case(
             name=name,
             outcome=ends[0].tag if ends else "passed",

@@ -119,7 +119,7 @@ class Session:
 
     Attributes:
         id: unique and readable.
-        folder: `<run dir>/<id>`, or what `--session-name` says in place of the id.
+        folder: `<run dir>/<id>`; with `--session-name`, that name replaces the id.
     """
 
     id: str

@@ -78,7 +78,7 @@ class Supervisor:
             raise
 
     def _point_to_latest(self) -> None:
-        """Let `latest` lead to this session, which has begun. Where that cannot be, nothing else fails."""
+        """Let `latest` lead to this session, which has begun. If the file system refuses it, nothing else fails."""
         try:
             point_to_latest(self._bench.session.folder)
         except OSError as error:

@@ -17,14 +17,14 @@ _SCHEMA = 1
 
 
 def point_to_latest(folder: Path) -> None:
-    """Let `latest`, beside a session's folder, lead to it: in one step, so that there is always one or the other.
+    """Make the link `latest` lead to a session's folder. One step replaces the old link.
 
     Raises:
         OSError: the file system has no links, or something else has that name.
     """
     link, new = folder.with_name(layout.LATEST), folder.with_name(f".{layout.LATEST}.{secrets.token_hex(4)}")
     if link.exists() and not link.is_symlink():
-        raise FileExistsError(f"{link} is no link: it stays, and does not lead to the latest session")
+        raise FileExistsError(f"{link} must be a link to be replaced; it stays as it is")
     new.symlink_to(folder.name, target_is_directory=True)
     try:
         new.replace(link)
@@ -36,8 +36,8 @@ def point_to_latest(folder: Path) -> None:
 def list_sessions(run_dir: Path) -> None:
     """Bring `index.json` up to date: every session that has a verdict, the latest first.
 
-    What the list has already is not read again; folders that are gone leave it. Of two sessions that end at the same
-    time, one may miss the other; the next one finds both.
+    Folders that are in the list are not read again; deleted ones leave it. If two sessions end at once, one may be
+    missing until the next session ends.
 
     Raises:
         OSError: it cannot be written.
@@ -60,7 +60,7 @@ def list_sessions(run_dir: Path) -> None:
 
 
 def _known(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The entries of a list; none where it cannot be read, and then it is made anew."""
+    """The entries of a list; empty if it cannot be read."""
     try:
         told = json.loads(path.read_bytes())
         if told["schema_version"] == _SCHEMA:

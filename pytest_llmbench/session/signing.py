@@ -37,7 +37,7 @@ class PytestCommand:
     tests: Sequence[Declared]
 
     def sign(self, record: Record, redact: Callable[[Iterable[str]], Sequence[str]]) -> MadeBy:
-        """What a record says of its making.
+        """Describe the making of a record.
 
         Args:
             record: the record.

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -15,25 +15,28 @@ from typing import Any, cast, get_args
 import pytest
 
 from pytest_llmbench import plugin
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ErrorKind
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
 from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
-from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Timings, Verdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
 from pytest_llmbench.judging.cause.evidence import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
 from pytest_llmbench.plugin import options, parametrize
+from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.health import MARKER, Health
-from pytest_llmbench.plugin.output.results import Results
+from pytest_llmbench.plugin.output.provenance import suite_facts
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
+from pytest_llmbench.reporting.ci.verdict import DETAILED
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import gather
 from tests.conftest import TORCH, UserFolder
@@ -139,7 +142,7 @@ def checked(tmp_path: Path) -> HealthRecord:
     finding = {"host": "n1", "kind": "k", "message": "m"}
     return HealthRecord(
         session="s", token="t", check="c", family="host", scope="node", system="local", cluster="local", hosts=("n1",),
-        folder=str(tmp_path),
+        folder=str(tmp_path), timings=Timings(started=1.0, ended=2.0),
         report=Report(
             findings=(
                 Finding(severity=Severity.REBOOT, action="a", **finding), Finding(severity=Severity.MONITOR, **finding)
@@ -155,6 +158,7 @@ def record(tmp_path: Path) -> RunRecord:
         session="s", key="k", token="t", recipe=next(iter(shipped_recipes().values())),
         system="local", cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(tmp_path),
         metrics={"step_time": Metric(value=1.0, unit="s", rule="r", sense="time", amount=1.0)},
+        timings=Timings(submitted=1.0, started=1.0, ended=2.0),
         steady=steady_state([0.5, 0.501] * 20, skip=0),
         early=EarlyVerdict(planned=200, look=200, done=200, alpha=0.01, whole="why"), simulated="die@5",
     )  # fmt: skip
@@ -179,7 +183,8 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     outcome.note_measured(item, missed)
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, dict)
+    place = outcome.place_of(Declared(test="a.py::b", line=1))
+    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
     of_run, of_check, of_suite = tables("JUnit properties")
     assert set(of_run) == {name for name, _ in item.user_properties}
 
@@ -187,15 +192,14 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     outcome.note(
         item, **outcome.facts_of_check(checked(tmp_path), 0), **dict(Health(checked(tmp_path), 0).properties())
     )
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, dict)
+    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
     assert set(of_check) == {name for name, _ in item.user_properties}
 
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
-    bench = SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path))
-    keeper = SimpleNamespace(unfit={"n1": "limits: too low"})
+    bench = cast("Bench", SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path)))
     groups = ComparedGroups(rows=(), not_compared={"why": ["g"]})
-    results = SimpleNamespace(_bench=bench, _not_tested="n9", _unjudged={"why": ["k"]}, keeper=keeper, _groups=groups)
-    facts: Mapping[str, str] = Results._facts(cast("Results", results))
+    unfit, unjudged = {"n1": "limits: too low"}, {"why": ["k"]}
+    facts = suite_facts(bench, "r", unfit=unfit, unjudged=unjudged, groups=groups, not_tested="n9")
     assert set(of_suite) == set(facts)
 
 
@@ -207,8 +211,12 @@ def test_the_guide_to_engines_names_every_method() -> None:
 
 
 def test_every_exit_code_is_there() -> None:
-    """Those of pytest, and ours."""
-    assert {int(code) for code in only_table("Exit codes")} == {*map(int, pytest.ExitCode), EXIT_CODE}
+    """Those of pytest, ours, and those of `--exit-codes detailed`."""
+    assert {int(code) for code in only_table("Exit codes")} == {
+        *map(int, pytest.ExitCode),
+        EXIT_CODE,
+        *DETAILED.values(),
+    }
 
 
 def test_the_schema_version_of_a_run_record_is_there() -> None:
@@ -278,6 +286,8 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
         "batches/<recipe>.csv",
         "runs/<run>/enough.json",
         "superseded/",
+        # Of sane runs they are taken away.
+        "runs/<run>/phase/rank-00000",
         "runs/<run>/earlier.json",
     }
     missing = {

@@ -102,7 +102,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def logs(launched: Path, tmp_path: Path) -> Logs:
     """A copy of its logs."""
-    (session,) = (launched / "reports").iterdir()
+    (session,) = (launched / "reports").glob("*-*")
     return Logs(Path(shutil.copytree(session, tmp_path / "session")), launched / "recipes")
 
 

@@ -25,7 +25,7 @@ def test_a_package_brings_one_of_each_kind_and_runs_on_two_nodes(tmp_path: Path)
 
     done = installed.pytest("--system", "example_cluster", "--nodes", "2")
     assert done.returncode == 0, done.stdout
-    (session,) = (installed.folder / "reports").iterdir()
+    (session,) = (installed.folder / "reports").glob("*-*")
     run, check = (
         json.loads((session / kind / name / "record.json").read_text())
         for kind, name in (("runs", "tally_small"), ("checks", "modules"))

@@ -382,7 +382,7 @@ def test_percent_signs_in_the_folder(tiny: UserFolder, queue: type[Queue], mode:
     """Jenkins names folders after branches, `/` as %2F: neither Slurm nor submitit replaces anything there."""
     result = tiny.run(*SLURM, *MODES[mode], "--run-dir", f"reports/{name}")
     assert result.returncode == 0, result.text
-    (session,) = (tiny.path / "reports" / name).iterdir()
+    (session,) = (tiny.path / "reports" / name).glob("*-*")
     logs = [path.name for path in (session / "runs" / "tiny" / "logs").iterdir()]
     assert any(log.endswith(("rank-0.log", "_0_log.out")) for log in logs)
     assert [path.name for path in (tiny.path / "reports").iterdir()] == [name]

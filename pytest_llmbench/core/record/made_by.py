@@ -1,4 +1,4 @@
-"""Who made a record, when, and how to make the run again, for people who find it without its session."""
+"""The making of a record: user, time, command line, and the command that makes the run again."""
 
 import datetime as dt
 

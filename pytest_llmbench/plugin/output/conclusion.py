@@ -2,7 +2,7 @@
 
 import datetime as dt
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.verdict.overruled import fails
+from pytest_llmbench.plugin.output.overruled import fails
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.annotations import annotations
+from pytest_llmbench.reporting.ci.annotations import annotated
 from pytest_llmbench.reporting.ci.summary import summary
 from pytest_llmbench.reporting.ci.verdict import (
     DETAILED,
-    Outcome,
+    SessionOutcome,
     SessionVerdict,
     Word,
     counted_verdicts,
@@ -41,7 +41,7 @@ class Conclusion:
         clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         overruled: tests whose failure something else reported as passed.
-        notes: what else a reader of the summary has to know.
+        notes: further sentences for the summary.
     """
 
     def __init__(self, config: pytest.Config, bench: Bench) -> None:
@@ -64,13 +64,22 @@ class Conclusion:
         return bool(options.value(self._config, "inconclusive") == "warn")
 
     def settle(self, session: pytest.Session) -> None:
-        """Set the exit code: failures of ours count, whoever denies them; or the kind of failure."""
+        """Set the exit code: a failure of ours counts in any case; with `--exit-codes detailed`, by its kind."""
         failed = any(fails(row["verdict"], warned=self.warned) for row in self.rows)
         if failed and session.exitstatus in _GREEN:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if options.value(self._config, "exit-codes") == "detailed" and session.exitstatus == 1:
             word, _ = self._decided(1)
             session.exitstatus = detailed(word, 1)
+
+    def compare_with(self, failed: Collection[str]) -> None:
+        """Note failures of ours that the terminal shows as something else.
+
+        Args:
+            failed: tests that it shows as failed.
+        """
+        ours = [str(row["test"]) for row in self.rows if fails(row["verdict"], warned=self.warned)]
+        self.overruled = list(dict.fromkeys([*self.overruled, *(test for test in ours if test not in failed)]))
 
     def lines(self) -> Iterator[str]:
         """Yield lines for the terminal about tests whose verdict others do not show."""
@@ -83,10 +92,10 @@ class Conclusion:
     def annotations(self) -> Iterator[str]:
         """Yield the annotations of GitHub Actions, if this is one of its jobs."""
         if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
-            yield from annotations(self.rows, self._config.rootpath, warned=self.warned)
+            yield from annotated(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
-        """Write `summary.md` and, last of all in the session's folder, `verdict.json`; list it among all sessions.
+        """Write `summary.md` and, last of all in the session's folder, `verdict.json`.
 
         Raises:
             OSError: a file cannot be written; there is no verdict then.
@@ -105,10 +114,17 @@ class Conclusion:
             with Path(step).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
-        list_sessions(folder.parent)
+
+    def enlist(self) -> None:
+        """Have the session in the list of all sessions.
+
+        Raises:
+            OSError: the list cannot be written.
+        """
+        list_sessions(self._bench.session.folder.parent)
 
     def _decided(self, exit_code: int) -> tuple[Word, str]:
-        told = Outcome(
+        told = SessionOutcome(
             rows=self.rows,
             incomplete=[each.clause.name for each in self.clauses if each.verdict is Verdict.INCOMPLETE],
             unjudged=[run for runs in self.unjudged.values() for run in runs],

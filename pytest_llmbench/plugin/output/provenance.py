@@ -1,4 +1,4 @@
-"""What a session's reports say of it as a whole, and what its records say of the verdicts of tests."""
+"""Facts about a session as a whole, for its reports, and verdicts of its tests, for its records."""
 
 import os
 import shlex

@@ -14,6 +14,7 @@ from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
+from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
@@ -21,7 +22,6 @@ from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.compared import compare_with_history
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
-from pytest_llmbench.plugin.verdict.overruled import Overruled
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished
@@ -58,7 +58,7 @@ class Results:
         self._groups = ComparedGroups(rows=(), not_compared={})
         self._overruled = Overruled()
         self._conclusion = Conclusion(config, bench)
-        self._is_judged = False
+        self._is_judged = self._is_refused = False
 
     def expect(self) -> None:
         """Wait for the verdict of every planned test, and leave a report for the case that pytest is killed."""
@@ -79,6 +79,7 @@ class Results:
         """Note that the session cannot begin."""
         self._reports.note_end(why)
         self._junit.discard()
+        self._is_refused = True
 
     def take(self, report: pytest.TestReport) -> None:
         """Gather the verdict of a test that is over, and tell a broken run once."""
@@ -121,7 +122,8 @@ class Results:
 
     def _conclude(self, session: pytest.Session) -> None:
         """Hold the exit code against the verdicts, in a session that has any to give."""
-        self._is_judged = self.in_earnest and bool(self._bench.planned.tests or self._requirements.clauses)
+        has_any = bool(self._bench.planned.tests or self._requirements.clauses)
+        self._is_judged = self.in_earnest and has_any and not self._is_refused
         self._conclusion.rows, self._conclusion.clauses = self._rows, self._clauses
         self._conclusion.unjudged, self._conclusion.overruled = self._unjudged, [*self._overruled.tests]
         if self._is_judged:
@@ -143,6 +145,11 @@ class Results:
         except OSError as error:
             self._progress.note(f"the verdict on the session could not be written: {error}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return
+        try:
+            self._conclusion.enlist()
+        except OSError as error:  # it costs no evidence, and the next session lists this one
+            self._progress.note(f"the list of sessions could not be written: {error}")
 
     @property
     def unwritten(self) -> bool:
@@ -175,9 +182,15 @@ class Results:
             terminal.report_lines(terminalreporter, report, self._bench.session.folder)
         if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
+        if self._is_judged:
+            self._summarise_conclusion(terminalreporter)
+
+    def _summarise_conclusion(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print which failures came as something else, and what GitHub Actions is to show."""
+        self._conclusion.compare_with(terminal.shown_as_failed(terminalreporter))
         for line in self._conclusion.lines():
             terminalreporter.write_line(line, red=True, bold=True)
-        for line in self._conclusion.annotations() if self._is_judged else ():
+        for line in self._conclusion.annotations():
             terminalreporter.write_line(line)
 
     def copy_junit(self) -> None:

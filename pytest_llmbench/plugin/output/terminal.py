@@ -74,6 +74,11 @@ def add_reports(reporter: pytest.TerminalReporter, reports: Iterable[pytest.Test
         reporter._add_stats(category, [report])  # noqa: SLF001 - `stats` alone leaves the last line green
 
 
+def shown_as_failed(reporter: pytest.TerminalReporter) -> set[str]:
+    """Node ids of the tests that pytest lists as failed, or as errors."""
+    return {str(report.nodeid) for kind in ("failed", "error") for report in reporter.stats.get(kind, ())}
+
+
 def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
     """Print how each check ended, and every node that is not fit with what to do about it."""
     reporter.section("llmbench health", sep="=")

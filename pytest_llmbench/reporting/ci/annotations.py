@@ -13,7 +13,7 @@ _MOST = 10
 _LEVELS = {"FAIL": "error", "ERROR": "error", "INCONCLUSIVE": "error"}
 
 
-def annotations(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) -> Iterator[str]:
+def annotated(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) -> Iterator[str]:
     """Yield a line for each test that failed, at most ten: the last then counts the others.
 
     Args:

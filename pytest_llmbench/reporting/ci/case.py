@@ -29,7 +29,7 @@ def lines_of(row: Mapping[str, Any], records: str) -> Iterator[str]:
 
 
 def measured(row: Mapping[str, Any]) -> str:
-    """The measured number with its unit and statistic, or what a check measured; empty where that is nothing."""
+    """The measured number with its unit and statistic, or the text of a check; empty without a measurement."""
     value = number(row.get("value"))
     if value is None:
         return str(row.get("measured") or "")

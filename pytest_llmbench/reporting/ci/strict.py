@@ -1,6 +1,6 @@
 """JUnit XML without what Jenkins' schema (junit-10.xsd) does not know: for readers that refuse anything else.
 
-The schema has no properties and no place of a test case. What they say is in the case's `system-out` as well.
+The schema has neither properties nor the place of a test case. The `system-out` of each case repeats the evidence.
 """
 
 from xml.etree import ElementTree as ET

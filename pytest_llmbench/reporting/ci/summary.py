@@ -31,7 +31,7 @@ def summary(
         verdict: on the session.
         rows: the properties of each verdict; the worst are shown first, and a part of very many.
         records: path of the session's folder, as a reader finds it.
-        notes: what else has to be known, a sentence each: text of others is made harmless.
+        notes: further sentences, which may have text of others.
     """
     counts = ", ".join(f"{verdict.counts[name]} {name}" for name in _ORDER if verdict.counts.get(name))
     yield f"# Cluster verdict: {verdict.verdict}"
@@ -58,7 +58,7 @@ def summary(
 
 
 def markdown(text: str) -> str:
-    """A text of others in one line of Markdown: it is no markup, no HTML and no cell of a table."""
+    """A text of others in one line of Markdown, without its effect as markup, HTML or a border of a table."""
     line = " ".join(harmless(text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
     return _SPECIAL.sub(r"\\\1", html.escape(short, quote=False)).replace("://", ":\u200b//")

@@ -27,7 +27,7 @@ class SessionVerdict(Strict):
     Attributes:
         schema_version: 1.
         verdict: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`.
-        reason: why it is not `pass`, in a sentence; empty for a pass.
+        reason: the reason for any other word than `pass`; empty for `pass`.
         counts: tests by verdict; a verdict that no test has is left out.
         exit_code: exit code of pytest.
         session: session id.
@@ -58,8 +58,8 @@ class SessionVerdict(Strict):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What the verdict on a session follows from.
+class SessionOutcome:
+    """The facts that decide on the verdict of a session.
 
     Attributes:
         rows: the properties of each verdict, of tests and of groups of nodes.
@@ -80,7 +80,7 @@ class Outcome:
     exit_code: int = 0
 
 
-def decide(outcome: Outcome) -> tuple[Word, str]:
+def decide(outcome: SessionOutcome) -> tuple[Word, str]:
     """The word, and why it is not `pass`: the worst that is true of the session.
 
     A session is `pass` only if a test passed, and nothing else is true of it: an exit code other than 0 that no
@@ -89,7 +89,7 @@ def decide(outcome: Outcome) -> tuple[Word, str]:
     return next(_worse(outcome), ("pass", ""))
 
 
-def _worse(outcome: Outcome) -> Iterator[tuple[Word, str]]:
+def _worse(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
     """Yield what keeps a session from being `pass`, the worst first."""
     counts, code = counted_verdicts(outcome.rows), outcome.exit_code
     errors, fails, open_ = counts[Verdict.ERROR], counts[Verdict.FAIL], counts[Verdict.INCONCLUSIVE]
@@ -109,7 +109,7 @@ def _worse(outcome: Outcome) -> Iterator[tuple[Word, str]]:
     yield from _nothing(outcome, counts)
 
 
-def _nothing(outcome: Outcome, counts: Mapping[str, int]) -> Iterator[tuple[Word, str]]:
+def _nothing(outcome: SessionOutcome, counts: Mapping[str, int]) -> Iterator[tuple[Word, str]]:
     """Yield why a session without a failure judged nothing all the same."""
     if outcome.simulated:
         yield "nothing_judged", "the session had a simulated fault, so it measured nothing"

@@ -11,7 +11,7 @@ from pytest_llmbench.core.wire import layout
 def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
     """Take away pickles, once every job has ended, empty logs, and of sane runs where each rank stood.
 
-    What cannot be taken away stays, without a word: it is in nobody's way.
+    A file that cannot be removed stays, without a message.
 
     Args:
         session: its folder.
@@ -22,21 +22,21 @@ def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
     for key, record in runs.items():
         if record.problem is None and record.replayed is None:
             phases = session / layout.FOLDERS["run"] / key / layout.PHASES
-            for path in phases.glob("rank-*"):
+            for path in phases.glob("*"):
                 _remove(path)
             with contextlib.suppress(OSError):
                 phases.rmdir()
 
 
 def _pickles(session: Path) -> Iterator[Path]:
-    """Yield what jobs of a session executed and returned: nobody may execute it again."""
+    """Yield the functions that jobs executed, and their results: no job needs them any more."""
     for folder in _log_folders(session):
         yield from (*folder.glob("*_submitted.pkl"), *folder.glob("*_result.pkl"))
 
 
 def _empty_logs(session: Path) -> Iterator[Path]:
     for folder in _log_folders(session):
-        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out"), *folder.glob("rank-*.log")):
+        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out")):
             with contextlib.suppress(OSError):
                 if path.stat().st_size == 0:
                     yield path

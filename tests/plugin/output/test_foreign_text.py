@@ -84,8 +84,8 @@ def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
     assert result.returncode == 0, result.text
     modes = {path: path.lstat().st_mode & 0o777 for path in [result.session, *result.session.rglob("*")]}
     assert {path: oct(mode) for path, mode in modes.items() if path.is_dir() and mode != 0o700} == {}
-    ours = [path for path in modes if path.suffix in {".json", ".jsonl", ".sh"} or path.name.endswith("_submitted.pkl")]
-    assert any(path.suffix == ".pkl" for path in ours)
+    ours = [path for path in modes if path.suffix in {".json", ".jsonl", ".sh"}]
+    assert not [path for path in modes if path.suffix == ".pkl"]
     assert {path: oct(modes[path]) for path in ours if modes[path] != 0o600} == {}
 
 

@@ -1,0 +1,155 @@
+"""What a session tells a CI system: the word, text that cannot become markup or a command, and the list of sessions."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Verdict, write_model
+from pytest_llmbench.plugin.output.cases import complete, lasting
+from pytest_llmbench.reporting.ci.annotations import annotated
+from pytest_llmbench.reporting.ci.summary import markdown, summary
+from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed
+from pytest_llmbench.reporting.sessions import list_sessions, point_to_latest
+
+ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
+VERDICT: dict[str, Any] = {
+    "verdict": "slow", "reason": "why", "counts": {"FAIL": 1}, "exit_code": 1, "session": "s", "ended": "e",
+    "llmbench_version": "1",
+}  # fmt: skip
+
+
+@given(ROWS, st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 77]), st.booleans(), st.booleans(), st.integers(0, 3))
+def test_a_pass_is_what_is_left(verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int) -> None:
+    """Only with exit code 0, a test that passed, and nothing else true; any other word has its reason."""
+    outcome = SessionOutcome(
+        rows=[{"verdict": verdict} for verdict in verdicts], incomplete=["4.1"] if clause else [], simulated=simulated,
+        unjudged=["run"] * unjudged, runs=3, exit_code=code,
+    )  # fmt: skip
+    word, reason = decide(outcome)
+    good = {"PASS", "XFAIL"} & set(verdicts) and set(verdicts) <= {"PASS", "XFAIL", "SKIP", "INCOMPLETE"}
+    assert (word == "pass") == (bool(good) and code == 0 and not simulated and not clause and unjudged < 3)
+    assert bool(reason) == (word != "pass")
+    if "ERROR" in verdicts or "LATER" in verdicts or code not in {0, 1, 10}:
+        assert word == "broken"
+    assert detailed(word, code) in ({*DETAILED.values()} if code == 1 and word in DETAILED else {code})
+
+
+@given(st.text(max_size=60))
+def test_text_of_others_is_no_markup(text: str) -> None:
+    """In Markdown it is one cell of one line, without HTML; in an annotation one line that ends where it should."""
+    cell = markdown(f"{text}|</td><script>`x`[a](b)")
+    assert len(cell.splitlines()) <= 1
+    assert not re.search(r"(?<!\\)[|`\[\]<]", cell)
+    assert "<" not in cell
+    row = {"verdict": "FAIL", "test": f"a::b[{text},c:d]", "file": "a.py", "line": 3, "reason": f"50% of {text}\n::x::"}
+    (line,) = annotated([row], Path("/nowhere"), warned=False)
+    assert "\n" not in line
+    head, _, message = line.removeprefix("::error ").partition("::")
+    assert head.startswith("file=a.py,line=3,title=")
+    assert head.count(",") == 2
+    assert message.startswith("50%25 of ")
+    assert not set("\r\n\x1b\x85\u2028") & set(message)
+
+
+def test_annotations_are_as_many_as_github_shows() -> None:
+    """Ten: errors first, and the last counts the others."""
+    rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
+    lines = [*annotated([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
+    assert len(lines) == 10
+    assert lines[0].startswith("::error title=ERROR e::")
+    assert lines[-1].endswith("4 more tests failed: see the summary of the job")
+    (warned,) = annotated([{"verdict": "INCONCLUSIVE", "test": "t"}], Path("/"), warned=True)
+    assert warned.startswith("::warning ")
+
+
+def test_a_summary_of_very_many_tests_is_short() -> None:
+    """The worst of them are there, with how many are not, and what to do about them."""
+    rows = [{"verdict": "PASS", "test": f"p{i}"} for i in range(5000)]
+    rows.append({"verdict": "FAIL", "test": "bad", "reason": "too slow", "cause": "network: a link", "action": "look"})
+    text = "\n".join(summary(SessionVerdict(**VERDICT), rows, "reports/s"))
+    assert len(text) < 30_000
+    for part in ("# Cluster verdict: slow", "| FAIL | bad |", "4801 more tests", "network: a link", "None: look"):
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("name", "properties", "lasts"),
+    [
+        ("test_fit[limits-slot3]", {"check": "limits", "slot": "3", "host": "n5"}, "test_fit[limits-n5]"),
+        ("test_fit[a-limits-slot3-b]", {"check": "limits", "slot": "3", "host": "n5"}, "test_fit[a-limits-n5-b]"),
+        ("test_fit[limits-slot31]", {"check": "limits", "slot": "3", "host": "n5"}, "test_fit[limits-slot31]"),
+        ("test_fit[limits-slot3]", {"check": "limits", "slot": "3", "host": ""}, "test_fit[limits-slot3]"),
+        ("test_fit[limits]", {"check": "limits", "slot": "", "host": ""}, "test_fit[limits]"),
+        ("test_it[tiny-slot3]", {"run": "tiny"}, "test_it[tiny-slot3]"),
+    ],
+)
+def test_the_name_of_a_case_lasts(name: str, properties: dict[str, str], lasts: str) -> None:
+    """It has the node where it had the slot, and nothing else of it changes."""
+    assert lasting(name, properties) == lasts
+
+
+def test_two_cases_keep_names_that_differ() -> None:
+    """Where two slots have one node, as they do on one machine that stands for many, each keeps its slot."""
+    cases = []
+    for slot in ("0", "1"):
+        case = ET.Element("testcase", classname="t", name=f"test_fit[limits-slot{slot}]")
+        told = {"verdict": "PASS", "check": "limits", "slot": slot, "host": "n1", "hosts": "n1"}
+        properties = ET.SubElement(case, "properties")
+        for key, value in told.items():
+            ET.SubElement(properties, "property", name=key, value=value)
+        cases.append(case)
+    complete(cases, "reports/s", places=True)
+    complete(cases, "reports/s", places=True)
+    assert [case.get("name") for case in cases] == ["test_fit[limits-slot0]", "test_fit[limits-slot1]"]
+    assert [len(case.findall("system-out")) for case in cases] == [1, 1]
+    complete(cases[:1], "reports/s", places=True)
+    assert cases[0].get("name") == "test_fit[limits-n1]"
+
+
+def test_the_list_of_sessions_follows_the_folders(tmp_path: Path) -> None:
+    """Sessions with a verdict, the latest first; damaged files and folders that are gone are left out."""
+    for number, name in enumerate(("first", "second", "damaged")):
+        write_model(tmp_path / name / "verdict.json", SessionVerdict(**{**VERDICT, "session": str(number)}))
+    (tmp_path / "damaged" / "verdict.json").write_text('{"verdict": "pass"')
+    (tmp_path / "running").mkdir()
+    point_to_latest(tmp_path / "first")
+    point_to_latest(tmp_path / "second")
+    assert (tmp_path / "latest").readlink() == Path("second")
+    list_sessions(tmp_path)
+    told = json.loads((tmp_path / "index.json").read_text())["sessions"]
+    assert {each["folder"] for each in told} == {"first", "second"}
+    assert {each["verdict"] for each in told} == {"slow"}
+    (tmp_path / "first" / "verdict.json").unlink()
+    (tmp_path / "index.json").write_text("{")
+    list_sessions(tmp_path)
+    assert [each["folder"] for each in json.loads((tmp_path / "index.json").read_text())["sessions"]] == ["second"]
+
+
+def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:
+    """A folder named `latest` stays, and it is said."""
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(FileExistsError, match="must be a link"):
+        point_to_latest(tmp_path / "first")
+    assert [path.name for path in tmp_path.iterdir()] == ["latest"]
+
+
+def test_a_cut_verdict_is_none(tmp_path: Path) -> None:
+    """Whatever is missing of it."""
+    (tmp_path / "verdict.json").write_text('{"schema_version": 1, "verdict": "pass"}')
+    with pytest.raises(ConfigError, match="no verdict of a session of schema version 1"):
+        SessionVerdict.read(tmp_path / "verdict.json")
+
+
+def test_html_is_escaped_once() -> None:
+    """An ampersand is readable."""
+    assert html.unescape(markdown("a & b")) == "a & b"
