@@ -112,8 +112,8 @@ def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
         told += f"; {counted(below, 'pair')} below {for_people(floor)} GB/s"
     side = max(220, 130 + _PIXELS * len(nodes))
     layout = {
-        "xaxis": {"type": "category", "automargin": True, "tickangle": -60},
-        "yaxis": {"type": "category", "automargin": True, "autorange": "reversed"},
+        "xaxis": {"type": "category", "automargin": True, "tickangle": -60, "showgrid": False},
+        "yaxis": {"type": "category", "automargin": True, "autorange": "reversed", "showgrid": False},
     }
     data = [figures.heat_map([figures.label(node) for node in nodes], nodes, z, "GB/s", reverse=True)]
     return Figure(title="Pairs of nodes", told=f"{told}.", data=data, layout=layout, height=min(side, 900), wide=True)

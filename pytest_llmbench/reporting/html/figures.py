@@ -55,13 +55,13 @@ def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), **changes}
 
 
-def level(y: float, words: str, colour: str = BAD, axis: str = "y", dash: str = "dash") -> dict[str, Any]:
-    """A horizontal line across the figure, with words."""
+def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
+    """A horizontal line across the figure, with words above or below it."""
     return {
-        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": y, "y1": y,
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": y, "y1": y,
         "line": {"color": colour, "width": 1.5, "dash": dash},
         "label": {
-            "text": label(words), "textposition": "end", "font": {"size": 11, "color": colour}, "yanchor": "bottom",
+            "text": label(words), "textposition": "end", "font": {"size": 11, "color": colour}, "yanchor": "top" if below else "bottom",
         },
     }  # fmt: skip
 
@@ -74,12 +74,12 @@ def band(y0: float, y1: float, colour: str = BAND) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stretch(x0: float, x1: float, words: str) -> dict[str, Any]:
+def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
     """A range of steps from the bottom to the top of the figure, with words."""
     return {
         "type": "rect", "yref": "paper", "y0": 0, "y1": 1, "xref": "x", "x0": x0, "x1": x1,
         "fillcolor": EDGE, "line": {"width": 0}, "layer": "below",
-        "label": {"text": label(words), "textposition": "top left", "font": {"size": 11, "color": MUTED}},
+        "label": {"text": label(words), "textposition": corner, "font": {"size": 11, "color": MUTED}},
     }  # fmt: skip
 
 

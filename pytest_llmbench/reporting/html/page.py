@@ -188,7 +188,7 @@ def _sentence(found: Mapping[str, int]) -> str:
     if found.get("pass", 0) == total:
         return f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
     unjudged = total - found.get("pass", 0)
-    return f"Nothing failed, but {unjudged} of {counted(total, 'verdict')} judged nothing"
+    return f"Nothing failed, and {unjudged} of {counted(total, 'test')} judged nothing"
 
 
 def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
