@@ -140,6 +140,8 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
             shapes.append(figures.level(bound.value, f"{sign} {bound}", below=bound.value < stats.median(rates)))
             top = max(top, bound.value)
     data = [_curve([steps[place].step for place in at], [rounded(rates[place]) for place in at], "throughput")]
+    if len({step.tokens for step in steps}) == 1 and len(steps) == sum(bool(step.seconds) for step in run.steps):
+        data = [{"is": "curve", "mode": data[0]["mode"], "name": "throughput", "amount": steps[0].tokens}]
     axis = {"title": {"text": "words/s"}, "range": [0.0, rounded(1.15 * top)]}
     layout = {"shapes": shapes, "yaxis": axis, "xaxis": _steps()}
     return Figure(title="Throughput", told=figures.sentence(told), data=data, layout=layout)
@@ -166,10 +168,7 @@ def _curve(x: Sequence[int], y: Sequence[float | None], name: str) -> dict[str, 
     mode = "lines+markers" if len(x) <= 60 else "lines"
     even = len(x) > 2 and all(two - one == 1 for one, two in pairwise(x))
     along: dict[str, object] = {"x0": x[0], "dx": 1} if even else {"x": list(x)}
-    return {
-        "type": "scatter", "mode": mode, "y": list(y), "name": name,
-        "line": {"color": figures.LINE, "width": 1.6}, "marker": {"color": figures.LINE, "size": 4}, **along,
-    }  # fmt: skip
+    return {"is": "curve", "mode": mode, "y": list(y), "name": name, **along}
 
 
 def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, object]], list[str]]:
