@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # Rows that are elements of the page from the beginning: of more, a browser takes seconds.
-_MOST_ROWS = 1_000
+_MOST_ROWS = 300
 # Verdicts that need somebody's attention.
 _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 
