@@ -1,4 +1,4 @@
-"""Sessions in their folders that nothing ran: records of a real run on an H200, with other steps, nodes and verdicts."""
+"""Sessions in their folders that nothing ran: records of a real run, with other steps, nodes and verdicts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def run_record(session: Path, key: str, seed: int, *, slow: float = 1.0, steps: 
         update={
             "session": session.name, "key": key, "folder": str(session / "runs" / key), "hosts": hosts, "nodes": 2,
             "gpus": GPUS, "ranks": GPUS, "steps": tuple(made), "steady": steady, "metrics": metrics, "times": times,
-            "telemetry": tuple(telemetry), "schema_version": 3, "cluster": "slurm", "system": "H200", "job_id": str(4000 + seed),
+            "telemetry": tuple(telemetry), "schema_version": 3, "cluster": "slurm", "system": "H200",
+            "job_id": str(4000 + seed),
             "timings": Timings(submitted=BEGAN, started=BEGAN + 5, ended=BEGAN + 80),
             "judgements": tuple(_judgements(key, tokens / seconds)),
         }
@@ -111,7 +112,7 @@ def broken_run(session: Path, key: str, message: str) -> RunRecord:
 
 
 def check_records(session: Path) -> list[HealthRecord]:
-    """Checks of eight nodes: a collective beside its references, pairs with a slow node, and a check without a bound."""
+    """Checks of eight nodes: a collective beside its references, pairs with a slow node, one without a bound."""
     hosts = tuple(f"n{number}" for number in range(1, NODES + 1))
     curve = Curve(collective="all_reduce", ranks=64, nodes=NODES, gpus=64, complete=True, points=tuple(
         Point(size=1 << power, count=1 << (power - 2), dtype="float32", redop="sum",
@@ -135,17 +136,23 @@ def check_records(session: Path) -> list[HealthRecord]:
         action="take the node out; check its cables", measured="194.2 GB/s", threshold=">= 350 GB/s",
     )  # fmt: skip
     gemm = [
-        Reading(host=host, subject=f"GPU {gpu}", statistic="gemm_bf16", value=690.0 + (gpu * 3) % 7, unit="TFLOP/s/gpu", gpus=1)
+        Reading(
+            host=host, subject=f"GPU {gpu}", statistic="gemm_bf16", value=690.0 + (gpu * 3) % 7, unit="TFLOP/s/gpu",
+            gpus=1,
+        )
         for host in hosts for gpu in range(8)
     ]  # fmt: skip
     reports = {
         "all_reduce": ("collectives", "cluster", Report(evidence={
             "curve": curve.model_dump(mode="json"), "references": [each.model_dump(mode="json") for each in bounds],
         })),
-        "pairs": ("network", "cluster", Report(findings=(slow,), readings=tuple(pairs), evidence={"floor_gb_s": 350.0})),
-        "gemm": ("compute", "node", Report(readings=tuple(gemm), unbounded=True, notes=("no reference bounds gemm_bf16",))),
+        "pairs": ("network", "cluster", Report(
+            findings=(slow,), readings=tuple(pairs), evidence={"floor_gb_s": 350.0})),
+        "gemm": ("compute", "node", Report(
+            readings=tuple(gemm), unbounded=True, notes=("no reference bounds gemm_bf16",))),
         "gpu_xid": ("gpu", "node", Report(findings=(Finding(
-            host="n3", subject="GPU 2", kind="xid", severity=Severity.REBOOT, message="Xid 79: the GPU fell off the bus",
+            host="n3", subject="GPU 2", kind="xid", severity=Severity.REBOOT,
+            message="Xid 79: the GPU fell off the bus",
             action="reboot the node"),), unjudged={"n7": "its kernel log cannot be read: permission denied"})),
         "limits": ("host", "node", Report()),
         "dcgm": ("dcgm", "node", Report(skip="dcgmi is not installed on any node")),
