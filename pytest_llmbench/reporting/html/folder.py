@@ -84,7 +84,9 @@ def newest(run_dir: Path) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    found = sorted((each.parent for each in run_dir.glob(f"*/{layout.PLAN}")), key=lambda folder: folder.name)
+    # Beside the sessions there may be a link to one of them.
+    folders = [each.parent for each in run_dir.glob(f"*/{layout.PLAN}") if not each.parent.is_symlink()]
+    found = sorted(folders, key=lambda folder: folder.name)
     if not found:
         raise ConfigError(f"{run_dir} has no session: name the folder of one, or give --run-dir")
     return found[-1]
