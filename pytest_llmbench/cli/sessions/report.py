@@ -1,4 +1,4 @@
-"""`llmbench report`: the HTML report of a session, made anew from its folder."""
+"""`llmbench report`: the HTML report of a session, from its folder."""
 
 from pathlib import Path
 from typing import Annotated

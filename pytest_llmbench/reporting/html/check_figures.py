@@ -1,4 +1,4 @@
-"""Figures of a check: a collective by message size beside its references, and a matrix of pairs of nodes."""
+"""Figures of a check: a collective by message size with its references, and a matrix of pairs of nodes."""
 
 import statistics as stats
 from collections.abc import Iterator, Sequence

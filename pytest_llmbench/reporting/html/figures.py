@@ -39,7 +39,7 @@ class Figure:
 
     @property
     def json(self) -> dict[str, Any]:
-        """What the page's script reads."""
+        """The input of the page's script."""
         return {"data": list(self.data), "layout": dict(self.layout)}
 
 

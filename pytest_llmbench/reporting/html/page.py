@@ -45,7 +45,7 @@ def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None
         The file.
 
     Raises:
-        ConfigError: a folder is none of a session, or plotly's script is not installed.
+        ConfigError: a folder must be that of a session, or plotly's script is not installed.
         OSError: the file cannot be written.
     """
     session = read_folder(folder)

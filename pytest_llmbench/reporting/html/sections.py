@@ -11,6 +11,7 @@ from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.check_figures import check_figures
 from pytest_llmbench.reporting.html.figures import Figure
 from pytest_llmbench.reporting.html.folder import SessionFolder
@@ -141,7 +142,7 @@ class Sections:
     def _run(self, name: str, kind: str, place: int) -> RunSection:
         rows, folder = self._rows.get(("run", name), []), self._session.places["run", name]
         record = self._session.runs.get(name)
-        logs = Path(record.replayed) if record is not None and record.replayed else folder / "logs"
+        logs = Path(record.replayed) if record is not None and record.replayed else folder / layout.LOGS
         passes = kind in {"pass", "skip", "unbounded"}
         most = self._text // 2 if passes else self._text
         log = self._texts.log_tail(folder, logs, most) if most >= _LEAST_TEXT else None

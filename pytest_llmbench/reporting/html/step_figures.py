@@ -108,7 +108,7 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
 
 
 def _top(run: RunRecord, steps: Sequence[Step], limits: Sequence[float]) -> float:
-    """Where the axis ends: steps of the warm-up alone, as one that compiles, do not squeeze all others to a line."""
+    """Upper end of the axis: a step of the warm-up, such as one that compiles, does not squeeze all others."""
     judged = [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]
     whole = 1.15 * max(*(step.seconds or 0.0 for step in steps), *limits, 0.0)
     top = 1.25 * max([*judged, *limits]) if judged else whole

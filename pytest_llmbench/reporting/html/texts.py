@@ -25,7 +25,7 @@ class Excerpt:
     Attributes:
         place: its path.
         text: the part that is shown; empty where there is none.
-        note: what is left out, or the reason why nothing is shown; empty where it is whole.
+        note: the part that is left out, or the reason why nothing is shown; empty if it is whole.
     """
 
     place: str
@@ -79,7 +79,7 @@ class ShownTexts:
 
 
 def _scripts(folder: Path) -> list[Path]:
-    """What a run was started by, the framework's own script first."""
+    """Scripts that started a run, the framework's own first."""
     own = folder / layout.SCRIPT
     return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from pytest_llmbench.cli.app import app
+from pytest_llmbench.cli.sessions.report import report_session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.reporting.html import sections
@@ -249,15 +250,15 @@ def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pyte
 
 def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path) -> None:
     """By folder, by id and without either, and as JSON; a session that is not there is an error."""
-    told = CliRunner().invoke(app, ["report", "--run-dir", str(tmp_path), "--json"])
+    command = typer.Typer()
+    command.command()(report_session)
+    told = CliRunner().invoke(command, ["--run-dir", str(tmp_path), "--json"])
     assert told.exit_code == 0, told.output
     found: dict[str, Any] = json.loads(told.output)
     assert found["report"] == str(session / "report.html")
     assert (found["verdicts"]["FAIL"], found["verdicts"]["PASS, no bound"], found["damage"]) == (3, 8, [])
     output = tmp_path / "x.html"
-    assert (
-        CliRunner().invoke(app, ["report", session.name, "--run-dir", str(tmp_path), "-o", str(output)]).exit_code == 0
-    )
+    assert CliRunner().invoke(command, [session.name, "--run-dir", str(tmp_path), "-o", str(output)]).exit_code == 0
     assert output.is_file()
-    failed = CliRunner().invoke(app, ["report", "nothing", "--run-dir", str(tmp_path)])
+    failed = CliRunner().invoke(command, ["nothing", "--run-dir", str(tmp_path)])
     assert isinstance(failed.exception, ConfigError)
