@@ -54,7 +54,9 @@ def _curve(name: str, curve: Curve, references: Sequence[Reference]) -> Figure:
     kept = [point.size for point in points][:: max(1, len(points) // 8)]
     names = [size_name(size) for size in kept]
     layout = {
-        "shapes": [figures.level(value, "reference of the peak") for _, size, value in bounds if size is None],
+        "shapes": [
+            figures.level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None
+        ],
         "showlegend": len(data) > 1,
         "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": kept, "ticktext": names},
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
