@@ -15,6 +15,7 @@ from pytest_llmbench.cli.report import report
 from pytest_llmbench.cli.reproduce import reproduce
 from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
 from pytest_llmbench.cli.sessions.prune import prune_sessions
+from pytest_llmbench.cli.sessions.report import REPORT, report_session
 from pytest_llmbench.cli.sessions.resume import resume_session
 from pytest_llmbench.cli.site.doctor import examine_machine
 from pytest_llmbench.cli.site.init import make_site
@@ -27,8 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-app.command(help="Write the report of a session as one HTML file, from its records alone.")(report)
 
 
 def _version(asked: bool) -> None:
@@ -56,6 +55,7 @@ app.command("validate")(validate_files)
 app.command("schema")(print_schema)
 app.command("plan", context_settings=FOR_PYTEST)(plan_session)
 app.command("resume", context_settings=FOR_PYTEST)(resume_session)
+app.command("report", help=REPORT)(report_session)
 app.command("prune")(prune_sessions)
 app.command("calibrate", context_settings=PASSED_ON)(calibrate_threshold)
 app.command("project", context_settings=PASSED_ON)(project_speed)

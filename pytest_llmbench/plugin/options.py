@@ -215,8 +215,8 @@ OPTIONS = (
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
-    choice("exit-codes", Section.WHAT, _EXIT_CODES, "usual|detailed", "usual"),
     choice("report", Section.WHAT, _REPORT, "yes|no", "yes"),
+    choice("exit-codes", Section.WHAT, _EXIT_CODES, "usual|detailed", "usual"),
     choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|rerun|warn", "fail"),
     Option(
         "group-tolerance",

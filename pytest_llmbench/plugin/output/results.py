@@ -50,6 +50,7 @@ class Results:
         self._waiting: set[str] = set()
         self._unreported: list[pytest.TestReport] = []
         self._made: list[Reported] = []
+        self._suite_facts: Mapping[str, str] = {}
         self._broken = outcome.BrokenRuns()
         self._unjudged: Mapping[str, Sequence[str]] = {}
         self._reports = reports
@@ -103,7 +104,11 @@ class Results:
             self._finish_tests(session)
             self._judge_groups(session)
             self._compare_with_history(session)
-            self._junit.describe_session(self._facts())
+            self._suite_facts = suite_facts(
+                self._bench, self._conclusion.records, unfit=self.keeper.unfit if self.keeper is not None else {},
+                unjudged=self._unjudged, groups=self._groups, not_tested=self._not_tested,
+            )  # fmt: skip
+            self._junit.describe_session(self._suite_facts)
         elif not (self.in_earnest and self._requirements.clauses):
             self._junit.discard()
         if self.in_earnest:
@@ -278,7 +283,7 @@ class Results:
         ]
         return SessionVerdicts(
             session=self._bench.session.id,
-            facts=self._facts(),
+            facts=self._suite_facts,
             tests=tuple({name: _plain(value) for name, value in row.items()} for row in self._rows),
             clauses=tuple(told),
             notes=(*speed.lines(self._unjudged), *self._groups.lines),

@@ -1,4 +1,4 @@
-"""Figures of a check: a collective by message size beside its references, and a matrix of pairs of nodes."""
+"""Figures of a check: a collective by message size with its references, and a matrix of pairs of nodes."""
 
 import statistics as stats
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,9 @@ def _curve(name: str, curve: Curve, references: Sequence[Reference]) -> Figure:
     kept = [point.size for point in points][:: max(1, len(points) // 8)]
     names = [size_name(size) for size in kept]
     layout = {
-        "shapes": [figures.level(value, "reference of the peak") for _, size, value in bounds if size is None],
+        "shapes": [
+            figures.level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None
+        ],
         "showlegend": len(data) > 1,
         "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": kept, "ticktext": names},
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
@@ -112,8 +114,8 @@ def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
         told += f"; {counted(below, 'pair')} below {for_people(floor)} GB/s"
     side = max(220, 130 + _PIXELS * len(nodes))
     layout = {
-        "xaxis": {"type": "category", "automargin": True, "tickangle": -60},
-        "yaxis": {"type": "category", "automargin": True, "autorange": "reversed"},
+        "xaxis": {"type": "category", "automargin": True, "tickangle": -60, "showgrid": False},
+        "yaxis": {"type": "category", "automargin": True, "autorange": "reversed", "showgrid": False},
     }
     data = [figures.heat_map([figures.label(node) for node in nodes], nodes, z, "GB/s", reverse=True)]
     return Figure(title="Pairs of nodes", told=f"{told}.", data=data, layout=layout, height=min(side, 900), wide=True)

@@ -12,14 +12,14 @@ from pytest_llmbench.reporting.html.rows import VerdictRow, verdict_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedNumber:
+class StatisticOfBoth:
     """One statistic of one run in both sessions.
 
     Attributes:
         run, statistic: names.
         earlier, now: the numbers, or why there is none.
         change: in percent of the earlier one; empty where it is not known.
-        says: what follows, in words.
+        says: the conclusion, in words.
         kind: colour of that: `fail`, `pass`, `skip` or `missing`.
     """
 
@@ -34,18 +34,18 @@ class ComparedNumber:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionComparison:
-    """An earlier session beside this one.
+    """The comparison of a session with an earlier one.
 
     Attributes:
         earlier: the earlier session's id.
         numbers: of each run that either has.
         verdicts: tests whose verdicts differ, or that only one has: name, earlier verdict, verdict now.
         differences: facts of the runs that differ, such as versions: run, fact, earlier, now.
-        damage: what of the earlier session cannot be read.
+        damage: the parts of the earlier session that cannot be read.
     """
 
     earlier: str
-    numbers: tuple[ComparedNumber, ...]
+    numbers: tuple[StatisticOfBoth, ...]
     verdicts: tuple[tuple[str, str, str], ...]
     differences: tuple[tuple[str, str, str, str], ...]
     damage: tuple[str, ...]
@@ -65,7 +65,7 @@ def compare(now: SessionFolder, earlier: SessionFolder) -> SessionComparison:
     )
 
 
-def _numbers(key: str, now: RunRecord | None, earlier: RunRecord | None) -> Iterator[ComparedNumber]:
+def _numbers(key: str, now: RunRecord | None, earlier: RunRecord | None) -> Iterator[StatisticOfBoth]:
     """Yield the statistic of record, and each that was judged by the steady part of both runs."""
     of_record = {each.recipe.statistic_of_record for each in (now, earlier) if each is not None}
     both = [name for name in (now.metrics if now else ()) if earlier is not None and name in earlier.metrics]
@@ -83,10 +83,10 @@ def _metric(run: RunRecord | None, name: str) -> Metric | str:
     return run.metrics.get(name) or "not measured"
 
 
-def _number(run: str, statistic: str, now: Metric | str, earlier: Metric | str) -> ComparedNumber:
+def _number(run: str, statistic: str, now: Metric | str, earlier: Metric | str) -> StatisticOfBoth:
     texts = [_text(each) for each in (earlier, now)]
     if isinstance(now, str) or isinstance(earlier, str):
-        return ComparedNumber(
+        return StatisticOfBoth(
             run=run, statistic=statistic, earlier=texts[0], now=texts[1], change="", kind="missing",
             says="nothing to compare",
         )  # fmt: skip
@@ -96,13 +96,13 @@ def _number(run: str, statistic: str, now: Metric | str, earlier: Metric | str) 
         percent = None
     change = f"{percent:+.2f} %" if percent is not None else ""
     says, kind = _says(now, earlier, percent)
-    return ComparedNumber(
+    return StatisticOfBoth(
         run=run, statistic=statistic, earlier=texts[0], now=texts[1], change=change, says=says, kind=kind
     )
 
 
 def _says(now: Metric, earlier: Metric, percent: float | None) -> tuple[str, str]:
-    """What follows from two numbers: intervals that overlap show no difference."""
+    """Draw a conclusion from two numbers: intervals that overlap show no difference."""
     ends = [now.low, now.high, earlier.low, earlier.high]
     known = [end for end in ends if end is not None and math.isfinite(end)]
     if percent is None or len(known) < len(ends) or now.sense is None or now.unit != earlier.unit:

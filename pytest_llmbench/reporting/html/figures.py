@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.reporting.html.thinning import rounded
 
 # Named colours of the page, see `report.css`.
-LINE, SECOND, BAD, GOOD, MUTED, BAND, EDGE = (
-    "@line", "@second", "@bad", "@good", "@muted", "@band", "@edge",
-)  # fmt: skip
+LINE, SECOND, BAD = "@line", "@second", "@bad"
 _LONGEST = 80
 
 
@@ -40,7 +39,7 @@ class Figure:
 
     @property
     def json(self) -> dict[str, Any]:
-        """What the page's script reads."""
+        """The input of the page's script."""
         return {"data": list(self.data), "layout": dict(self.layout)}
 
 
@@ -55,32 +54,27 @@ def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), **changes}
 
 
-def level(y: float, words: str, colour: str = BAD, axis: str = "y", dash: str = "dash") -> dict[str, Any]:
-    """A horizontal line across the figure, with words."""
+def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
+    """A horizontal line across the figure, with words above or below it; the page's script completes it."""
+    told = {"text": label(words)} if words else {}
     return {
-        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": y, "y1": y,
-        "line": {"color": colour, "width": 1.5, "dash": dash},
-        "label": {
-            "text": label(words), "textposition": "end", "font": {"size": 11, "color": colour}, "yanchor": "bottom",
-        },
-    }  # fmt: skip
+        "is": "level",
+        "at": rounded(y, 6),
+        "color": colour,
+        "dash": dash,
+        **told,
+        **({"below": 1} if below else {}),
+    }
 
 
-def band(y0: float, y1: float, colour: str = BAND) -> dict[str, Any]:
+def band(y0: float, y1: float) -> dict[str, Any]:
     """A range of values across the figure."""
-    return {
-        "type": "rect", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": y0, "y1": y1,
-        "fillcolor": colour, "line": {"width": 0}, "layer": "below",
-    }  # fmt: skip
+    return {"is": "band", "y0": rounded(y0, 6), "y1": rounded(y1, 6)}
 
 
-def stretch(x0: float, x1: float, words: str) -> dict[str, Any]:
+def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
     """A range of steps from the bottom to the top of the figure, with words."""
-    return {
-        "type": "rect", "yref": "paper", "y0": 0, "y1": 1, "xref": "x", "x0": x0, "x1": x1,
-        "fillcolor": EDGE, "line": {"width": 0}, "layer": "below",
-        "label": {"text": label(words), "textposition": "top left", "font": {"size": 11, "color": MUTED}},
-    }  # fmt: skip
+    return {"is": "stretch", "x0": x0, "x1": x1, "label": {"text": label(words), "textposition": corner}}
 
 
 def heat_map(
@@ -89,8 +83,7 @@ def heat_map(
     """Values by two names; a missing one is a gap, and never a 0."""
     return {
         "type": "heatmap", "x": list(x), "y": [label(each) for each in y], "z": [list(row) for row in z],
-        "colorscale": "@reversed" if reverse else "@scale", "hoverongaps": False, "xgap": 1, "ygap": 1,
-        "colorbar": {"thickness": 10, "outlinewidth": 0, "nticks": 5, "ticksuffix": f" {unit}"},
+        "colorscale": "@reversed" if reverse else "@scale", "colorbar": {"ticksuffix": f" {unit}"},
         "hovertemplate": f"%{{y}}, %{{x}}: %{{z}} {unit}<extra></extra>",
     }  # fmt: skip
 

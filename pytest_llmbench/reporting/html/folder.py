@@ -1,4 +1,4 @@
-"""A session's folder, read as far as it can be: what is missing or damaged is said, and never left out."""
+"""A session's folder, read as far as it can be: missing and damaged files are listed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ AnyKept = TypeVar("AnyKept", bound=Record)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionFolder:
-    """What a session left behind.
+    """The files of a session.
 
     Attributes:
         path: its folder.
         id: session id.
-        plan: what its tests waited for; None where `session.json` cannot be read.
+        plan: the runs and checks that its tests waited for; None if `session.json` cannot be read.
         verdicts: of all tests; None where they were not written, as of a session that was killed.
         runs, checks: the records that can be read, by name.
         places: the folder in which each of them lies, by `run` or `check`, and name.
         broken: the reason why a record cannot be read, likewise.
         events: of the journal, those whose lines are whole.
-        damage: what else is wrong with the folder, in words.
+        damage: other faults of the folder, in words.
     """
 
     path: Path
@@ -84,7 +84,9 @@ def newest(run_dir: Path) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    found = sorted((each.parent for each in run_dir.glob(f"*/{layout.PLAN}")), key=lambda folder: folder.name)
+    # Beside the sessions there may be a link to one of them.
+    folders = [each.parent for each in run_dir.glob(f"*/{layout.PLAN}") if not each.parent.is_symlink()]
+    found = sorted(folders, key=lambda folder: folder.name)
     if not found:
         raise ConfigError(f"{run_dir} has no session: name the folder of one, or give --run-dir")
     return found[-1]

@@ -17,7 +17,7 @@ class MapCell:
 
     Attributes:
         kind: one of `rows.KINDS`, or empty where the check does not tell of the node.
-        why: what it rests on, in one line.
+        why: the reason, in one line.
     """
 
     kind: str = ""
@@ -56,7 +56,7 @@ def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
 
 
 def _cell(check: HealthRecord, host: str) -> MapCell:
-    """What a check says of one node; of all nodes together it says nothing of one, unless it has a finding about it."""
+    """The verdict of a check on one node; a check of all nodes has one only if it has a finding about that node."""
     if host not in check.hosts:
         return MapCell()
     verdict, why = check.state(check.hosts.index(host))

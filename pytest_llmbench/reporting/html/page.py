@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import jinja2
 
 _TEMPLATES = Path(__file__).parent / "templates"
+# Rows that are elements of the page from the beginning: of more, a browser takes seconds.
+_MOST_ROWS = 300
 # Verdicts that need somebody's attention.
 _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 
@@ -43,7 +45,7 @@ def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None
         The file.
 
     Raises:
-        ConfigError: a folder is none of a session, or plotly's script is not installed.
+        ConfigError: a folder must be that of a session, or plotly's script is not installed.
         OSError: the file cannot be written.
     """
     session = read_folder(folder)
@@ -74,6 +76,8 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
         plotly_version=_version_of(plotly),
         session=session,
         rows=rows,
+        most_rows=_MOST_ROWS,
+        run_count=len(runs),
         counts=found,
         kinds=KINDS,
         meanings=MEANINGS,
@@ -88,7 +92,7 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
         nodes=node_map(session.checks),
         compared=compared,
         environments=sections.environments,
-        recipes=sections.recipes,
+        recipes={(name, _indented(text)): number for (name, text), number in sections.recipes.items()},
         rules=sections.rules,
         contradictions=[row for row in rows if row.contradiction],
     )
@@ -107,6 +111,7 @@ def _environment() -> "jinja2.Environment":
         finalize=lambda value: harmless(value) if type(value) is str else value,
     )
     environment.filters["data"] = _json
+    environment.filters["laid_away"] = _laid_away
     return environment
 
 
@@ -115,7 +120,17 @@ def _json(data: object) -> Any:
     from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
 
     text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+    for character, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("--", "-\\u002d")):
+        text = text.replace(character, escaped)
+    return Markup(text)  # noqa: S704
+
+
+def _laid_away(markup: str) -> Any:
+    """A part of the page as a comment, which costs a browser nothing until the page's script makes elements of it.
+
+    Foreign text in it is escaped already; nothing in it ends the comment.
+    """
+    return _markup(f"<!--\n{markup.replace('--', '-&#45;')}-->")
 
 
 def _finite(data: object) -> object:
@@ -127,6 +142,10 @@ def _finite(data: object) -> object:
     if isinstance(data, list | tuple):
         return [_finite(value) for value in data]
     return data
+
+
+def _indented(text: str) -> str:
+    return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
 
 
 def _markup(text: str) -> Any:
@@ -188,7 +207,7 @@ def _sentence(found: Mapping[str, int]) -> str:
     if found.get("pass", 0) == total:
         return f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
     unjudged = total - found.get("pass", 0)
-    return f"Nothing failed, but {unjudged} of {counted(total, 'verdict')} judged nothing"
+    return f"Nothing failed, and {unjudged} of {counted(total, 'test')} judged nothing"
 
 
 def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple[str, str]]:

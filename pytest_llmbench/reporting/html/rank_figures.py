@@ -18,6 +18,7 @@ from pytest_llmbench.reporting.html.thinning import rounded
 # More rows than these are no picture any more: then the ranks that stand out most are shown.
 _MOST_RANKS = 64
 _MOST_COLUMNS = 120
+_RANKS = {"automargin": True, "autorange": "reversed", "showgrid": False}
 
 
 def rank_figures(run: RunRecord, folder: Path, log_bytes: int) -> Iterator[Figure]:
@@ -28,11 +29,11 @@ def rank_figures(run: RunRecord, folder: Path, log_bytes: int) -> Iterator[Figur
         folder: the folder in which it lies.
         log_bytes: how much of step logs may be read; 0 for none.
     """
-    if (drawn := over_steps(folder, log_bytes)) is not None:
-        yield drawn
     if (drawn := _phases(run)) is not None:
         yield drawn
     if (drawn := _telemetry(run.telemetry)) is not None:
+        yield drawn
+    if (drawn := over_steps(folder, log_bytes)) is not None:
         yield drawn
 
 
@@ -70,7 +71,7 @@ def over_steps(folder: Path, log_bytes: int) -> Figure | None:
         title="Ranks over time",
         told=told,
         data=[figures.heat_map([part[0] for part in stretches], list(shown), z, "s")],
-        layout={"xaxis": {"title": {"text": "step"}}, "yaxis": {"automargin": True, "autorange": "reversed"}},
+        layout={"xaxis": {"title": {"text": "step"}, "showgrid": False}, "yaxis": _RANKS},
         height=heights,
         wide=True,
     )
@@ -95,57 +96,50 @@ def _phases(run: RunRecord) -> Figure | None:
         title="Time of a step by rank and phase",
         told=told,
         data=[figures.heat_map(phases, list(shown), z, "s")],
-        layout={"yaxis": {"automargin": True, "autorange": "reversed"}},
+        layout={"xaxis": {"showgrid": False}, "yaxis": _RANKS},
         height=max(150, 70 + 14 * len(shown)),
     )
 
 
 def _telemetry(told: Sequence[GpuTelemetry]) -> Figure | None:
-    """Power, SM clock and temperature of each GPU in the judged steps."""
+    """Power, SM clock and temperature of each GPU in the judged steps, one below the other."""
     watched = [each for each in told if each.samples]
     if not watched:
         return None
     ranks = [each.rank for each in watched]
-    words, data = [], []
-    for axis, (name, unit, values) in enumerate(
-        (
-            ("power", "W", [each.power_w for each in watched]),
-            ("SM clock", "MHz", [each.sm_clock_mhz for each in watched]),
-            ("highest temperature", "°C", [each.temperature_max_degc for each in watched]),
-        ),
-        1,
-    ):
-        known = [value for value in values if value is not None]
-        if not known:
-            words.append(f"{name} unknown")
-            continue
-        words.append(f"{name} {for_people(min(known))} to {for_people(max(known))} {unit}")
-        colour = (figures.LINE, figures.SECOND, figures.BAD)[axis - 1]
-        data.append(
-            figures.line(
-                ranks,
-                [rounded(value) for value in values],
-                mode="markers",
-                name=f"{name}, {unit}",
-                marker={"color": colour, "size": 7, "symbol": ("circle", "square", "diamond")[axis - 1]},
-                **({} if axis == 1 else {"yaxis": f"y{axis}"}),
-            )
-        )
+    series: list[tuple[str, str, list[float | None]]] = [
+        ("power", "W", [each.power_w for each in watched]),
+        ("SM clock", "MHz", [each.sm_clock_mhz for each in watched]),
+        ("highest temperature", "°C", [each.temperature_max_degc for each in watched]),
+    ]
+    words = [_range_of(*each) for each in series]
     slowed = [each.rank for each in watched if each.throttled]
-    words.append(f"slowed down by heat or power brake: ranks {listed(slowed)}" if slowed else "none was slowed down")
+    words.append(f"slowed down by heat or power brake: rank {listed(slowed)}" if slowed else "none was slowed down")
+    known = [each for each in series if any(value is not None for value in each[2])]
+    data, axes = [], {}
+    for number, (name, unit, values) in enumerate(known):
+        axis = "" if number == 0 else str(number + 1)
+        bottom = 1.0 - (number + 1) / len(known)
+        axes[f"yaxis{axis}"] = {
+            "rangemode": "tozero", "domain": [bottom + 0.04, bottom + 1.0 / len(known) - 0.04],
+            "title": {"text": unit}, "nticks": 4,
+        }  # fmt: skip
+        colour = (figures.LINE, figures.SECOND, figures.BAD)[number]
+        marker = {"color": colour, "size": 7, "symbol": ("circle", "square", "diamond")[number]}
+        drawn = [rounded(value) for value in values]
+        data.append(figures.line(ranks, drawn, mode="markers", name=f"{name}, {unit}", marker=marker, yaxis=f"y{axis}"))
     return Figure(
-        title="GPUs in the judged steps",
+        title="GPUs in the judged steps: power, SM clock, temperature",
         told=f"{counted(len(watched), 'GPU')}: {'; '.join(words)}.",
         data=data,
-        layout={
-            "showlegend": True,
-            "xaxis": {"title": {"text": "rank"}, "dtick": 1 if len(ranks) <= 16 else None},
-            "yaxis": {"rangemode": "tozero", "domain": [0.7, 1], "title": {"text": "W"}},
-            "yaxis2": {"rangemode": "tozero", "domain": [0.35, 0.65], "title": {"text": "MHz"}},
-            "yaxis3": {"rangemode": "tozero", "domain": [0, 0.3], "title": {"text": "°C"}},
-        },
+        layout={"xaxis": {"title": {"text": "rank"}, "anchor": data[-1]["yaxis"] if data else "y"}, **axes},
         height=320,
     )
+
+
+def _range_of(name: str, unit: str, values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{name} {for_people(min(known))} to {for_people(max(known))} {unit}" if known else f"{name} unknown"
 
 
 def _logs(folder: Path) -> list[Path]:

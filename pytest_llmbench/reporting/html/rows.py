@@ -77,7 +77,7 @@ class VerdictRow:
 
     @property
     def anchor(self) -> str:
-        """Where the report tells more; empty where it does not."""
+        """Id of the section with more about it; empty without one."""
         return f"{self.about}-{self.subject}" if self.about in {"run", "check"} else ""
 
 
@@ -119,7 +119,7 @@ def worst(rows: Sequence[VerdictRow]) -> str:
 
 
 def measured_text(value: object, unit: object) -> str:
-    """A number with its unit for people; empty where it is none."""
+    """A number with its unit for people; any other text as it is."""
     try:
         number = float(str(value))
     except ValueError:

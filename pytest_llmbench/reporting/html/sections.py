@@ -11,6 +11,7 @@ from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.check_figures import check_figures
 from pytest_llmbench.reporting.html.figures import Figure
 from pytest_llmbench.reporting.html.folder import SessionFolder
@@ -20,9 +21,14 @@ from pytest_llmbench.reporting.html.step_figures import step_figures
 from pytest_llmbench.reporting.html.texts import Excerpt, ShownTexts
 
 # What all runs of a session may take together, so that 2,000 of them make no page that a browser struggles with.
-_ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 80_000, 32, 600
+_ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 48_000, 24, 600
 _ALL_TEXT, _MOST_TEXT = 3_000_000, 6_000
 _ALL_STEP_LOGS, _MOST_STEP_LOGS = 6_000_000, 2_000_000
+# Of more runs than these, all but the worst third of this number have no figures by rank, and fewer numbers.
+_MOST_WHOLE = 300
+_LEAST_TEXT = 1_000
+# Sections of more runs than these are made when they are opened: a browser takes seconds for so many elements.
+_MOST_ELEMENTS = 50
 # Of shorter tables every row is shown, of longer ones a line for each statistic.
 _MOST_READINGS = 32
 
@@ -44,11 +50,15 @@ class RunSection:
         recipe: number of its recipe.
         log, script: excerpts.
         path: of its record.
+        brief: whether it is one of very many runs, and none of the worst: less of it is shown.
+        later: whether it becomes part of the page only when it is opened.
     """
 
     name: str
     kind: str
     rows: Sequence[VerdictRow]
+    brief: bool = False
+    later: bool = False
     record: RunRecord | None = None
     broken: str = ""
     headline: str = ""
@@ -62,12 +72,14 @@ class RunSection:
 
     @property
     def metrics(self) -> Iterator[tuple[str, str, str]]:
-        """Statistic, value and interval of each number."""
+        """Statistic, value and interval of each number; of a brief section those that were judged or have the last."""
+        judged = {row.statistic for row in self.rows}
         for name, metric in (self.record.metrics if self.record is not None else {}).items():
             between = ""
             if metric.low is not None and metric.high is not None:
                 between = f"{for_people(metric.low)} to {for_people(metric.high)}"
-            yield name, str(metric.quantity), between
+            if not self.brief or between or name in judged:
+                yield name, str(metric.quantity), between
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,18 +132,20 @@ class Sections:
         """All runs, the worst first."""
         names = [name for about, name in self._session.places if about == "run"]
         kinds = {name: worst(self._rows.get(("run", name), [])) for name in names}
-        return [self._run(name, kinds[name]) for name in sorted(names, key=lambda name: ORDER[kinds[name]])]
+        worst_first = sorted(names, key=lambda name: ORDER[kinds[name]])
+        return [self._run(name, kinds[name], place) for place, name in enumerate(worst_first)]
 
     def checks(self) -> list[CheckSection]:
         """All checks, in their order."""
         return [self._check(name) for about, name in self._session.places if about == "check"]
 
-    def _run(self, name: str, kind: str) -> RunSection:
+    def _run(self, name: str, kind: str, place: int) -> RunSection:
         rows, folder = self._rows.get(("run", name), []), self._session.places["run", name]
         record = self._session.runs.get(name)
-        logs = Path(record.replayed) if record is not None and record.replayed else folder / "logs"
-        most = self._text if kind not in {"pass", "skip"} else self._text // 2
-        log = self._texts.log_tail(folder, logs, most if most >= 300 else 0)
+        logs = Path(record.replayed) if record is not None and record.replayed else folder / layout.LOGS
+        passes = kind in {"pass", "skip", "unbounded"}
+        most = self._text // 2 if passes else self._text
+        log = self._texts.log_tail(folder, logs, most) if most >= _LEAST_TEXT else None
         if record is None:
             return RunSection(
                 name=name, kind=kind, rows=rows, broken=self._session.broken["run", name], log=log, path=str(folder)
@@ -139,18 +153,22 @@ class Sections:
         self.rules |= {metric: told.rule for metric, told in record.metrics.items()}
         statistic = record.recipe.statistic_of_record
         number = record.metrics.get(statistic)
+        brief = len(self._session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
+        by_rank = [] if brief else list(rank_figures(record, folder, self._may_read(folder)))
         return RunSection(
             name=name,
             kind=kind,
             rows=rows,
+            brief=brief,
+            later=place >= _MOST_ELEMENTS,
             record=record,
             headline=f"{statistic} {number.quantity}" if number is not None else "",
             facts=list(_facts(record)),
-            figures=[*step_figures(record, self._points), *rank_figures(record, folder, self._may_read(folder))],
+            figures=[*step_figures(record, self._points), *by_rank],
             environment=_number(self.environments, tuple(record.versions.items())) if record.versions else 0,
-            recipe=_number(self.recipes, (record.recipe.name, _indented(record.recipe.model_dump(mode="json")))),
+            recipe=_number(self.recipes, (record.recipe.name, record.recipe.model_dump_json())),
             log=log,
-            script=self._texts.script(folder, self._text) if self._text >= 1_000 else None,
+            script=self._texts.script(folder, self._text) if self._text >= _LEAST_TEXT else None,
             path=str(folder),
         )
 
@@ -208,8 +226,6 @@ def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
         "device": gpus,
         "shape": f"{counted(run.nodes, 'node')}, {counted(run.ranks, 'rank')}",
         "hosts": ", ".join(run.hosts[:64]) + (f" and {len(run.hosts) - 64} more" if len(run.hosts) > 64 else ""),
-        "engine": run.recipe.engine,
-        "scale": run.recipe.scale,
         "job": run.job.strip(" ()"),
         "submitted": utc(times.submitted),
         "started": utc(times.started),

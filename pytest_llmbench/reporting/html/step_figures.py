@@ -89,6 +89,7 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
         if high - low < _FAR * (max(seconds) - min(seconds) + 1e-12):
             shapes.append(figures.band(low, high))
             shapes.append(figures.level(steady.mean, "", figures.SECOND, dash="dot"))
+    drawn: list[float] = []
     for statistic, operator, bound, metric in bounds_of(run):
         limit = _seconds(bound, metric)
         if limit is None:
@@ -96,9 +97,22 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
         by = _RATE[operator] if metric.sense == "rate" else {">=": "at least", "<=": "at most"}[operator]
         told.append(f"threshold: {by} {_s(limit)}, from {statistic} {operator} {bound}")
         if _near(limit, seconds):
-            shapes.append(figures.level(limit, f"{by} {_s(limit)}"))
-    layout = {"shapes": shapes, "yaxis": {"title": {"text": "s per step"}, "rangemode": "tozero"}, "xaxis": _steps()}
+            shapes.append(figures.level(limit, f"{by} {_s(limit)}", below=limit < stats.median(seconds)))
+            drawn.append(limit)
+    top = _top(run, steps, drawn)
+    if top < max(seconds):
+        told.append(f"steps of the warm-up above {_s(top)} are cut off at the top")
+    axis = {"title": {"text": "s per step"}, "range": [0.0, rounded(top)]}
+    layout = {"shapes": shapes, "yaxis": axis, "xaxis": _steps()}
     return Figure(title="Step time", told=figures.sentence(told), data=data, layout=layout)
+
+
+def _top(run: RunRecord, steps: Sequence[Step], limits: Sequence[float]) -> float:
+    """Upper end of the axis: a step of the warm-up, such as one that compiles, does not squeeze all others."""
+    judged = [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]
+    whole = 1.15 * max(*(step.seconds or 0.0 for step in steps), *limits, 0.0)
+    top = 1.25 * max([*judged, *limits]) if judged else whole
+    return top if 1.6 * top < whole else whole
 
 
 def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
@@ -116,15 +130,20 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
             if metric.high - metric.low < _FAR * (max(rates) - min(rates) + 1e-12):
                 shapes.append(figures.band(metric.low, metric.high))
         shapes.append(figures.level(metric.value, "", figures.SECOND, dash="dot"))
+    top = max(rates)
     for statistic, operator, bound, of in bounds_of(run):
         if statistic != "throughput" or of.unit not in {"words/s", "tokens/s"}:
             continue
         sign = {">=": "≥", "<=": "≤"}[operator]
         told.append(f"threshold {sign} {bound}")
         if _near(bound.value, rates):
-            shapes.append(figures.level(bound.value, f"{sign} {bound}"))
+            shapes.append(figures.level(bound.value, f"{sign} {bound}", below=bound.value < stats.median(rates)))
+            top = max(top, bound.value)
     data = [_curve([steps[place].step for place in at], [rounded(rates[place]) for place in at], "throughput")]
-    layout = {"shapes": shapes, "yaxis": {"title": {"text": "words/s"}, "rangemode": "tozero"}, "xaxis": _steps()}
+    if len({step.tokens for step in steps}) == 1 and len(steps) == sum(bool(step.seconds) for step in run.steps):
+        data = [{"is": "curve", "mode": data[0]["mode"], "name": "throughput", "amount": steps[0].tokens}]
+    axis = {"title": {"text": "words/s"}, "range": [0.0, rounded(1.15 * top)]}
+    layout = {"shapes": shapes, "yaxis": axis, "xaxis": _steps()}
     return Figure(title="Throughput", told=figures.sentence(told), data=data, layout=layout)
 
 
@@ -149,10 +168,7 @@ def _curve(x: Sequence[int], y: Sequence[float | None], name: str) -> dict[str, 
     mode = "lines+markers" if len(x) <= 60 else "lines"
     even = len(x) > 2 and all(two - one == 1 for one, two in pairwise(x))
     along: dict[str, object] = {"x0": x[0], "dx": 1} if even else {"x": list(x)}
-    return {
-        "type": "scatter", "mode": mode, "y": list(y), "name": name,
-        "line": {"color": figures.LINE, "width": 1.6}, "marker": {"color": figures.LINE, "size": 4}, **along,
-    }  # fmt: skip
+    return {"is": "curve", "mode": mode, "y": list(y), "name": name, **along}
 
 
 def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, object]], list[str]]:
@@ -166,7 +182,7 @@ def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, obje
         shapes = []
     if left and len(judged) > left:
         words.append(f"the first {counted(left, 'judged step')} were slower, and are left out of the steady part")
-        shapes.append(figures.stretch(judged[0].step - 0.5, judged[left].step - 0.5, "slow start"))
+        shapes.append(figures.stretch(judged[0].step - 0.5, judged[left].step - 0.5, "slow start", "bottom left"))
     return shapes, words
 
 

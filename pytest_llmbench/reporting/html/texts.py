@@ -25,7 +25,7 @@ class Excerpt:
     Attributes:
         place: its path.
         text: the part that is shown; empty where there is none.
-        note: what is left out, or the reason why nothing is shown; empty where it is whole.
+        note: the part that is left out, or the reason why nothing is shown; empty if it is whole.
     """
 
     place: str
@@ -59,8 +59,6 @@ class ShownTexts:
         path = log_to_read(logs)
         if not path.is_file():
             return Excerpt(str(path), note="there is no log with anything in it")
-        if most < 1:
-            return Excerpt(str(path), note="left out of a report of so many runs")
         try:
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -81,7 +79,7 @@ class ShownTexts:
 
 
 def _scripts(folder: Path) -> list[Path]:
-    """What a run was started by, the framework's own script first."""
+    """Scripts that started a run, the framework's own first."""
     own = folder / layout.SCRIPT
     return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
 

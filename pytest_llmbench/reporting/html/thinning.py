@@ -33,4 +33,5 @@ def rounded(value: float | None, digits: int = 5) -> float | None:
     """A number with few digits for a drawing; None for one that cannot be drawn."""
     if value is None or not math.isfinite(value):
         return None
-    return float(f"{value:.{digits}g}")
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() else short

@@ -5,14 +5,47 @@
   const all = (query, from = document) => [...from.querySelectorAll(query)];
 
   // Filters: by verdict and by text, of verdicts, checks and runs alike.
-  const form = document.querySelector(".filter"), rows = all("#rows tbody tr"), items = all("details.item[data-k]");
+  // Parts of a large page are comments until they are needed: of so many elements a browser would take seconds.
+  const madeOf = (place) => {
+    const comment = [...place.childNodes].find((node) => node.nodeType === Node.COMMENT_NODE);
+    if (!comment) return false;
+    const made = document.createElement("template");
+    made.innerHTML = comment.data;
+    comment.replaceWith(made.content);
+    return true;
+  };
+  let seen = null;
+  const fill = (item) => {
+    const body = item.querySelector(":scope > .body");
+    if (body && madeOf(body)) all(".plot", body).forEach((plot) => seen.observe(plot));
+  };
+  document.addEventListener("toggle", (event) => event.target.open && fill(event.target), true);
+
+  const form = document.querySelector(".filter"), tbody = document.querySelector("#rows tbody"), items = all("details.item[data-k]");
   const more = document.querySelector(".more"), shown = document.getElementById("shown"), FIRST = 100;
   const texts = new Map();
   const textOf = (each) => {
     if (!texts.has(each)) texts.set(each, (each.tagName === "TR" ? each : each.querySelector("summary")).textContent.toLowerCase() + (each.id || ""));
     return texts.get(each);
   };
-  let whole = rows.length <= FIRST;
+  // On a narrow screen a row is a card: CSS takes the table's roles away, so they are given back.
+  const ROLES = {TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell", TH: "rowheader"};
+  const narrow = matchMedia("(max-width: 46rem)");
+  const keepRoles = () => {
+    if (!narrow.matches) return;
+    const table = document.getElementById("rows");
+    for (const each of [table, ...all("thead, tbody, tr, td, th", table)]) each.setAttribute("role", each.scope === "col" ? "columnheader" : ROLES[each.tagName]);
+  };
+  narrow.addEventListener("change", keepRoles);
+  keepRoles();
+  const total = Number(form.dataset.total);
+  let unfolded = total <= FIRST, rows = all("tr", tbody);
+  const everyRow = () => {
+    if (madeOf(tbody)) {
+      rows = all("tr", tbody);
+      keepRoles();
+    }
+  };
   const filter = () => {
     const kinds = new Set(all("input[name=kind]:checked", form).map((box) => box.value));
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -22,26 +55,29 @@
       const fit = fits(row);
       found += fit;
       row.hidden = !fit;
-      row.classList.toggle("late", fit && !whole && found > FIRST);
+      row.classList.toggle("late", fit && !unfolded && found > FIRST);
     }
     const every = kinds.size === all("input[name=kind]", form).length && !words.length;
     // A run is shown with any of its verdicts: its own colour is the worst of them.
     const named = every ? null : new Set(rows.filter((row) => !row.hidden).map((row) => row.querySelector("a")?.hash.slice(1)));
     for (const item of items) item.hidden = named !== null && !named.has(item.id) && !fits(item);
-    shown.textContent = found === rows.length ? `${found} verdicts` : `${found} of ${rows.length} verdicts`;
-    more.hidden = whole || found <= FIRST;
+    shown.textContent = found === total ? `${total} verdicts` : `${found} of ${total} verdicts`;
+    more.hidden = unfolded || found <= FIRST;
   };
-  form.addEventListener("input", filter);
+  form.addEventListener("input", () => { everyRow(); filter(); });
   form.addEventListener("submit", (event) => event.preventDefault());
-  document.getElementById("all").addEventListener("click", () => { whole = true; filter(); });
-  filter();
+  document.getElementById("all").addEventListener("click", () => { everyRow(); unfolded = true; filter(); });
+  more.hidden = unfolded;
 
   // A link to a run or check opens it.
   const open = () => {
     const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!place) return;
     for (let each = place; each; each = each.parentElement) {
-      if (each.tagName === "DETAILS") each.open = true;
+      if (each.tagName === "DETAILS") {
+        fill(each);
+        each.open = true;
+      }
       if (each.hidden) each.hidden = false;
     }
     place.scrollIntoView();
@@ -94,14 +130,44 @@
       legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, xaxis: axis, yaxis: axis, yaxis2: axis, yaxis3: axis,
     };
   };
+  // What figures leave out because it is the same in each: see `figures.py`.
+  const whole = {
+    band: {type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", fillcolor: "@band", line: {width: 0}, layer: "below"},
+    stretch: {type: "rect", yref: "paper", y0: 0, y1: 1, xref: "x", fillcolor: "@edge", line: {width: 0}, layer: "below", label: {font: {size: 11, color: "@muted"}}},
+    curve: {type: "scatter", line: {color: "@line", width: 1.6}, marker: {color: "@line", size: 4}},
+    heatmap: {hoverongaps: false, xgap: 1, ygap: 1, colorbar: {thickness: 10, outlinewidth: 0, nticks: 5}},
+  };
+  const completed = (each) => {
+    const {is, ...own} = each;
+    if (is === "level") {
+      return coloured({
+        type: "line", xref: "paper", x0: 0, x1: 1, yref: "y", y0: own.at, y1: own.at, line: {width: 1.5, color: own.color, dash: own.dash},
+        label: {text: own.text ?? "", textposition: "end", font: {size: 11, color: own.color}, yanchor: own.below ? "top" : "bottom"},
+      });
+    }
+    return coloured(merged(whole[is ?? each.type] ?? {}, own));
+  };
   const drawn = new Set();
+  const read = (figure) => JSON.parse(figure.querySelector("script").textContent);
+  const figureOf = (plot) => {
+    const figure = read(plot.parentElement);
+    for (const trace of figure.data) {
+      if (!trace.amount) continue;
+      // A rate of as many tokens in each step follows from the step times, which are the first figure of the run.
+      const {y, x, x0, dx} = read(plot.closest(".figures").querySelector("figure")).data[0];
+      Object.assign(trace, {y: y.map((seconds) => seconds && Number((trace.amount / seconds).toPrecision(5)))}, x ? {x} : {x0, dx});
+      delete trace.amount;
+    }
+    return figure;
+  };
   const draw = async (plot) => {
-    const figure = JSON.parse(plot.parentElement.querySelector("script").textContent);
+    const figure = figureOf(plot);
     const layout = merged(shared(), coloured(figure.layout));
+    layout.shapes = (figure.layout.shapes ?? []).map(completed);
     for (const axis of ["yaxis2", "yaxis3"]) if (!(axis in figure.layout)) delete layout[axis];
     try {
       const Plotly = await plotly();
-      await Plotly.react(plot, coloured(figure.data), layout, {responsive: true, displayModeBar: false, displaylogo: false});
+      await Plotly.react(plot, figure.data.map(completed), layout, {responsive: true, displayModeBar: false, displaylogo: false});
       plot.dataset.drawn = "yes";
     } catch (error) {
       plot.textContent = "This browser cannot draw the figure: its numbers are below.";
@@ -110,7 +176,7 @@
     if (!drawn.has(plot)) offerTable(plot, figure);
     drawn.add(plot);
   };
-  const seen = new IntersectionObserver((entries) => {
+  seen = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       seen.unobserve(entry.target);

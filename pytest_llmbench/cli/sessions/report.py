@@ -1,29 +1,32 @@
-"""`llmbench report`: the HTML report of a session, made anew from its folder."""
+"""`llmbench report`: the HTML report of a session, from its folder."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
+
+REPORT = "Write the report of a session as one HTML file, from its records alone."
 
 _SESSION = "Folder of the session, or its id in --run-dir; without it, the newest there."
 _OUTPUT = "File to write; without it, report.html in the session's folder."
 _COMPARE = "Folder or id of an earlier session to compare with."
 _RUN_DIR = "Folder of the sessions."
-_JSON = "Print the file, its verdicts, and what is missing or damaged as JSON."
 
 
-def report(
+def report_session(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help=_SESSION)] = None,
     *,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT)] = None,
     compare: Annotated[str | None, typer.Option("--compare", metavar="SESSION", help=_COMPARE)] = None,
     run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help=_RUN_DIR)] = Path("reports"),
-    as_json: Annotated[bool, typer.Option("--json", help=_JSON)] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the report of a session as one HTML file that needs no network, from its records alone.
+
+    With `as_json`, print the file, its verdicts, and what is missing or damaged.
 
     Raises:
         ConfigError: there is no such session.
@@ -43,7 +46,7 @@ def report(
     broken = [f"{about} {name}: {why}" for (about, name), why in found.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(found)).items()}
     told = {"report": str(path), "session": found.id, "verdicts": verdicts, "damage": [*broken, *found.damage]}
-    typer.echo(json.dumps(told, indent=1))
+    print_json(told)
 
 
 def _folder(session: str, run_dir: Path) -> Path:

@@ -1,0 +1,264 @@
+"""The HTML report: every declared test has its verdict on it, whatever is missing, damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pytest_llmbench.cli.sessions.report import report_session
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
+from pytest_llmbench.reporting.html import sections
+from pytest_llmbench.reporting.html.page import write_page
+from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session, write_verdicts
+
+HOSTILE = "</script><script>alert(1)</script>--><img src=x onerror=alert(2)>'\"&\x1b[31m\x00\u202e"
+
+
+class Page(HTMLParser):
+    """What a page consists of.
+
+    Attributes:
+        tags: name and attributes of each element.
+        rows: the kinds of the rows of verdicts.
+        text: all of it but scripts and styles.
+        data: what scripts of data hold.
+        comments: parts that are laid away.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[str] = []
+        self.text, self.data, self.comments = "", [""][:0], [""][:0]
+        self._in = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take an element."""
+        told = dict(attrs)
+        self.tags.append((tag, told))
+        if tag == "tr" and "data-k" in told:
+            self.rows.append(str(told["data-k"]))
+        self._in = tag if tag in {"script", "style"} else ""
+        if tag == "script" and told.get("type") == "application/json":
+            self._in = "data"
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 - as HTMLParser calls it
+        """Leave an element."""
+        self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        """Take text."""
+        if self._in == "data":
+            self.data.append(data)
+        elif not self._in:
+            self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        """Take a part that is laid away."""
+        self.comments.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of each element of a name."""
+        return [told for name, told in self.tags if name == tag]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    """A session of four runs and six checks, with a verdict of every kind."""
+    folder = tmp_path / "20261124-101500-abc123"
+    runs = [
+        run_record(folder, "good", 0),
+        run_record(folder, "slow", 1, slow=1.12),
+        broken_run(folder, "dead", "it died"),
+    ]
+    write_session(folder, runs, check_records(folder), clauses=True)
+    return folder
+
+
+def declared(session: Path) -> int:
+    """How many tests a session declared."""
+    return len(json.loads((session / "session.json").read_text())["tests"])
+
+
+def test_each_declared_test_and_each_incomplete_clause_is_a_row(session: Path) -> None:
+    """The number of verdicts on the page is that of the session, and the worst come first."""
+    page = Page(write_page(session))
+    assert len(page.rows) == declared(session) + 1
+    assert {kind: page.rows.count(kind) for kind in dict.fromkeys(page.rows)} == {
+        "fail": 3, "error": 2, "incomplete": 1, "unbounded": 8, "skip": 8, "pass": 18,
+    }  # fmt: skip
+    assert "3 FAIL, 2 ERROR, 1 INCOMPLETE among 40 verdicts" in page.text
+    assert "no threshold was compared" in page.text
+
+
+def test_the_page_is_one_file_for_everybody(session: Path) -> None:
+    """It asks no network for anything, runs only its own scripts, and has what a screen reader and a phone need."""
+    path = write_page(session)
+    page = Page(path)
+    (policy,) = [told["content"] for told in page.all("meta") if told.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+    assert not [told for _, told in page.tags if "src" in told or str(told.get("href", "#"))[:1] != "#"]
+    assert page.all("html")[0]["lang"] == "en"
+    assert [told["name"] for told in page.all("meta") if told.get("name") == "viewport"] == ["viewport"]
+    assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in page.tags}
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(told.get("scope") in {"row", "col"} for told in page.all("th"))
+    named = {told.get("id") for _, told in page.tags}
+    plots = [told for told in page.all("div") if told.get("class") == "plot"]
+    assert plots
+    assert all(told["role"] == "img" and told["aria-describedby"] in named for told in plots)
+    assert {str(told["href"])[1:] for told in page.all("a")} <= named
+    assert len(page.data) == len(plots)
+    assert all(json.loads(each)["data"] for each in page.data)
+    assert path.read_text().count('id="plotly"') == 1
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_page_without_a_figure_has_no_library(tmp_path: Path) -> None:
+    """Two megabytes of script are for figures alone."""
+    folder = tmp_path / "s"
+    dead = broken_run(folder, "dead", "it died").model_copy(update={"steps": (), "telemetry": (), "times": None})
+    write_session(folder, [dead], [])
+    assert write_page(folder).stat().st_size < 60_000
+
+
+def test_a_figure_says_its_numbers(session: Path) -> None:
+    """Warm-up, pause, interval and threshold are in words below it, and in its data."""
+    page = Page(write_page(session))
+    assert "judged from step 6 on" in page.text
+    assert "1 step stand out as pauses: 31" in page.text
+    assert "threshold: at most 1.165 s, from throughput >= 450,000 words/s" in page.text
+    assert "reference nccl_8gib: busbw_8GiB ≥ 380 GB/s" in page.text
+    assert "28 pairs of 8 nodes" in page.text
+    assert "slowed down by heat or power brake: rank 5" in page.text
+    kinds = {shape["is"] for each in page.data for shape in json.loads(each)["layout"].get("shapes", ())}
+    assert kinds == {"level", "band", "stretch"}
+
+
+def hostile(record: RunRecord) -> RunRecord:
+    """A run whose foreign texts would be markup."""
+    judged = [each.model_copy(update={"test": f"t.py::{HOSTILE}", "reason": HOSTILE, "verdict": Verdict.FAIL})
+              for each in record.judgements[:1]]  # fmt: skip
+    return record.model_copy(update={
+        "judgements": tuple(judged), "hosts": (HOSTILE,), "device": HOSTILE, "versions": {HOSTILE: HOSTILE},
+        "findings": (HOSTILE,), "command": HOSTILE, "unreadable": (HOSTILE,), "provenance": {HOSTILE: HOSTILE},
+    })  # fmt: skip
+
+
+def test_foreign_text_is_text(tmp_path: Path) -> None:
+    """Names, reasons and logs that look like markup make no element, and no control character reaches the page."""
+    folder = tmp_path / "s"
+    runs, checks = [hostile(run_record(folder, "bad", 0))], check_records(folder)
+    pairs = checks[1].report
+    named = [each.model_copy(update={"subject": f"{HOSTILE}{n} - <b>"}) for n, each in enumerate(pairs.readings)]
+    checks[1] = checks[1].model_copy(update={"report": pairs.model_copy(update={"readings": tuple(named)})})
+    write_session(folder, runs, checks)
+    log = folder / "runs" / "bad" / "logs" / "output.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"HF_TOKEN=hf_{'a1' * 20} {HOSTILE}\n")
+    path = write_page(folder)
+    page, text = Page(path), path.read_text(encoding="utf-8")
+    assert "alert(1)" in page.text
+    assert not page.all("img")
+    assert len([told for told in page.all("script") if not told]) == 1
+    assert not [told for _, told in page.tags if any(name.startswith("on") for name in told)]
+    assert not {"\x1b", "\x00", "\u202e"} & set(text)
+    assert "a1a1a1" not in text
+    assert all("<" not in each for each in page.data)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "of another run"])
+def test_a_record_that_cannot_be_read_is_told(session: Path, damage: str) -> None:
+    """It is named at the top and where its run is, and none of its tests is lost."""
+    record, whole = session / "runs" / "slow" / "record.json", declared(session) + 1
+    if damage == "cut":
+        record.write_bytes(record.read_bytes()[:999])
+    elif damage == "gone":
+        record.unlink()
+    else:
+        record.write_bytes((session / "runs" / "good" / "record.json").read_bytes())
+    page = Page(write_page(session))
+    assert len(page.rows) == whole
+    assert "Missing or damaged" in page.text
+    assert "The record cannot be shown" in page.text
+    (section,) = [told for told in page.all("details") if told.get("id") == "run-slow"]
+    assert section["data-k"] == "fail"
+
+
+def test_without_the_file_of_verdicts_no_test_is_lost(session: Path) -> None:
+    """Verdicts come from the records, and a declared test that none of them has is shown as without one."""
+    (session / "verdicts.json").write_text("{")
+    (session / "runs" / "dead" / "record.json").unlink()
+    page = Page(write_page(session))
+    assert len(page.rows) == declared(session)
+    assert page.rows.count("missing") == 1
+    assert page.rows.count("unbounded") == 8
+    assert "no verdict is on record" in page.text
+
+
+def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
+    """Neither of the two is taken for true without a word."""
+    run = RunRecord.read(session / "runs" / "slow" / "record.json")
+    passed: list[Judgement] = [each.model_copy(update={"verdict": Verdict.PASS}) for each in run.judgements]
+    told = write_verdicts(session, [run.model_copy(update={"judgements": tuple(passed)})], [])
+    assert len(told.tests) == 2
+    page = Page(write_page(session))
+    assert "but its record says FAIL" in page.text
+    assert len(page.rows) == declared(session)
+
+
+def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
+    """An empty report would say that nothing failed."""
+    with pytest.raises(ConfigError, match="is not the folder of a session"):
+        write_page(tmp_path)
+
+
+def test_two_sessions_are_compared(session: Path, tmp_path: Path) -> None:
+    """Only what differs by more than both intervals is slower, and runs of one of them are named."""
+    earlier = tmp_path / "20261123-101500-abc122"
+    runs = [run_record(earlier, "good", 0), run_record(earlier, "slow", 1), run_record(earlier, "former", 2)]
+    write_session(earlier, [each.model_copy(update={"versions": {"torch": "2.10.0"}}) for each in runs], [])
+    page = Page(write_page(session, earlier=earlier))
+    for words in ("slower than both intervals explain", "no difference beyond what both know", "no such run", "2.10.0"):
+        assert words in page.text
+
+
+def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 runs that get as little as each of 2,000 does, a run's share times 2,000 and the library once is less."""
+    folder, of = tmp_path / "s", 200 / 2_000
+    for name in ("_ALL_POINTS", "_ALL_TEXT", "_ALL_STEP_LOGS", "_MOST_WHOLE"):
+        monkeypatch.setattr(sections, name, int(getattr(sections, name) * of))
+    write_large(folder, 200, 100)
+    path = write_page(folder)
+    page = Page(path)
+    library = len(path.read_text().split('id="plotly">')[1].split("</script>")[0])
+    shown = sum(told.get("class") == "item" and "data-k" in told for told in page.all("details"))
+    rows = len(page.rows) + sum(each.count("<tr data-k") for each in page.comments)
+    assert (shown, rows) == (200, 400)
+    assert library + (path.stat().st_size - library) * 10 < 15e6
+
+
+def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path) -> None:
+    """By folder, by id and without either, and as JSON; a session that is not there is an error."""
+    command = typer.Typer()
+    command.command()(report_session)
+    told = CliRunner().invoke(command, ["--run-dir", str(tmp_path), "--json"])
+    assert told.exit_code == 0, told.output
+    found: dict[str, Any] = json.loads(told.output)
+    assert found["report"] == str(session / "report.html")
+    assert (found["verdicts"]["FAIL"], found["verdicts"]["PASS, no bound"], found["damage"]) == (3, 8, [])
+    output = tmp_path / "x.html"
+    assert CliRunner().invoke(command, [session.name, "--run-dir", str(tmp_path), "-o", str(output)]).exit_code == 0
+    assert output.is_file()
+    failed = CliRunner().invoke(command, ["nothing", "--run-dir", str(tmp_path)])
+    assert isinstance(failed.exception, ConfigError)
