@@ -152,18 +152,24 @@ def read_rows(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> Re
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     digest = hashlib.sha256(content.encode()).hexdigest()
     if about == "run":
-        return _of_run(RunRecord.read(path), digest, path)
+        return rows_of_run(RunRecord.read(path), digest, path)
     return _of_check(HealthRecord.read(path), digest, path, gpus)
 
 
-def _of_run(record: RunRecord, content: str, path: Path) -> RecordRows:
+def rows_of_run(record: RunRecord, content: str, path: Path) -> RecordRows:
+    """A run record as rows.
+
+    Args:
+        record: the record.
+        content: a digest of it.
+        path: its file.
+
+    Raises:
+        ConfigError: neither it nor its session has a time.
+    """
     return RecordRows(
         **_common(record, content, path),
-        series=Series(
-            recipe=record.recipe.name, engine=record.recipe.engine, scale=record.recipe.scale, system=record.system,
-            nodes=record.nodes, gpus=record.gpus, ranks=record.ranks, hardware=record.device or "unknown",
-            setup=setup_of(record.recipe),
-        ),
+        series=series_of(record),
         measurement=measurement_of(record.steps),
         simulated=record.simulated,
         replayed=record.replayed is not None or record.cluster == "replay",
@@ -202,6 +208,15 @@ def _time_of(session: str) -> float | None:
         return time.mktime(time.strptime(found[1], "%Y%m%d-%H%M%S")) if found else None
     except (ValueError, OverflowError):
         return None
+
+
+def series_of(record: RunRecord) -> Series:
+    """The series that a run belongs to."""
+    return Series(
+        recipe=record.recipe.name, engine=record.recipe.engine, scale=record.recipe.scale, system=record.system,
+        nodes=record.nodes, gpus=record.gpus, ranks=record.ranks, hardware=record.device or "unknown",
+        setup=setup_of(record.recipe),
+    )  # fmt: skip
 
 
 def setup_of(recipe: Recipe) -> str:
