@@ -1,11 +1,11 @@
 """How often a planted regression is found against the history, and another recipe accused.
 
-    python -m benchmarks.history.planted [--repeats 50] [--seed 1] [--earlier 10] [--slower 0.02] [--url URL]
+    python -m benchmarks.history.planted --repeats 50 --seed 1
 
-Each repeat: 20 recipes run on so many earlier days, each run of simulated steps, and once more, one of them slower. Runs
-of one recipe differ by 0.2 %, in the middle of the 0.15 to 0.35 % of healthy clusters; steps by 1 %, neighbours with a
-correlation of 0.3. The new session is compared with all earlier ones by what `--compare-to last:N` does. A repeat counts
-if the slower recipe is a FAIL and each of the others a PASS.
+Each repeat: 20 recipes run on so many earlier days, each run of simulated steps, and once more, one of them slower.
+Runs of one recipe differ by 0.2 %, where healthy clusters have 0.15 to 0.35 %; steps by 1 %, neighbours with a
+correlation of 0.3. The new session is compared with all earlier ones by what `--compare-to last:N` does. A repeat
+counts if the slower recipe is a FAIL and each of the others a PASS.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             counts["recipes accused"] += accused
             counts["recipes not decided"] += undecided
             counts["right"] += found and not accused and not undecided
-        print(
-            f"{history.engine.dialect.name}: a regression of {asked.slower:.1%} in 1 of 20 recipes, {asked.earlier} days"
-        )
+        print(f"{history.engine.dialect.name}: 1 of 20 recipes {asked.slower:.1%} slower, {asked.earlier} earlier days")
     print(", ".join(f"{word}: {counts[word]}" for word in ("right", "found", "recipes accused", "recipes not decided")))
     print(f"of {asked.repeats} repeats")
     return int(counts["right"] != asked.repeats)

@@ -75,13 +75,13 @@ def open_history(given: str | Path) -> Iterator[History]:
     shown = url.render_as_string(hide_password=True)
     with _errors(shown, "opened"):
         engine = _engine(url)
-        try:
-            with engine.begin() as connection:
-                _lock_postgresql(connection, _MIGRATING)
-                _migrate(connection, shown)
-            yield History(engine)
-        finally:
-            engine.dispose()
+    try:
+        with _errors(shown, "opened"), engine.begin() as connection:
+            _lock_postgresql(connection, _MIGRATING)
+            _migrate(connection, shown)
+        yield History(engine)
+    finally:
+        engine.dispose()
 
 
 def _url(given: str | Path) -> URL:
