@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import timeout_of
+from pytest_llmbench.cluster.runs import session_name
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
@@ -167,6 +168,8 @@ _QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appen
 _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
 _REPEAT = "Runs of each recipe, one after the other, that are judged together"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
+_EXIT_CODES = "Exit codes: usual (1 for every failure), or detailed (1 slow, 11 undecided, 12 incomplete, 13 broken)"
+_SESSION_NAME = "Name of the session's folder in the run directory; a name that is taken is refused"
 _GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
 _INCONCLUSIVE = "If a threshold is too close to the measured number to decide: fail the test, make further runs first, "
 _INCONCLUSIVE += "or skip it"
@@ -205,11 +208,13 @@ OPTIONS = (
     Option("budget", Section.WHAT, _BUDGET, positive_hours, "HOURS"),
     Option("heartbeat-timeout", Section.WHAT, _HEARTBEAT_TIMEOUT, timeout_of, "SECONDS", "60"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
+    Option("session-name", Section.WHAT, _SESSION_NAME, session_name, "NAME", "time and digits"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
     Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
+    choice("exit-codes", Section.WHAT, _EXIT_CODES, "usual|detailed", "usual"),
     choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|rerun|warn", "fail"),
     Option(
         "group-tolerance",
