@@ -215,8 +215,9 @@ def _note_session(
     began = min(record.time for record in records)
     if row is None:
         first = records[0]
+        version = about.version or next((record.version for record in records if record.version is not None), None)
         values = {
-            "id": session, "began": began, "system": first.system, "cluster": first.cluster, "version": about.version,
+            "id": session, "began": began, "system": first.system, "cluster": first.cluster, "version": version,
             "git_commit": about.git_commit, "ended": ended, "imported": time.time(),
         }  # fmt: skip
         connection.execute(insert(SESSIONS).values(values))

@@ -28,6 +28,7 @@ _BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
 _BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}
 _GPU = re.compile(r"GPU (\d+)(?: \((\S+)\))?")
 _SESSION_TIME = re.compile(r"(\d{8}-\d{6})-")
+_OF_VERDICT = {"test", "verdict", "statistic", "measured", "threshold", "reference", "reason"}
 # A verdict on a group of nodes, against the other groups.
 _OF_GROUP = "slower_than_others"
 
@@ -113,6 +114,7 @@ class RecordRows:
         content: digest of the record.
         measurement: digest of its steps; None where it has none.
         problem: why it cannot be judged; None of a sane one.
+        version: of pytest-llmbench; None where the record does not say.
         verdicts: each test's, as plain values.
     """
 
@@ -129,6 +131,7 @@ class RecordRows:
     replayed: bool
     problem: str | None
     git_commit: str | None
+    version: str | None
     path: str
     metrics: tuple[MetricRow, ...] = ()
     verdicts: tuple[Mapping[str, Any], ...] = ()
@@ -197,7 +200,8 @@ def _common(record: Record, content: str, path: Path) -> dict[str, Any]:
     return {
         "session": record.session, "about": record.about, "name": record.name, "system": record.system,
         "cluster": record.cluster, "time": began, "content": content, "path": str(path.absolute()),
-        "verdicts": tuple(judgement.model_dump(mode="json", exclude={"cause"}) for judgement in record.judgements),
+        "verdicts": tuple(judgement.model_dump(mode="json", include=_OF_VERDICT) for judgement in record.judgements),
+        "version": None if record.made_by is None else record.made_by.llmbench_version,
     }  # fmt: skip
 
 

