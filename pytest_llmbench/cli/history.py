@@ -3,7 +3,6 @@
 import csv
 import datetime as dt
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pytest_llmbench.cli.output import AsJson, print_json, print_rows
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -23,7 +23,6 @@ app = typer.Typer(help="Keep the records of many sessions in a database, and ask
 _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
 #: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 DEFAULT = "llmbench-history.db"
 
@@ -59,7 +58,7 @@ def import_(
     with open_history(history) as opened:
         told = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
     if as_json:
-        _print_json({name: getattr(told, name) for name in type(told).__slots__})
+        print_json({name: getattr(told, name) for name in type(told).__slots__})
     else:
         for line in (*(f"no session in {path}" for path in told.empty), *told.refused, str(told)):
             _echo(line)
@@ -80,7 +79,7 @@ def list_(
     with existing(history) as opened:
         sessions = list_sessions(opened, last)
     if as_json:
-        _print_json(sessions)
+        print_json(sessions)
         return
     rows = [
         (
@@ -101,7 +100,7 @@ def show(session: str, *, history: Where = DEFAULT, as_json: AsJson = False) -> 
     with existing(history) as opened:
         told = show_session(opened, session)
     if as_json:
-        _print_json(told)
+        print_json(told)
         return
     _echo(f"session {told['id']}, {_time(told['began'])}, system {told['system']}, cluster {told['cluster']}")
     for record in told["records"]:
@@ -137,14 +136,14 @@ def series(
     as_csv: AsCsv = False,
 ) -> None:
     """Print a number of a recipe over time."""
-    from pytest_llmbench.history.store.queries import Point, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)
     if as_json:
-        _print_json([point.plain for point in points])
+        print_json([point.plain for point in points])
     elif as_csv:
-        _print_csv(Point.__slots__, (point.plain for point in points))
+        _print_csv(SeriesPoint.__slots__, (point.plain for point in points))
     else:
         rows = [
             (
@@ -168,12 +167,12 @@ def changes(
     as_json: AsJson = False,
 ) -> None:
     """Find the runs from which on a number of a recipe was another, for each machine and setup by itself."""
-    from pytest_llmbench.history.store.queries import Point, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
     from pytest_llmbench.history.trend.change_points import change_points  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)
-    every: dict[int, list[Point]] = {}
+    every: dict[int, list[SeriesPoint]] = {}
     for point in points:
         every.setdefault(point.series, []).append(point)
     found: list[dict[str, Any]] = []
@@ -191,7 +190,7 @@ def changes(
                 }
             )  # fmt: skip
     if as_json:
-        _print_json({"runs": len(points), "series": len(every), "changes": found})
+        print_json({"runs": len(points), "series": len(every), "changes": found})
         return
     _echo(f"{counted(len(points), 'run')} of {recipe} in {len(every)} series, {counted(len(found), 'change')}")
     words = {
@@ -208,7 +207,7 @@ def changes(
         for each in found
     ]  # fmt: skip
     if rows:
-        print_table(("since", "session", "position", metric, "change", "", "p"), rows)
+        print_table(("since", "session", "position", metric, "change", "verdict", "p"), rows)
 
 
 @app.command()
@@ -249,7 +248,7 @@ def ledger(
         about = device or node
         entries = entries_of(opened, about, limit=last) if about is not None else []
     if as_json:
-        _print_json({"devices": [each.plain for each in devices], **({"entries": entries} if about else {})})
+        print_json({"devices": [each.plain for each in devices], **({"entries": entries} if about else {})})
         return
     print_table(
         ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),
@@ -285,10 +284,6 @@ def _echo(line: str) -> None:
     typer.echo(harmless(line))
 
 
-def _print_json(thing: object) -> None:
-    typer.echo(json.dumps(thing, indent=1))
-
-
 def _print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -298,8 +293,5 @@ def _print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns that are as wide as their widest text."""
-    clean = [[harmless(" ".join(cell.split())) for cell in row] for row in (heads, *rows)]
-    widths = [max(len(row[column]) for row in clean) for column in range(len(heads))]
-    for row in clean:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Print columns; as every command does."""
+    print_rows([dict(zip(heads, row, strict=True)) for row in rows], as_json=False, columns=heads)

@@ -280,7 +280,7 @@ def _of_nodes(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iter
     # What is wrong with every node is more likely the fault of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
-        if finding.host is not None:
+        if finding.host is not None and finding.severity in _BLAMES:
             per_kind.setdefault(finding.kind, set()).add(finding.host)
     everywhere = {kind for kind, hosts in per_kind.items() if len(record.hosts) > 1 and hosts >= set(record.hosts)}
     for finding in record.report.findings:
