@@ -143,7 +143,7 @@ def series(
     if as_json:
         print_json([point.plain for point in points])
     elif as_csv:
-        _print_csv(SeriesPoint.__slots__, (point.plain for point in points))
+        _print_csv(SeriesPoint._fields, (point.plain for point in points))
     else:
         rows = [
             (
