@@ -29,7 +29,7 @@ DEFAULT = "llmbench-history.db"
 
 @contextmanager
 def existing(url: str) -> Iterator["History"]:
-    """Open a history that is there: a misspelt file is no empty history.
+    """Open a history that exists: a misspelt file must not become an empty one.
 
     Raises:
         ConfigError: see `open_history`; also if there is no such file.
@@ -70,7 +70,7 @@ def import_(
 def list_(
     *,
     history: Where = DEFAULT,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest N.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, newest first."""
@@ -107,7 +107,7 @@ def show(session: str, *, history: Where = DEFAULT, as_json: AsJson = False) -> 
         _echo(f"{record['about']} {record['name']}: {record['problem'] or _numbers(record['metrics'])}")
         if not record["counts"]:
             why = f"simulated {record['simulated']}" if record["simulated"] else "another record has the same steps"
-            _echo(f"  is no measurement of its own: {why}")
+            _echo(f"  is left out of series: {why}")
         for verdict in record["verdicts"]:
             threshold = f" {verdict['threshold']}" if verdict["threshold"] else ""
             _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
@@ -131,7 +131,7 @@ def series(
     metric: str,
     *,
     history: Where = DEFAULT,
-    last: Annotated[int | None, typer.Option(min=1, help="The newest so many.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest N.")] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -161,7 +161,7 @@ def changes(
     metric: str,
     *,
     history: Where = DEFAULT,
-    last: Annotated[int, typer.Option(min=2, help="The newest so many runs.")] = 1000,
+    last: Annotated[int, typer.Option(min=2, help="Only the newest N runs.")] = 1000,
     p_value: Annotated[float, typer.Option(min=1e-12, max=0.5, help="Highest p of a change point.")] = 0.001,
     least_change: Annotated[float, typer.Option(min=0.0, help="Smallest change, percent.")] = 0.0,
     as_json: AsJson = False,
@@ -232,11 +232,13 @@ def export(
 @app.command()
 def ledger(
     *,
-    node: Annotated[str | None, typer.Option(help="Everything that was said of this node and its parts.")] = None,
-    device: Annotated[str | None, typer.Option(help="The same of one device, such as the UUID of a GPU.")] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Faults count for so many days.")] = 14.0,
+    node: Annotated[str | None, typer.Option(help="Print all entries of this node and its parts.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Print all entries of one device, such as the UUID of a GPU.")
+    ] = None,
+    days: Annotated[float, typer.Option(min=0.01, help="Days for which a fault counts.")] = 14.0,
     repeats: Annotated[int, typer.Option(min=1, help="Sessions with a fault from which on to avoid a node.")] = 2,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many entries.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest N entries.")] = 100,
     history: Where = DEFAULT,
     as_json: AsJson = False,
 ) -> None:

@@ -28,7 +28,7 @@ from pytest_llmbench.session.journal.journal import read_journal
 
 @dataclass(kw_only=True, slots=True)
 class Imported:
-    """What came of an import.
+    """The outcome of an import.
 
     Attributes:
         new: records that the history did not have.
@@ -54,10 +54,10 @@ class Imported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """What records do not say of their session.
+    """Facts of a session that its records lack.
 
     Attributes:
-        version: of pytest-llmbench; None where nobody knows.
+        version: of pytest-llmbench; None where it is not known.
         git_commit: of the checkout that has the tests.
         tags: names for the session.
     """
