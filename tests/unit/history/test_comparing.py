@@ -174,7 +174,8 @@ def test_two_sessions_are_compared_as_sets(history: History) -> None:
     new[d] = new[d].model_copy(update={"nodes": 4})
     keep(history, old)
     keep(history, new)
-    lines = compare_sessions(*(runs_of(history, [fleet.session_id(day)]) for day in (0, 1)))
+    before, after = (runs_of(history, [fleet.session_id(day)]) for day in (0, 1))
+    lines = compare_sessions(before, after)
     told = {(line.recipe, line.metric): (line.verdict, line.reason) for line in lines}
     assert told[a, "throughput"][0] == told[a, "step_time"][0] == "FAIL"
     assert told[e, "throughput"] == ("PASS", "")
