@@ -1,13 +1,12 @@
 """`llmbench compare`: what changed from one session to another."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pytest_llmbench.cli.history import DEFAULT, Where, existing, print_table
-from pytest_llmbench.cli.output import AsJson
+from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.record.records import Verdict
@@ -36,7 +35,7 @@ def compare(
     """
     lines = _lines(before, after, history)
     if as_json:
-        typer.echo(json.dumps([line.plain for line in lines], indent=1))
+        print_json([line.plain for line in lines])
     else:
         _print(lines)
     compared = [line for line in lines if line.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE}]
@@ -100,4 +99,4 @@ def _print(lines: "Sequence[ComparedNumber]") -> None:
             if told.low is not None and told.high is not None:
                 between = f"{100 * told.low:+.2f} to {100 * told.high:+.2f} %"
         rows.append((line.recipe, line.metric, numbers, change, between, line.verdict, line.reason))
-    print_table(("recipe", "metric", "before -> after", "change", "between", "verdict", ""), rows)
+    print_table(("recipe", "metric", "before -> after", "change", "between", "verdict", "reason"), rows)

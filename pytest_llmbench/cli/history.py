@@ -3,7 +3,6 @@
 import csv
 import datetime as dt
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_llmbench.cli.output import AsJson
+from pytest_llmbench.cli.output import AsJson, print_json, print_rows
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -30,7 +29,7 @@ DEFAULT = "llmbench-history.db"
 
 @contextmanager
 def existing(url: str) -> Iterator["History"]:
-    """Open a history that is there: a misspelt file is no empty history.
+    """Open a history that exists: a misspelt file must not become an empty one.
 
     Raises:
         ConfigError: see `open_history`; also if there is no such file.
@@ -59,7 +58,7 @@ def import_(
     with open_history(history) as opened:
         told = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
     if as_json:
-        _print_json({name: getattr(told, name) for name in type(told).__slots__})
+        print_json({name: getattr(told, name) for name in type(told).__slots__})
     else:
         for line in (*(f"no session in {path}" for path in told.empty), *told.refused, str(told)):
             _echo(line)
@@ -71,7 +70,7 @@ def import_(
 def list_(
     *,
     history: Where = DEFAULT,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest N.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, newest first."""
@@ -80,7 +79,7 @@ def list_(
     with existing(history) as opened:
         sessions = list_sessions(opened, last)
     if as_json:
-        _print_json(sessions)
+        print_json(sessions)
         return
     rows = [
         (
@@ -101,14 +100,14 @@ def show(session: str, *, history: Where = DEFAULT, as_json: AsJson = False) -> 
     with existing(history) as opened:
         told = show_session(opened, session)
     if as_json:
-        _print_json(told)
+        print_json(told)
         return
     _echo(f"session {told['id']}, {_time(told['began'])}, system {told['system']}, cluster {told['cluster']}")
     for record in told["records"]:
         _echo(f"{record['about']} {record['name']}: {record['problem'] or _numbers(record['metrics'])}")
         if not record["counts"]:
             why = f"simulated {record['simulated']}" if record["simulated"] else "another record has the same steps"
-            _echo(f"  is no measurement of its own: {why}")
+            _echo(f"  is left out of series: {why}")
         for verdict in record["verdicts"]:
             threshold = f" {verdict['threshold']}" if verdict["threshold"] else ""
             _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
@@ -132,19 +131,19 @@ def series(
     metric: str,
     *,
     history: Where = DEFAULT,
-    last: Annotated[int | None, typer.Option(min=1, help="The newest so many.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest N.")] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Print a number of a recipe over time."""
-    from pytest_llmbench.history.store.queries import Point, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)
     if as_json:
-        _print_json([point.plain for point in points])
+        print_json([point.plain for point in points])
     elif as_csv:
-        _print_csv(Point.__slots__, (point.plain for point in points))
+        _print_csv(SeriesPoint._fields, (point.plain for point in points))
     else:
         rows = [
             (
@@ -162,18 +161,18 @@ def changes(
     metric: str,
     *,
     history: Where = DEFAULT,
-    last: Annotated[int, typer.Option(min=2, help="The newest so many runs.")] = 1000,
+    last: Annotated[int, typer.Option(min=2, help="Only the newest N runs.")] = 1000,
     p_value: Annotated[float, typer.Option(min=1e-12, max=0.5, help="Highest p of a change point.")] = 0.001,
     least_change: Annotated[float, typer.Option(min=0.0, help="Smallest change, percent.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Find the runs from which on a number of a recipe was another, for each machine and setup by itself."""
-    from pytest_llmbench.history.store.queries import Point, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
     from pytest_llmbench.history.trend.change_points import change_points  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)
-    every: dict[int, list[Point]] = {}
+    every: dict[int, list[SeriesPoint]] = {}
     for point in points:
         every.setdefault(point.series, []).append(point)
     found: list[dict[str, Any]] = []
@@ -191,7 +190,7 @@ def changes(
                 }
             )  # fmt: skip
     if as_json:
-        _print_json({"runs": len(points), "series": len(every), "changes": found})
+        print_json({"runs": len(points), "series": len(every), "changes": found})
         return
     _echo(f"{counted(len(points), 'run')} of {recipe} in {len(every)} series, {counted(len(found), 'change')}")
     words = {
@@ -208,7 +207,7 @@ def changes(
         for each in found
     ]  # fmt: skip
     if rows:
-        print_table(("since", "session", "position", metric, "change", "", "p"), rows)
+        print_table(("since", "session", "position", metric, "change", "verdict", "p"), rows)
 
 
 @app.command()
@@ -233,11 +232,13 @@ def export(
 @app.command()
 def ledger(
     *,
-    node: Annotated[str | None, typer.Option(help="Everything that was said of this node and its parts.")] = None,
-    device: Annotated[str | None, typer.Option(help="The same of one device, such as the UUID of a GPU.")] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Faults count for so many days.")] = 14.0,
+    node: Annotated[str | None, typer.Option(help="Print all entries of this node and its parts.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Print all entries of one device, such as the UUID of a GPU.")
+    ] = None,
+    days: Annotated[float, typer.Option(min=0.01, help="Days for which a fault counts.")] = 14.0,
     repeats: Annotated[int, typer.Option(min=1, help="Sessions with a fault from which on to avoid a node.")] = 2,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many entries.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest N entries.")] = 100,
     history: Where = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -249,7 +250,7 @@ def ledger(
         about = device or node
         entries = entries_of(opened, about, limit=last) if about is not None else []
     if as_json:
-        _print_json({"devices": [each.plain for each in devices], **({"entries": entries} if about else {})})
+        print_json({"devices": [each.plain for each in devices], **({"entries": entries} if about else {})})
         return
     print_table(
         ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),
@@ -285,10 +286,6 @@ def _echo(line: str) -> None:
     typer.echo(harmless(line))
 
 
-def _print_json(thing: object) -> None:
-    typer.echo(json.dumps(thing, indent=1))
-
-
 def _print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -298,8 +295,5 @@ def _print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns that are as wide as their widest text."""
-    clean = [[harmless(" ".join(cell.split())) for cell in row] for row in (heads, *rows)]
-    widths = [max(len(row[column]) for row in clean) for column in range(len(heads))]
-    for row in clean:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Print columns; as every command does."""
+    print_rows([dict(zip(heads, row, strict=True)) for row in rows], as_json=False, columns=heads)

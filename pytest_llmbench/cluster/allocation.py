@@ -144,7 +144,7 @@ class ExistingJob(Allocation):
         hosts = tuple(host for host in every if host not in barred)
         asked = self._settings.nodes or len(hosts)
         if asked > len(hosts):
-            left_out = "".join(f", without {host} ({barred[host]})" for host in every if host in barred)
+            left_out = "".join(f", without {host}, {barred[host]}" for host in every if host in barred)
             raise ClusterError(
                 f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)})"
                 f"{left_out}: give --nodes {len(hosts)} or less, or a larger allocation",

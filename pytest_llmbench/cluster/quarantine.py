@@ -81,23 +81,25 @@ def barred_nodes(settings: Settings) -> dict[str, str]:
         ConfigError: the quarantine list cannot be read.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
-    told = {host: f"in quarantine, {settings.quarantine}: {why}" for host, why in listed.items()}
-    return {**{host: f"to avoid: {why}" for host, why in settings.avoided.items()}, **told}
+    in_it = f"in quarantine ({settings.quarantine})"
+    return {**{host: f"to avoid: {why}" for host, why in settings.avoided.items()}, **dict.fromkeys(listed, in_it)}
 
 
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
     """Hold the nodes that a session got against those to keep off: Slurm excludes them, an allocation may not.
 
     Raises:
-        ClusterError: one of them is among these.
+        ClusterError: one of them is in quarantine, or to avoid.
     """
-    listed = barred_nodes(settings)
+    listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
     if barred:
         raise ClusterError(
-            f"nodes to keep off: {', '.join(barred)}. Use other nodes, take their lines out of the quarantine list, or "
-            "leave out --avoid-from-history"
+            f"in quarantine: {', '.join(barred)}. Use other nodes, or take the line out of {settings.quarantine}"
         )
+    avoided = [f"{host} ({settings.avoided[host]})" for host in hosts if host in settings.avoided]
+    if avoided:
+        raise ClusterError(f"to avoid: {', '.join(avoided)}. Use other nodes, or leave out --avoid-from-history")
 
 
 def drain_command(host: str, why: str, session: str) -> list[str]:

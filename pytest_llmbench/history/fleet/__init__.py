@@ -1,1 +1,1 @@
-"""What the history knows of nodes and their parts."""
+"""Nodes and their parts, as the history knows them."""

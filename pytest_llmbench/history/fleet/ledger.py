@@ -19,7 +19,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """When to avoid a node.
+    """The condition under which a session avoids a node.
 
     Attributes:
         days: faults count for so long.
@@ -37,11 +37,11 @@ class Entry:
     Attributes:
         kind: `node`, `gpu` or `part`.
         name: of a node; UUID of a GPU where it is known; node and name of any other part.
-        node: where it was seen last.
+        node: the last node that it was seen on.
         first, last: Unix times of the first and the last record about it.
         sessions: how many had it.
         faults: sessions that found a fault of it, or of its node, within the rule's days.
-        avoid: why to avoid the node; None where it may be used.
+        avoid: the reason to avoid the node; None where it may be used.
     """
 
     kind: str
@@ -63,12 +63,12 @@ def avoided(history: History, rule: Rule | None = None, now: float | None = None
     """The nodes to avoid, each with the reason.
 
     A node is avoided after faults of its own in several sessions: findings that ask for a repair, a reboot or a reset,
-    a run that lost it or its GPUs, a group of nodes that was slower than the others. What all nodes of a session have
-    is taken for the fault of a setting. Simulated faults do not count.
+    a run that lost it or its GPUs, a group of nodes that was slower than the others. A fault that all nodes of a
+    session have is taken for that of a setting. Simulated faults do not count.
 
     Args:
         history: the history.
-        rule: when to avoid one.
+        rule: the condition.
         now: Unix time; by default that of the clock.
     """
     with history.reading() as connection:
@@ -85,7 +85,7 @@ def list_devices(
         history: the history.
         node: only those of this node.
         device: only the one of this name.
-        rule: when to avoid a node.
+        rule: the condition under which a node is avoided.
         now: Unix time; by default that of the clock.
 
     Raises:
@@ -124,7 +124,7 @@ def list_devices(
 
 
 def entries_of(history: History, name: str, *, limit: int | None = None) -> list[dict[str, Any]]:
-    """Everything that was said of a device, or of a node and its parts, newest first."""
+    """All entries of a device, or of a node and its parts, newest first."""
     with history.reading() as connection:
         chosen = (
             select(

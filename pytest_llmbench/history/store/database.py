@@ -69,19 +69,19 @@ def open_history(given: str | Path) -> Iterator[History]:
         given: a file, or a URL of SQLite or PostgreSQL.
 
     Raises:
-        ConfigError: it cannot be meant or reached, is no history, or was written by a newer version of this package.
+        ConfigError: it cannot be meant or reached, is not a history, or was written by a newer version of this package.
     """
     url = _url(given)
     shown = url.render_as_string(hide_password=True)
     with _errors(shown, "opened"):
         engine = _engine(url)
-        try:
-            with engine.begin() as connection:
-                _lock_postgresql(connection, _MIGRATING)
-                _migrate(connection, shown)
-            yield History(engine)
-        finally:
-            engine.dispose()
+    try:
+        with _errors(shown, "opened"), engine.begin() as connection:
+            _lock_postgresql(connection, _MIGRATING)
+            _migrate(connection, shown)
+        yield History(engine)
+    finally:
+        engine.dispose()
 
 
 def _url(given: str | Path) -> URL:
@@ -93,7 +93,7 @@ def _url(given: str | Path) -> URL:
     try:
         url = make_url(told)
     except ArgumentError as error:
-        raise ConfigError(f"this is no URL of a history: give {LEGAL}") from error
+        raise ConfigError(f"this is not a URL of a history: give {LEGAL}") from error
     backend = url.get_backend_name()
     if backend in {"postgresql", "postgres"}:
         return url.set(drivername="postgresql+psycopg")

@@ -28,7 +28,7 @@ from pytest_llmbench.session.journal.journal import read_journal
 
 @dataclass(kw_only=True, slots=True)
 class Imported:
-    """What came of an import.
+    """The outcome of an import.
 
     Attributes:
         new: records that the history did not have.
@@ -54,10 +54,10 @@ class Imported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """What records do not say of their session.
+    """Facts of a session that its records lack.
 
     Attributes:
-        version: of pytest-llmbench; None where nobody knows.
+        version: of pytest-llmbench; None where it is not known.
         git_commit: of the checkout that has the tests.
         tags: names for the session.
     """
@@ -215,8 +215,9 @@ def _note_session(
     began = min(record.time for record in records)
     if row is None:
         first = records[0]
+        version = about.version or next((record.version for record in records if record.version is not None), None)
         values = {
-            "id": session, "began": began, "system": first.system, "cluster": first.cluster, "version": about.version,
+            "id": session, "began": began, "system": first.system, "cluster": first.cluster, "version": version,
             "git_commit": about.git_commit, "ended": ended, "imported": time.time(),
         }  # fmt: skip
         connection.execute(insert(SESSIONS).values(values))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
@@ -18,8 +18,7 @@ _AT_ONCE = 500
 _MOST_BEFORE = 50
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class SeriesPoint(NamedTuple):
     """One run in a series.
 
     Attributes:
@@ -47,7 +46,7 @@ class Point:
     @property
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {name: getattr(self, name) for name in Point.__slots__}
+        return self._asdict()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +156,7 @@ def find_session(connection: Connection, given: str) -> str:
 
 def read_series(
     history: History, recipe: str, metric: str, *, last: int | None = None, series: int | None = None
-) -> list[Point]:
+) -> list[SeriesPoint]:
     """The measured values of a metric of a recipe, oldest first; simulated runs and second readings are left out.
 
     Args:
@@ -190,7 +189,7 @@ def read_series(
             .order_by(METRICS.c.time.desc(), METRICS.c.run.desc())
             .limit(last)
         )  # fmt: skip
-        points = [Point(**row) for row in connection.execute(chosen).mappings()]
+        points = [SeriesPoint._make(row) for row in connection.execute(chosen)]
         if not points:
             have = connection.execute(select(METRICS.c.name).where(METRICS.c.series.in_(ids)).distinct()).scalars()
             raise ConfigError(unknown(f"metric of {recipe} in the history", metric, have))

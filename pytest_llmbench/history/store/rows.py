@@ -28,6 +28,7 @@ _BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
 _BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}
 _GPU = re.compile(r"GPU (\d+)(?: \((\S+)\))?")
 _SESSION_TIME = re.compile(r"(\d{8}-\d{6})-")
+_OF_VERDICT = {"test", "verdict", "statistic", "measured", "threshold", "reference", "reason"}
 # A verdict on a group of nodes, against the other groups.
 _OF_GROUP = "slower_than_others"
 
@@ -113,6 +114,7 @@ class RecordRows:
         content: digest of the record.
         measurement: digest of its steps; None where it has none.
         problem: why it cannot be judged; None of a sane one.
+        version: of pytest-llmbench; None where the record does not say.
         verdicts: each test's, as plain values.
     """
 
@@ -129,6 +131,7 @@ class RecordRows:
     replayed: bool
     problem: str | None
     git_commit: str | None
+    version: str | None
     path: str
     metrics: tuple[MetricRow, ...] = ()
     verdicts: tuple[Mapping[str, Any], ...] = ()
@@ -152,18 +155,24 @@ def read_rows(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> Re
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     digest = hashlib.sha256(content.encode()).hexdigest()
     if about == "run":
-        return _of_run(RunRecord.read(path), digest, path)
+        return rows_of_run(RunRecord.read(path), digest, path)
     return _of_check(HealthRecord.read(path), digest, path, gpus)
 
 
-def _of_run(record: RunRecord, content: str, path: Path) -> RecordRows:
+def rows_of_run(record: RunRecord, content: str, path: Path) -> RecordRows:
+    """A run record as rows.
+
+    Args:
+        record: the record.
+        content: a digest of it.
+        path: its file.
+
+    Raises:
+        ConfigError: neither it nor its session has a time.
+    """
     return RecordRows(
         **_common(record, content, path),
-        series=Series(
-            recipe=record.recipe.name, engine=record.recipe.engine, scale=record.recipe.scale, system=record.system,
-            nodes=record.nodes, gpus=record.gpus, ranks=record.ranks, hardware=record.device or "unknown",
-            setup=setup_of(record.recipe),
-        ),
+        series=series_of(record),
         measurement=measurement_of(record.steps),
         simulated=record.simulated,
         replayed=record.replayed is not None or record.cluster == "replay",
@@ -191,7 +200,8 @@ def _common(record: Record, content: str, path: Path) -> dict[str, Any]:
     return {
         "session": record.session, "about": record.about, "name": record.name, "system": record.system,
         "cluster": record.cluster, "time": began, "content": content, "path": str(path.absolute()),
-        "verdicts": tuple(judgement.model_dump(mode="json", exclude={"cause"}) for judgement in record.judgements),
+        "verdicts": tuple(judgement.model_dump(mode="json", include=_OF_VERDICT) for judgement in record.judgements),
+        "version": None if record.made_by is None else record.made_by.llmbench_version,
     }  # fmt: skip
 
 
@@ -202,6 +212,15 @@ def _time_of(session: str) -> float | None:
         return time.mktime(time.strptime(found[1], "%Y%m%d-%H%M%S")) if found else None
     except (ValueError, OverflowError):
         return None
+
+
+def series_of(record: RunRecord) -> Series:
+    """The series that a run belongs to."""
+    return Series(
+        recipe=record.recipe.name, engine=record.recipe.engine, scale=record.recipe.scale, system=record.system,
+        nodes=record.nodes, gpus=record.gpus, ranks=record.ranks, hardware=record.device or "unknown",
+        setup=setup_of(record.recipe),
+    )  # fmt: skip
 
 
 def setup_of(recipe: Recipe) -> str:
@@ -261,7 +280,7 @@ def _of_nodes(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iter
     # What is wrong with every node is more likely the fault of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
-        if finding.host is not None:
+        if finding.host is not None and finding.severity in _BLAMES:
             per_kind.setdefault(finding.kind, set()).add(finding.host)
     everywhere = {kind for kind, hosts in per_kind.items() if len(record.hosts) > 1 and hosts >= set(record.hosts)}
     for finding in record.report.findings:

@@ -91,7 +91,7 @@ METRICS = Table(
     Column("low", Double),
     Column("high", Double),
     Column("better", String(10)),
-    Index("llmbench_metrics_of_series", "series", "name", "time"),
+    Index("llmbench_metrics_of_series", "series", "name", "time", "run"),
 )  # fmt: skip
 
 VERDICTS = Table(

@@ -12,7 +12,7 @@ from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.store.database import History
 from pytest_llmbench.history.store.queries import PastRun, past_runs
-from pytest_llmbench.history.store.rows import MetricRow, Series, measurement_of, metrics_of, setup_of
+from pytest_llmbench.history.store.rows import MetricRow, Series, measurement_of, metrics_of, series_of
 from pytest_llmbench.history.store.tables import RUNS, SERIES, SESSIONS, TAGS
 from pytest_llmbench.history.trend.comparing import COARSE, LEAST_PAST, Change, change, usual_spread
 from pytest_llmbench.history.trend.wanted import Wanted
@@ -108,13 +108,8 @@ def _new(records: Sequence[RunRecord]) -> "_New | Compared":
     if metric is None:
         reason = "no number of it has an interval and a direction: too few steps, or none with a duration; train longer"
         return Compared(key=first.key, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    series = Series(
-        recipe=first.recipe.name, engine=first.recipe.engine, scale=first.recipe.scale, system=first.system,
-        nodes=first.nodes, gpus=first.gpus, ranks=first.ranks, hardware=first.device or "unknown",
-        setup=setup_of(first.recipe),
-    )  # fmt: skip
     return _New(
-        key=first.key, series=series, metric=metric, rows=tuple(table[metric] for table in tables),
+        key=first.key, series=series_of(first), metric=metric, rows=tuple(table[metric] for table in tables),
         measurements=tuple(told for record in records if (told := measurement_of(record.steps)) is not None),
     )  # fmt: skip
 

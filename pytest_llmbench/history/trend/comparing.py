@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -17,7 +17,7 @@ from pytest_llmbench.judging.telemetry import Better
 LEAST_PAST = 3
 # An interval that reaches so far to the worse, as a share, would hide what matters.
 COARSE = 0.05
-# Ends of an interval at another alpha: those of means whose deviation is known about as well as that of 20 steps.
+# An end of a run's own interval is so many standard errors away as if they were known with these degrees of freedom.
 _FREEDOM_WITHIN = 8.0
 
 
@@ -31,7 +31,7 @@ class Change:
         share: the change as a share of the mean before.
         low, high: the interval of the share; None where one run does not say how well it is known.
         better: which direction is an improvement.
-        between: standard deviation between runs, as a share; None where it is not known.
+        deviation: standard deviation of the number of one run, as a share; None where it is not known.
         alpha: probability that an end of the interval is wrong.
         why: why there is no interval.
     """
@@ -45,7 +45,7 @@ class Change:
     better: Better | None
     low: float | None = None
     high: float | None = None
-    between: float | None = None
+    deviation: float | None = None
     alpha: float = ALPHA
     why: str = ""
 
@@ -93,8 +93,8 @@ def change(
 ) -> Change:
     """Compare a number of two sets of runs.
 
-    The interval is that of the ratio of both means. It holds how well each run is known by its own steps, and how
-    runs of one system differ: as it is known of others, and from `past` and both sets themselves.
+    The interval is that of the ratio of both means. It holds how well each run is known by its own steps, and how runs
+    of one system differ: as it is known of others, and from `past` and the new runs themselves.
 
     Args:
         before: the number of each earlier run, at least one, all in one unit.
@@ -119,29 +119,44 @@ def change(
         before=means[0], after=means[1], unit=units.pop(), runs_before=len(before), runs_after=len(after),
         share=ratio - 1.0, better=after[-1].better or before[-1].better, alpha=alpha,
     )  # fmt: skip
-    of_before, of_after = _within(before, means[0]), _within(after, means[1])
-    if of_before is None or of_after is None:
-        which = "earlier" if of_before is None else "new"
-        return replace(told, why=f"one of the {which} runs has no interval: it is too short, or its statistic has none")
-    deviation, freedom = between_runs(past, [row.value for row in before], [row.value for row in after], usual)
+    errors = [[_error(row) for row in rows] for rows in (before, after)]
+    for which, of_runs in zip(("earlier", "new"), errors, strict=True):
+        if None in of_runs:
+            why = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
+            return replace(told, why=why)
+    error_before, error_after = (_root_mean_square(error for error in of_runs if error) for of_runs in errors)
+    values = [row.value for row in before], [row.value for row in after]
+    deviation, freedom = deviation_of_runs(past, *values, usual, error_before)
     if freedom <= 0.0:
         why = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"
         return replace(told, why=why)
-    between = quantile(1 - alpha, freedom) * deviation * math.sqrt(1 / len(before) + 1 / len(after))
-    factor = quantile(1 - alpha, _FREEDOM_WITHIN) / quantile(1 - ALPHA, _FREEDOM_WITHIN)
-    down = math.hypot(between, factor * of_after[0], factor * of_before[1])
-    up = math.hypot(between, factor * of_after[1], factor * of_before[0])
-    return replace(told, low=ratio * max(0.0, 1 - down) - 1.0, high=ratio * (1 + up) - 1.0, between=deviation)
+    # Of new runs that are less well known by their own steps than the earlier ones.
+    more = max(0.0, error_after**2 - error_before**2)
+    width = quantile(1 - alpha, freedom) * math.sqrt(deviation**2 / len(before) + (deviation**2 + more) / len(after))
+    return replace(told, low=ratio * max(0.0, 1 - width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation)
 
 
-def between_runs(
-    past: Sequence[float], before: Sequence[float], after: Sequence[float], usual: BetweenRuns | None
+def deviation_of_runs(
+    past: Sequence[float], before: Sequence[float], after: Sequence[float], usual: BetweenRuns | None, error: float
 ) -> tuple[float, float]:
-    """Standard deviation of runs of one series, as a share, and its degrees of freedom; 0 of these if unknown.
+    """Standard deviation of the numbers of one series, as a share, and its degrees of freedom; 0 of these if unknown.
 
-    Earlier runs scatter about the mean of their time: a change of the system that the history shows is no scatter.
+    Before any run is there, it is that of runs of other systems together with that of the steps of one run. The
+    scatter of the runs themselves has both in it, and counts the more the more there are. Earlier runs scatter about
+    the mean of their time: a change of the system that the history shows is no scatter.
+
+    Args:
+        past: earlier runs, in order of time.
+        before: those of the baseline.
+        after: the new ones.
+        usual: the difference between runs that is known of others.
+        error: standard error of a run by its own steps, as a share.
     """
-    squares, freedom = (usual.freedom * usual.spread**2, usual.freedom) if usual is not None else (0.0, 0.0)
+    squares, freedom = 0.0, 0.0
+    if usual is not None:
+        squares, freedom = usual.freedom * (usual.spread**2 + error**2), usual.freedom
+    elif len(past) < LEAST_PAST:
+        return 0.0, 0.0
     parts: list[Sequence[float]] = [after]
     if len(past) >= LEAST_PAST:
         ends = [0, *(point.index for point in change_points(past)), len(past)]
@@ -149,23 +164,21 @@ def between_runs(
     else:
         parts.append(before)
     for part in parts:
-        mean = fmean(part) if part else 0.0
-        if mean > 0.0 and len(part) > 1:
-            squares += math.fsum((value / mean - 1.0) ** 2 for value in part)
-            freedom += len(part) - 1
-    if usual is None and len(past) < LEAST_PAST:
-        return 0.0, 0.0
+        mean = fmean(part)
+        squares += math.fsum((value / mean - 1.0) ** 2 for value in part)
+        freedom += len(part) - 1
     return (math.sqrt(squares / freedom), float(freedom)) if freedom > 0.0 else (0.0, 0.0)
 
 
-def _within(rows: Sequence[MetricRow], mean: float) -> tuple[float, float] | None:
-    """How far the mean of some runs may be off by their own steps, down and up, as shares."""
-    if mean <= 0.0:
+def _error(row: MetricRow) -> float | None:
+    """Standard error of a run's number by its own steps, as a share; None where it has no interval."""
+    if row.low is None or row.high is None or row.value <= 0.0:
         return None
-    down, up = [], []
-    for row in rows:
-        if row.low is None or row.high is None:
-            return None
-        down.append((row.value - row.low) / mean)
-        up.append((row.high - row.value) / mean)
-    return math.hypot(*down) / len(rows), math.hypot(*up) / len(rows)
+    # The other side has what a slow start may still hide, which is the same in runs of one length.
+    half = min(row.high - row.value, row.value - row.low)
+    return max(half, 0.0) / (row.value * quantile(1 - ALPHA, _FREEDOM_WITHIN))
+
+
+def _root_mean_square(values: Iterable[float]) -> float:
+    squares = [value**2 for value in values]
+    return math.sqrt(fmean(squares)) if squares else 0.0

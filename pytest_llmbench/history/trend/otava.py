@@ -17,7 +17,7 @@ from sqlalchemy import select
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.history.store.database import History
-from pytest_llmbench.history.store.queries import Point, read_series
+from pytest_llmbench.history.store.queries import SeriesPoint, read_series
 from pytest_llmbench.history.store.tables import METRICS, SERIES
 
 CONFIGURATION = "otava.yaml"
@@ -90,7 +90,7 @@ def _metrics_of(history: History, series: int) -> list[str]:
         return sorted(connection.execute(chosen).scalars())
 
 
-def _table(metric: str, points: Sequence[Point]) -> str:
+def _table(metric: str, points: Sequence[SeriesPoint]) -> str:
     """One line for each run, oldest first."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -9,7 +9,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import history, options
+from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
@@ -18,8 +18,9 @@ from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
+from pytest_llmbench.plugin.past import history
+from pytest_llmbench.plugin.past.compared import compare_with_history
 from pytest_llmbench.plugin.verdict import outcome, speed
-from pytest_llmbench.plugin.verdict.compared import compare_with_history
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
@@ -267,13 +268,6 @@ class Results:
             self._junit.add_error(f"requirements::{name}", facts)
         if incomplete and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _facts(self) -> dict[str, str]:
-        unfit = self.keeper.unfit if self.keeper is not None else {}
-        return suite_facts(
-            self._bench, self._conclusion.records, unfit=unfit, unjudged=self._unjudged, groups=self._groups,
-            not_tested=self._not_tested,
-        )  # fmt: skip
 
     def _verdicts(self) -> SessionVerdicts:
         """All of them, for reports that are made from the session's folder."""

@@ -116,9 +116,9 @@ def report_of(
 
 
 def report_of_verdict(nodeid: str, properties: Mapping[str, Any], *, warned: bool) -> pytest.TestReport:
-    """A report of a verdict that has no test; `warned` skips one that is INCONCLUSIVE."""
+    """A report of a verdict that has no test; one that is a SKIP is skipped, with `warned` an INCONCLUSIVE one, too."""
     verdict = properties["verdict"]
     if verdict == Verdict.PASS:
         return report_of(nodeid, properties, "call", "passed")
-    skipped = warned and verdict == Verdict.INCONCLUSIVE
+    skipped = verdict == Verdict.SKIP or (warned and verdict == Verdict.INCONCLUSIVE)
     return report_of(nodeid, properties, "call", "skipped" if skipped else "failed")

@@ -1,0 +1,127 @@
+"""`llmbench history` and `llmbench compare`, as one types them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from benchmarks.history.simulated import REAL, Fleet, keep
+from pytest_llmbench.cli import history
+from pytest_llmbench.cli.compare import compare
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.history.store.database import open_history
+
+COMPARE = typer.Typer()
+COMPARE.command()(compare)
+
+
+def told(app: typer.Typer, *words: str, code: int = 0) -> str:
+    """What a command prints; it ends with that code."""
+    result = CliRunner().invoke(app, [*words], env={"COLUMNS": "300"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A history of 30 days, since the 20th of which one of two recipes is 4 % slower."""
+    path = tmp_path_factory.mktemp("place") / "history.db"
+    with open_history(path) as opened:
+        fleet = Fleet("x", 2, steps=40)
+        for day in range(30):
+            keep(opened, fleet.session(day, {fleet.recipes[0]: 0.04} if day >= 20 else None))
+    return str(path)
+
+
+def test_sessions_are_imported_listed_and_shown(tmp_path: Path) -> None:
+    """A damaged record ends the import with 1, after everything else was imported."""
+    place = str(tmp_path / "h.db")
+    folder = REAL.parents[2]
+    assert "1 new record" in told(history.app, "import", str(folder), "--history", place, "--tag", "first")
+    (tmp_path / "bad" / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "bad" / "runs" / "x" / "record.json").write_text("{")
+    output = told(history.app, "import", str(folder), str(tmp_path / "bad"), "--history", place, code=1)
+    assert "bad/runs/x/record.json" in output
+    assert "1 known already, 1 refused" in output
+    (session,) = json.loads(told(history.app, "list", "--history", place, "--json"))
+    assert session["verdicts"] == {"PASS": 2, "SKIP": 1}
+    told(history.app, "tag", session["id"][:10], "second", "--history", place)
+    assert "first, second" in told(history.app, "list", "--history", place).replace("first second", "first, second")
+    shown = json.loads(told(history.app, "show", session["id"], "--history", place, "--json"))
+    assert shown["records"][0]["metrics"]["throughput"]["better"] == "higher"
+    assert "throughput 456,479 words/s" in told(history.app, "show", session["id"], "--history", place)
+
+
+def test_a_series_and_its_changes_are_told(place: str) -> None:
+    """As a table, JSON and CSV; the change is where it was made, and worse."""
+    rows = [*csv.DictReader(io.StringIO(told(history.app, "series", "x-00", "step_time", "--csv", "--history", place)))]
+    assert len(rows) == 30
+    assert float(rows[25]["value"]) == pytest.approx(1.04 * float(rows[5]["value"]), rel=0.02)
+    last = json.loads(told(history.app, "series", "x-00", "step_time", "--json", "--last", "3", "--history", place))
+    assert [f"{point['value']:.9g}" for point in last] == [f"{float(row['value']):.9g}" for row in rows[-3:]]
+    for metric in ("step_time", "throughput"):
+        found = json.loads(told(history.app, "changes", "x-00", metric, "--json", "--history", place))
+        (change,) = found["changes"]
+        assert (change["position"], change["session"], change["worse"]) == (20, "session-x-0020", True)
+    assert "0 changes" in told(history.app, "changes", "x-01", "throughput", "--history", place)
+
+
+def test_otava_gets_a_file_for_each_number(place: str, tmp_path: Path) -> None:
+    """With the direction that its statistic declares, and every value to the last digit."""
+    told(history.app, "export", str(tmp_path / "otava"), "--otava", "--history", place)
+    tests = yaml.safe_load((tmp_path / "otava" / "otava.yaml").read_text())["tests"]
+    assert len(tests) == 4
+    for test in tests.values():
+        ((metric, how),) = test["metrics"].items()
+        assert how["direction"] == {"throughput": 1, "step_time": -1}[metric]
+        rows = [*csv.DictReader(io.StringIO(Path(test["file"]).read_text()))]
+        assert len(rows) == 30
+        assert all(float(row[how["column"]]) > 0.0 and row[test["time_column"]] for row in rows)
+        assert set(test["attributes"]) <= set(rows[0])
+
+
+def test_two_sessions_are_compared(place: str) -> None:
+    """One recipe became slower: the command ends with 1; with 0 where nothing did."""
+    arguments = ("--history", place, "--json")
+    lines = json.loads(told(COMPARE, "session-x-0019", "session-x-0021", *arguments, code=1))
+    verdicts = {(line["recipe"], line["metric"]): line["verdict"] for line in lines}
+    assert verdicts["x-00", "throughput"] == verdicts["x-00", "step_time"] == "FAIL"
+    assert verdicts["x-01", "throughput"] == verdicts["x-01", "step_time"] == "PASS"
+    assert "PASS" in told(COMPARE, "session-x-0018", "session-x-0019", "--history", place)
+
+
+def test_nothing_compared_is_no_success(place: str) -> None:
+    """Sessions without a common recipe end with 10, and say which recipe each lacks."""
+    with open_history(place) as opened:
+        keep(opened, Fleet("y", 1).session(40))
+    output = told(COMPARE, "session-x-0019", "session-y-0040", "--history", place, code=10)
+    assert "the later session has no run of it" in output
+    assert "the earlier session has no run of it" in output
+    assert "nothing was compared" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("show", "nothing"), "unknown session 'nothing'"), (("series", "x-0", "throughput"), "did you mean 'x-0"),
+     (("series", "x-00", "speed"), "legal: step_time, throughput"), (("ledger", "--node", "n"), "unknown node 'n'"),
+     (("export", "o"), "name the format")],
+)  # fmt: skip
+def test_wrong_words_are_said(place: str, words: tuple[str, ...], message: str) -> None:
+    """With what is legal."""
+    result = CliRunner().invoke(history.app, [*words, "--history", place])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+
+
+def test_a_misspelt_file_is_no_empty_history(tmp_path: Path) -> None:
+    """Nothing is made where one only asks."""
+    result = CliRunner().invoke(history.app, ["list", "--history", str(tmp_path / "no.db")])
+    assert "there is no history" in str(result.exception)
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,184 @@
+"""Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.history.planted import repeat
+from benchmarks.history.simulated import Fleet, keep
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.history.store.database import History, open_history
+from pytest_llmbench.history.store.queries import runs_of
+from pytest_llmbench.history.store.rows import MetricRow
+from pytest_llmbench.history.trend.baselines import Compared, check_wanted, compare_with_baseline
+from pytest_llmbench.history.trend.comparing import change
+from pytest_llmbench.history.trend.sessions import compare_sessions
+from pytest_llmbench.history.trend.wanted import Wanted
+from tests.support.postgresql import postgresql
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """An empty history in a file."""
+    with open_history(tmp_path / "history.db") as opened:
+        yield opened
+
+
+def row(value: float, better: Any = "higher", half: float = 0.003, unit: str = "words/s") -> MetricRow:
+    """A number that is known to within a share."""
+    return MetricRow(
+        name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better
+    )  # fmt: skip
+
+
+def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
+    """The comparison of one run."""
+    (told,) = compare_with_baseline(history, record.session, [[record]], Wanted.parse(wanted))
+    return told
+
+
+def test_a_planted_regression_alone_is_found(history: History) -> None:
+    """Of 20 recipes one became 2 % slower: it fails and all others pass, in each of a few repeats."""
+    for number in range(2):
+        victim, verdicts = repeat(
+            history, f"t{number}", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10)
+        )  # fmt: skip
+        assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
+        assert verdicts[victim] == "FAIL"
+
+
+def test_a_planted_regression_alone_is_found_by_postgresql() -> None:
+    """By a real server, as by SQLite."""
+    with postgresql() as url, open_history(url) as history:
+        victim, verdicts = repeat(history, "p", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10))
+        assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
+        fleet = Fleet("q", 1)
+        keep(history, fleet.session(0), "base")
+        assert keep(history, fleet.session(0)).refused  # of other steps
+        assert one(history, fleet.session(1)[fleet.recipes[0]], "tag:base").verdict == "PASS"
+
+
+def test_each_baseline_means_its_runs(history: History) -> None:
+    """The last session, the best one, those of a tag, and those of a commit."""
+    fleet = Fleet("b", 1, between=0.0005)
+    speeds = {0: 0.0, 1: -0.05, 2: 0.05}
+    for day, slower in speeds.items():
+        records = fleet.session(day, {fleet.recipes[0]: slower})
+        changed = {"provenance": {"git_commit": "abc123" + str(day) * 34}}
+        keep(history, {k: r.model_copy(update=changed) for k, r in records.items()}, f"day{day}")
+    new = fleet.session(3)[fleet.recipes[0]]
+    chosen = {
+        wanted: one(history, new, wanted).sessions
+        for wanted in ("last", "last:2", "best", "tag:day0", "commit:abc1231111")
+    }
+    days = {"last": (2,), "last:2": (1, 2), "best": (1,), "tag:day0": (0,), "commit:abc1231111": (1,)}
+    assert chosen == {wanted: tuple(fleet.session_id(day) for day in of) for wanted, of in days.items()}
+
+
+def test_no_baseline_is_never_a_pass(history: History) -> None:
+    """A new recipe is skipped; one that was changed, or ran on another machine, is not decided."""
+    fleet = Fleet("n", 1)
+    old, new = (fleet.session(day)[fleet.recipes[0]] for day in (0, 1))
+    assert one(history, new).verdict == "SKIP"
+    assert "has no earlier run of n-00" in one(history, new).reason
+    keep(history, {"n": old})
+    longer = new.recipe.model_copy(update={"sequence_length": 4096})
+    for changes, words in (
+        ({"nodes": 2}, "nodes 1, then 2"), ({"device": "NVIDIA H100"}, "hardware NVIDIA H200, then NVIDIA H100"),
+        ({"recipe": longer}, "the recipe itself was changed"),
+    ):  # fmt: skip
+        told = one(history, new.model_copy(update=changes))
+        assert told.verdict == "INCONCLUSIVE"
+        assert words in told.reason
+    assert one(history, new).verdict == "PASS"
+
+
+def test_what_is_no_measurement_is_not_compared(history: History) -> None:
+    """A simulated run is neither compared nor a baseline, nor is a run its own one, read again."""
+    fleet = Fleet("m", 1)
+    old, new = (fleet.session(day)[fleet.recipes[0]] for day in (0, 1))
+    keep(history, {"m": old.model_copy(update={"simulated": "slow@5"})})
+    assert one(history, new).verdict == "SKIP"
+    assert one(history, new.model_copy(update={"simulated": "slow@5"})).reason.startswith("simulated")
+    keep(history, {"m": new})
+    assert one(history, new.model_copy(update={"session": "another"})).verdict == "SKIP"
+
+
+def test_runs_on_processors_wait_for_a_history(history: History) -> None:
+    """How much they scatter is known of themselves alone, from three runs on."""
+    fleet = Fleet("c", 1, between=0.002)
+    for day in range(3):
+        records = {k: r.model_copy(update={"gpus": 0, "device": "cpu"}) for k, r in fleet.session(day).items()}
+        told = one(history, records[fleet.recipes[0]])
+        assert told.verdict == ("SKIP" if day == 0 else "INCONCLUSIVE")
+        keep(history, records)
+    slower = fleet.session(3, {fleet.recipes[0]: 0.2})[fleet.recipes[0]]
+    assert one(history, slower.model_copy(update={"gpus": 0, "device": "cpu"})).verdict == "FAIL"
+
+
+def test_an_unknown_tag_or_commit_is_said_before_the_session(history: History) -> None:
+    """A misspelt baseline is no new recipe."""
+    keep(history, Fleet("u", 1).session(0), "v1")
+    check_wanted(history, Wanted.parse("tag:v1"))
+    with pytest.raises(ConfigError, match="unknown tag of the history 'v2'; legal: v1"):
+        check_wanted(history, Wanted.parse("tag:v2"))
+    with pytest.raises(ConfigError, match="no run of that commit"):
+        check_wanted(history, Wanted.parse("commit:1234567"))
+
+
+@pytest.mark.parametrize("text", ["", "lst", "last:0", "last:x", "tag:", "commit:12", "commit:xyzxyzx", "best:2"])
+def test_what_is_no_baseline_is_said(text: str) -> None:
+    """With what is legal."""
+    with pytest.raises(ConfigError, match="must be last, last:N, best, tag:NAME, or commit:SHA"):
+        Wanted.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("better", "after", "regressed", "improved"),
+    [("higher", 95.0, True, False), ("higher", 105.0, False, True), ("lower", 105.0, True, False),
+     ("lower", 95.0, False, True), ("higher", 100.2, False, False), (None, 50.0, None, False)],
+)  # fmt: skip
+def test_the_direction_decides(better: Any, after: float, regressed: bool | None, improved: bool) -> None:
+    """More words are better, more seconds are worse, and without a direction nothing is either."""
+    told = change([row(100.0, better)], [row(after, better)], usual=USUAL_BETWEEN_RUNS)
+    assert (told.regressed, told.improved) == (regressed, improved)
+
+
+def test_a_wide_interval_decides_nothing() -> None:
+    """What could hide a regression of 5 % is no pass."""
+    told = change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
+    assert told.regressed is None
+
+
+def test_a_change_of_the_past_is_no_scatter() -> None:
+    """Earlier runs that stepped once are as close to each other as before and after the step."""
+    past = [100.0 + 0.1 * (i % 3) for i in range(15)] + [90.0 + 0.1 * (i % 3) for i in range(15)]
+    told = change([row(90.1)], [row(88.0)], past=past, usual=USUAL_BETWEEN_RUNS)
+    assert told.deviation is not None
+    assert told.deviation < 0.003
+    assert told.regressed
+
+
+def test_two_sessions_are_compared_as_sets(history: History) -> None:
+    """A recipe that one lacks, that another machine ran or that broke is said, and is no pass."""
+    fleet = Fleet("s", 5)
+    a, b, c, d, e = fleet.recipes
+    old, new = fleet.session(0), fleet.session(1, {a: 0.05})
+    del old[b], new[c]
+    new[d] = new[d].model_copy(update={"nodes": 4})
+    keep(history, old)
+    keep(history, new)
+    before, after = (runs_of(history, [fleet.session_id(day)]) for day in (0, 1))
+    lines = compare_sessions(before, after)
+    told = {(line.recipe, line.metric): (line.verdict, line.reason) for line in lines}
+    assert told[a, "throughput"][0] == told[a, "step_time"][0] == "FAIL"
+    assert told[e, "throughput"] == ("PASS", "")
+    assert told[b, ""] == ("SKIP", "the earlier session has no run of it")
+    assert told[c, ""] == ("SKIP", "the later session has no run of it")
+    assert told[d, ""] == ("SKIP", "its runs are not comparable: nodes 1, then 4")

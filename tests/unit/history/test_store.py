@@ -1,0 +1,177 @@
+"""Records go into the history once, whole, and never another under the same name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.history.store.database import History, open_history
+from pytest_llmbench.history.store.importing import About, import_sessions
+from pytest_llmbench.history.store.queries import list_sessions, read_series, show_session
+from pytest_llmbench.history.store.tables import METADATA, VERSION_TABLE
+from pytest_llmbench.session.journal.journal import Journal
+from pytest_llmbench.session.journal.journal import JournalEvent as Event
+
+REAL = Path(__file__).parents[2] / "data" / "h200"
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """An empty history in a file."""
+    with open_history(tmp_path / "history.db") as opened:
+        yield opened
+
+
+def session(folder: Path, name: str = "20261101-120000-aaaaaa", *runs: str, **changes: Any) -> Path:
+    """A session's folder with copies of a real record, of steps of their own."""
+    real = json.loads((REAL / "runs" / "opt125m" / "record.json").read_text())
+    for number, run in enumerate(runs or ("opt125m",)):
+        record = {**real, "session": name, "key": run, **changes}
+        record["steps"] = [{**step, "seconds": step["seconds"] * (1 + number / 1000)} for step in record["steps"]]
+        record["steps"][0]["seconds"] += sum(map(ord, name)) / 1e6
+        path = folder / name / "runs" / run / "record.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record))
+    return folder / name
+
+
+def test_a_second_import_adds_nothing(history: History, tmp_path: Path) -> None:
+    """Nor does one of a copy of the folder, or of a folder that has both."""
+    folder = session(tmp_path / "a", "20261101-120000-aaaaaa", "one", "two")
+    told = import_sessions(history, [folder], About(tags=("base",)))
+    assert (told.new, told.known, told.refused) == (2, 0, [])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    told = import_sessions(history, [tmp_path / "a", tmp_path / "b", folder], About(tags=("base",)))
+    assert (told.new, told.known, told.refused) == (0, 4, [])
+    (only,) = list_sessions(history)
+    assert (only["runs"], only["tags"]) == (2, ["base"])
+    assert len(read_series(history, "opt125m", "throughput")) == 2
+    assert [record["name"] for record in show_session(history, "20261101")["records"]] == ["one", "two"]
+
+
+def test_a_changed_record_is_refused_by_name(history: History, tmp_path: Path) -> None:
+    """The history keeps what it had first."""
+    folder = session(tmp_path)
+    import_sessions(history, [folder])
+    path = folder / "runs" / "opt125m" / "record.json"
+    record = json.loads(path.read_text())
+    record["metrics"]["throughput"]["value"] *= 1.1
+    path.write_text(json.dumps(record))
+    told = import_sessions(history, [folder])
+    assert (told.new, told.known, len(told.refused)) == (0, 0, 1)
+    assert str(path) in told.refused[0]
+    assert "one of the two was changed" in told.refused[0]
+    (point,) = read_series(history, "opt125m", "throughput")
+    assert point.value * 1.1 == pytest.approx(record["metrics"]["throughput"]["value"])
+
+
+@pytest.mark.parametrize("damage", ["cut", "not json", "no record", "newer"])
+def test_a_damaged_record_is_named_and_the_rest_imported(history: History, tmp_path: Path, damage: str) -> None:
+    """Whatever the damage is."""
+    folder = session(tmp_path, "20261101-120000-aaaaaa", "good", "ill")
+    path = folder / "runs" / "ill" / "record.json"
+    whole = path.read_text()
+    newer = json.dumps({**json.loads(whole), "schema_version": 99})
+    path.write_text({"cut": whole[:-50], "not json": "\x00", "no record": "{}", "newer": newer}[damage])
+    told = import_sessions(history, [tmp_path])
+    assert told.new == 1
+    (why,) = told.refused
+    assert str(path) in why
+
+
+def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path: Path) -> None:
+    """It measured nothing."""
+    import_sessions(history, [session(tmp_path, simulated="hang@3")])
+    (record,) = show_session(history, "20261101")["records"]
+    assert (record["simulated"], record["counts"]) == ("hang@3", False)
+    with pytest.raises(ConfigError, match="unknown metric"):
+        read_series(history, "opt125m", "throughput")
+
+
+def test_a_run_that_is_replayed_counts_once(history: History, tmp_path: Path) -> None:
+    """In whichever order its records are imported: that of the run itself counts."""
+    first = session(tmp_path, "20261101-120000-aaaaaa")
+    record = json.loads((first / "runs" / "opt125m" / "record.json").read_text())
+    replayed = tmp_path / "20261102-120000-bbbbbb" / "runs" / "opt125m" / "record.json"
+    replayed.parent.mkdir(parents=True)
+    replayed.write_text(json.dumps({**record, "session": "20261102-120000-bbbbbb", "cluster": "replay"}))
+    import_sessions(history, [replayed.parents[2]])
+    assert [point.session for point in read_series(history, "opt125m", "throughput")] == ["20261102-120000-bbbbbb"]
+    import_sessions(history, [first])
+    assert [point.session for point in read_series(history, "opt125m", "throughput")] == ["20261101-120000-aaaaaa"]
+
+
+def test_a_session_that_is_resumed_counts_once(history: History, tmp_path: Path) -> None:
+    """Records of one that did not end are renewed; those of one that did are not."""
+    cut = {"kind": "session_ended", "message": "killed", "log": None}
+    folder = session(tmp_path, problem=cut, metrics={})
+    journal = Journal(folder / "journal")
+    journal.note(Event(event="began", at=1.0))
+    import_sessions(history, [folder])
+    shutil.rmtree(folder / "runs")
+    session(tmp_path)
+    told = import_sessions(history, [folder])
+    assert (told.new, told.renewed, told.refused) == (0, 1, [])
+    assert len(read_series(history, "opt125m", "throughput")) == 1
+    journal.note(Event(event="ended", at=2.0))
+    journal.close()
+    assert import_sessions(history, [folder]).known == 1
+    shutil.rmtree(folder / "runs")
+    session(tmp_path, problem=cut, metrics={})
+    assert "the session had ended" in import_sessions(history, [folder]).refused[0]
+
+
+def test_the_migrations_make_the_tables_that_are_declared(history: History) -> None:
+    """A table that was changed without a migration is missing where a history is made."""
+    with history.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, METADATA) == []
+
+
+def test_a_history_of_a_newer_version_is_refused(history: History, tmp_path: Path) -> None:
+    """With words, and unchanged."""
+    with history.writing() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with (
+        pytest.raises(ConfigError, match=r"schema version 9999.*a newer one wrote it"),
+        open_history(history.engine.url.database or ""),
+    ):
+        pass
+
+
+def test_what_is_no_history_is_said(tmp_path: Path) -> None:
+    """A text file, a folder, another database, and memory."""
+    path = tmp_path / "notes.txt"
+    path.write_text("this is no database, whatever its length may be" * 100)
+    cases = {
+        str(path): "not a database", str(tmp_path): "is a folder", "mysql://x@y/z": "cannot be in mysql",
+        "sqlite://": "lost with its process", "postgresql://u:secret@127.0.0.1:1/x": "cannot be opened",
+    }  # fmt: skip
+    for given, words in cases.items():
+        with pytest.raises(ConfigError, match=words) as error, open_history(given):
+            pass
+        assert "secret" not in str(error.value)
+
+
+def test_sqlite_waits_and_keeps_references(history: History) -> None:
+    """Others may read while one writes, and nothing is left of a session that is deleted."""
+    with history.reading() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
+    import_sessions(history, [REAL])
+    with history.writing() as connection:
+        connection.execute(text("DELETE FROM llmbench_sessions"))
+    with sqlite3.connect(str(history.engine.url.database)) as plain:
+        for table in ("runs", "metrics", "verdicts", "sightings"):
+            assert plain.execute(f"SELECT count(*) FROM llmbench_{table}").fetchone() == (0,)
+    plain.close()
