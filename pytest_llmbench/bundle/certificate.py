@@ -165,7 +165,7 @@ def _row(
 
 
 def _shown(judgement: Judgement) -> str:
-    """The measured number for people; as it was kept if it is none."""
+    """The measured number for people, or the kept text if it cannot be read as one."""
     try:
         return str(Quantity(str(judgement.measured)))
     except LLMBenchError:

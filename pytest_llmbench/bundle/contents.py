@@ -1,4 +1,4 @@
-"""What goes into a bundle: the files of a session's folder and the logs that it replayed, and no secret."""
+"""The files of a bundle: those of a session's folder and the logs that it replayed, without secrets."""
 
 import hashlib
 import os
@@ -80,7 +80,7 @@ class Manifest(Strict):
         """Read a manifest.
 
         Raises:
-            BundleError: it is none, or a file would leave the folder or meet another one there.
+            BundleError: it cannot be read, or a file would leave the folder or meet another one there.
         """
         try:
             manifest = cls.model_validate_json(text)
@@ -107,7 +107,7 @@ class Contents:
     """The files of a bundle before it is written.
 
     Attributes:
-        paths: where each is, by its path in the bundle, in order.
+        paths: the place of each file by its path in the bundle, in order.
         left_out: files that are not in it.
         replayed: likewise as in the manifest.
     """
@@ -129,7 +129,9 @@ def refuse_name(name: str) -> None:
         or not all(character.isprintable() for character in name)
     )  # fmt: skip
     if wrong:
-        raise BundleError(f"{name[:200]!r} is no path of a file in a bundle: no `..`, no `\\`, no control character")
+        raise BundleError(
+            f"{name[:200]!r} cannot be the path of a file in a bundle: `..`, `\\` and control characters are refused"
+        )
 
 
 def find_contents(folder: Path, runs: Mapping[str, RunRecord]) -> Contents:
@@ -184,7 +186,7 @@ def _why_left_out(path: Path) -> str:
         return "a symbolic link"
     if not stat.S_ISREG(mode):
         return "no regular file"
-    return "a pickle: whoever reads one executes it" if path.suffix == ".pkl" else ""
+    return "a pickle: to read one is to execute it" if path.suffix == ".pkl" else ""
 
 
 def measure(name: str, path: Path) -> BundledFile:

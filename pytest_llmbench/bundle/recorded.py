@@ -46,14 +46,14 @@ class RecordedCase:
 
     @property
     def verdict(self) -> str:
-        """Its verdict; for a test that is none of ours, the one that its outcome comes to."""
+        """Its verdict; for a test of somebody else, the one that its outcome comes to."""
         of_others = {"passed": Verdict.PASS, "failure": Verdict.FAIL, "error": Verdict.ERROR, "skipped": Verdict.SKIP}
         return self.properties.get("verdict") or str(of_others[self.outcome])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSession:
-    """What the folder of a session has in it.
+    """The content of a session's folder.
 
     Attributes:
         id: of the session.
@@ -82,7 +82,7 @@ def read_session(folder: Path) -> RecordedSession:
     """Read a session's folder.
 
     Raises:
-        ConfigError: it is none, or one of its files cannot be read.
+        ConfigError: the folder is not a session's, or one of its files cannot be read.
     """
     try:
         plan = Plan.model_validate_json(_read(folder / layout.PLAN))

@@ -1,4 +1,4 @@
-"""What a bundle states about its session: an in-toto Statement v1 with the predicate of a test result, v0.1.
+"""The statement of a bundle about its session: an in-toto Statement v1 with the predicate of a test result, v0.1.
 
 https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 """

@@ -37,9 +37,9 @@ class Verification:
         runs: number of runs whose logs were read again.
         numbers: number of numbers that were computed from them.
         verdicts: number of verdicts that were reached again.
-        differences: what a record says and its logs do not.
+        differences: each contradiction between a record and its logs.
         not_recomputed: runs with a result whose logs could not be read, and why.
-        taken: what is taken from the records, and why.
+        taken: facts that are taken from the records, and why.
         left_out: files of the session that are not in the bundle, and why.
     """
 
@@ -105,8 +105,8 @@ def verify(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
         most: the most bytes that its files may have together.
 
     Raises:
-        BundleError: it is refused: it was altered, or is no bundle.
-        ConfigError: what it holds is no session.
+        BundleError: it is refused: it was altered, or is not a bundle.
+        ConfigError: it does not hold a session.
         OSError: it cannot be read or unpacked.
     """
     with opened(path, keys, most) as bundle:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
+from pytest_llmbench.cli.export import export
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ def _of_all(
 app.command()(keygen)
 app.command()(bundle)
 app.command()(verify)
+app.command()(export)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a session keeps of its system: the facts that its logs are judged by, and nothing that could be secret."""
+"""The part of its system that a session keeps: facts that judge its logs, and nothing that could be secret."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -44,7 +44,7 @@ class KeptSystem(Strict):
         """Read it back.
 
         Raises:
-            ConfigError: it is no such file.
+            ConfigError: the text is not such a file.
         """
         try:
             return cls.model_validate_json(text)

@@ -78,7 +78,7 @@ def test_another_layout_is_refused(evidence: Evidence, tmp_path: Path, how: str)
 )
 def test_a_path_that_leads_elsewhere_is_refused(name: str) -> None:
     """Or that a person would read as another one."""
-    with pytest.raises(BundleError, match="no path"):
+    with pytest.raises(BundleError, match="cannot be the path"):
         refuse_name(name)
 
 
