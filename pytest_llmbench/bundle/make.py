@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from pytest_llmbench import __version__
 from pytest_llmbench.bundle import archive
 from pytest_llmbench.bundle.certificate import make_certificate
-from pytest_llmbench.bundle.contents import CERTIFICATE, Manifest, find_contents, measure, secrets_in
+from pytest_llmbench.bundle.contents import CERTIFICATE, Manifest, find_contents, measure
 from pytest_llmbench.bundle.recorded import RecordedSession, read_session
+from pytest_llmbench.bundle.secret_scan import secrets_in
 from pytest_llmbench.bundle.signing import sign
 from pytest_llmbench.bundle.statement import make_statement
 from pytest_llmbench.core.errors import ConfigError

@@ -46,7 +46,7 @@ class RecordedCase:
 
     @property
     def verdict(self) -> str:
-        """Its verdict; for a test of somebody else, the one that its outcome comes to."""
+        """Its verdict; for a test that waits for no run and no check, that of its outcome."""
         of_others = {"passed": Verdict.PASS, "failure": Verdict.FAIL, "error": Verdict.ERROR, "skipped": Verdict.SKIP}
         return self.properties.get("verdict") or str(of_others[self.outcome])
 

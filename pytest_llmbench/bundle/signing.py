@@ -28,7 +28,7 @@ _LARGEST_KEY = 1 << 16
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key that only this user can read, and its public key beside it.
+    """Write a new private key, readable by this user alone, and its public key next to it.
 
     Returns:
         The file of the public key: the same name with `.pub.pem`.

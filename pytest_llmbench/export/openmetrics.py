@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.export.samples import Sample, samples_of
+from pytest_llmbench.export.samples import ExportedNumber, samples_of
 from pytest_llmbench.reporting.base import FinishedSession
 
 
@@ -20,9 +20,9 @@ def write_metrics(session: FinishedSession, path: Path) -> None:
     write_text(path, openmetrics(samples_of(session)))
 
 
-def openmetrics(samples: Iterable[Sample]) -> str:
+def openmetrics(samples: Iterable[ExportedNumber]) -> str:
     """Samples as text, those of a family together."""
-    families: dict[str, list[Sample]] = {}
+    families: dict[str, list[ExportedNumber]] = {}
     for sample in samples:
         families.setdefault(sample.family, []).append(sample)
     lines = []
@@ -35,7 +35,7 @@ def openmetrics(samples: Iterable[Sample]) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _braced(sample: Sample) -> str:
+def _braced(sample: ExportedNumber) -> str:
     inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in sample.labels.items())
     return f"{{{inside}}}" if inside else ""
 

@@ -35,7 +35,7 @@ _BASES: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class ExportedNumber:
     """One number.
 
     Attributes:
@@ -60,7 +60,7 @@ class Sample:
         return f"{self.name}_{self.unit}" if self.unit else self.name
 
 
-def samples_of(session: FinishedSession) -> list[Sample]:
+def samples_of(session: FinishedSession) -> list[ExportedNumber]:
     """Every number of a session. A number that is missing has no sample: a 0 in its place would be averaged."""
     found = [*_about_session(session)]
     for run in session.runs.values():
@@ -88,7 +88,7 @@ def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:
     return {host: host not in unfit for host in sorted(judged | (unfit & hosts))}
 
 
-def _about_session(session: FinishedSession) -> Iterator[Sample]:
+def _about_session(session: FinishedSession) -> Iterator[ExportedNumber]:
     records: list[Record] = [*session.runs.values(), *session.checks.values()]
     systems = {(record.system, str(record.cluster)) for record in records}
     for system, cluster in sorted(systems):
@@ -102,12 +102,12 @@ def _about_session(session: FinishedSession) -> Iterator[Sample]:
     ends = [record.timings.ended for record in records if record.timings.ended is not None]
     if ends:
         told = "Unix time at which the last run or check of the session ended."
-        yield Sample(
+        yield ExportedNumber(
             name="llmbench_session_end_timestamp", unit="seconds", ucum="s", help=told, value=max(ends), labels={}
         )
 
 
-def _of_run(record: RunRecord) -> Iterator[Sample]:
+def _of_run(record: RunRecord) -> Iterator[ExportedNumber]:
     labels = {"run": record.key, "recipe": record.recipe.name, "system": record.system}
     told = "Whether a run could be judged: it finished, is sane and was measured."
     yield _count("llmbench_run_judged", told, int(record.problem is None), labels)
@@ -116,7 +116,7 @@ def _of_run(record: RunRecord) -> Iterator[Sample]:
         yield from _in_base_unit(f"llmbench_run_{name}", told, metric.value, metric.unit, labels)
 
 
-def _of_check(record: HealthRecord) -> Iterator[Sample]:
+def _of_check(record: HealthRecord) -> Iterator[ExportedNumber]:
     for reading in record.report.readings:
         labels = {
             "check": record.check, "node": reading.host or "", "subject": reading.subject, "system": record.system,
@@ -125,14 +125,14 @@ def _of_check(record: HealthRecord) -> Iterator[Sample]:
         yield from _in_base_unit(f"llmbench_check_{reading.statistic}", told, reading.value, reading.unit, labels)
 
 
-def _fitness(session: FinishedSession) -> Iterator[Sample]:
+def _fitness(session: FinishedSession) -> Iterator[ExportedNumber]:
     told = "Whether a node may train according to every check: 1, or 0."
     systems = {record.system for record in session.checks.values()}
     for host, fit in fitness(session.checks).items():
         yield _count("llmbench_node_fit", told, int(fit), {"node": host, "system": min(systems)})
 
 
-def _in_base_unit(name: str, told: str, value: float, unit: str, labels: Mapping[str, str]) -> Iterator[Sample]:
+def _in_base_unit(name: str, told: str, value: float, unit: str, labels: Mapping[str, str]) -> Iterator[ExportedNumber]:
     try:
         base, (suffix, ucum) = Quantity(value, unit).base, _BASES[UNITS[unit][0]]
     except (UnitError, KeyError):
@@ -140,11 +140,11 @@ def _in_base_unit(name: str, told: str, value: float, unit: str, labels: Mapping
     plain = re.sub("[^a-z0-9_]", "_", name.lower())
     # Not `samples_per_s_samples_per_second`.
     plain = re.sub(rf"_{suffix}$", "", re.sub(r"_per_s(_|$)", r"_per_second\1", plain)) or plain
-    yield Sample(name=plain, unit=suffix, ucum=ucum, help=told, value=base, labels=_labels(labels))
+    yield ExportedNumber(name=plain, unit=suffix, ucum=ucum, help=told, value=base, labels=_labels(labels))
 
 
-def _count(name: str, told: str, value: int, labels: Mapping[str, str]) -> Sample:
-    return Sample(name=name, unit="", ucum="1", help=told, value=value, labels=_labels(labels))
+def _count(name: str, told: str, value: int, labels: Mapping[str, str]) -> ExportedNumber:
+    return ExportedNumber(name=name, unit="", ucum="1", help=told, value=value, labels=_labels(labels))
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:

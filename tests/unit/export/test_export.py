@@ -23,7 +23,7 @@ from pytest_llmbench.core.record.health import Finding, Severity
 from pytest_llmbench.core.record.records import Metric, Verdict
 from pytest_llmbench.export.openmetrics import openmetrics, write_metrics
 from pytest_llmbench.export.otlp import ExportError, endpoint, send
-from pytest_llmbench.export.samples import Sample, fitness, samples_of
+from pytest_llmbench.export.samples import ExportedNumber, fitness, samples_of
 from pytest_llmbench.export.sessions import read_finished
 from pytest_llmbench.export.tables import COLUMNS, rows_of, write_csv, write_parquet
 from pytest_llmbench.export.tensorboard import write_events
@@ -53,7 +53,7 @@ def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return told[0]
 
 
-def named(samples: list[Sample], family: str) -> list[Sample]:
+def named(samples: list[ExportedNumber], family: str) -> list[ExportedNumber]:
     """The samples of a family."""
     return [each for each in samples if each.family == family]
 
@@ -79,9 +79,9 @@ def test_openmetrics_is_read_by_both_parsers(session: FinishedSession, tmp_path:
 @given(st.text(max_size=30))
 def test_a_label_is_read_back_as_it_was(text: str) -> None:
     """Whatever is in it."""
-    sample = Sample(name="a", unit="seconds", ucum="s", help=text, value=1.5, labels={"node": text})
+    sample = ExportedNumber(name="a", unit="seconds", ucum="s", help=text, value=1.5, labels={"node": text})
     plain = sample.help.encode(errors="ignore").decode().replace("\r", "")
-    told = Sample(name="a", unit="seconds", ucum="s", help=plain, value=1.5, labels={"node": plain})
+    told = ExportedNumber(name="a", unit="seconds", ucum="s", help=plain, value=1.5, labels={"node": plain})
     read: Callable[[str], Any] = openmetrics_parser.text_string_to_metric_families
     (family,) = read(openmetrics([told]))
     assert (family.samples[0].labels["node"], family.samples[0].value) == (plain, 1.5)
