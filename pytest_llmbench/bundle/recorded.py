@@ -1,7 +1,7 @@
 """A session as its folder tells it: plan, records, the JUnit report and the end of its journal."""
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -64,7 +64,7 @@ class RecordedSession:
         checks: its health records by name.
         cases: the test cases of its report.
         properties: the properties of its test suite.
-        ended: whether its journal says that every test was judged.
+        ended: whether every test was judged before its end, as its journal says.
     """
 
     id: str
@@ -103,7 +103,7 @@ def read_session(folder: Path) -> RecordedSession:
         checks=checks,
         cases=cases,
         properties=properties,
-        ended=_ended(folder / layout.JOURNAL),
+        ended=_ended(folder, [*runs.values(), *checks.values()]),
     )
 
 
@@ -153,8 +153,14 @@ def _case(element: ET.Element) -> RecordedCase:
     )
 
 
-def _ended(path: Path) -> bool:
-    """Whether the last event of a journal is its end: a session that was resumed has begun again before it."""
+def _ended(folder: Path, records: Sequence[Record]) -> bool:
+    """Whether the last event of a journal is its end: a session that was resumed has begun again before it.
+
+    A session that replays logs has no journal. Its report is complete once it was stopped.
+    """
+    path = folder / layout.JOURNAL
+    if records and all(record.cluster == "replay" for record in records):
+        return (folder / layout.STOP).exists()
     try:
         lines = _read(path).split(b"\n")
     except ConfigError:
