@@ -8,13 +8,14 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from pytest_llmbench.cluster.kept_system import KeptSystem
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.reporting.ci.verdict import SessionVerdict
 from pytest_llmbench.session.journal.journal import JournalEvent
+from pytest_llmbench.session.journal.kept_system import KeptSystem
 
 _LARGEST = 512 << 20
 _Record = TypeVar("_Record", bound=Record)
@@ -65,6 +66,7 @@ class RecordedSession:
         cases: the test cases of its report.
         properties: the properties of its test suite.
         ended: whether every test was judged before its end, as its journal says.
+        word: its verdict in one word; None for a session of a version that gave none.
     """
 
     id: str
@@ -76,6 +78,7 @@ class RecordedSession:
     cases: tuple[RecordedCase, ...]
     properties: Mapping[str, str]
     ended: bool
+    word: str | None = None
 
 
 def read_session(folder: Path) -> RecordedSession:
@@ -104,6 +107,7 @@ def read_session(folder: Path) -> RecordedSession:
         cases=cases,
         properties=properties,
         ended=_ended(folder, [*runs.values(), *checks.values()]),
+        word=SessionVerdict.read(folder / layout.VERDICT).verdict if (folder / layout.VERDICT).exists() else None,
     )
 
 
@@ -146,11 +150,19 @@ def _case(element: ET.Element) -> RecordedCase:
     # A test that passed and whose teardown broke has one end as well: a failure counts before a skip.
     ends = {child.tag for child in element}
     outcome = next((end for end in ("error", "failure", "skipped") if end in ends), "passed")
-    return RecordedCase(
-        address=f"{element.get('classname')}::{element.get('name')}",
-        outcome=outcome,
-        properties={str(p.get("name")): str(p.get("value")) for p in element.findall("properties/property")},
-    )
+    properties = {str(p.get("name")): str(p.get("value")) for p in element.findall("properties/property")}
+    name = _planned_name(str(element.get("name")), properties)
+    return RecordedCase(address=f"{element.get('classname')}::{name}", outcome=outcome, properties=properties)
+
+
+def _planned_name(name: str, properties: Mapping[str, str]) -> str:
+    """The name by which a test was planned: a report has the node in place of the number of its slot."""
+    check, slot, host = (properties.get(each, "") for each in ("check", "slot", "host"))
+    before, bracket, inside = name.partition("[")
+    if not (check and slot and host and bracket):
+        return name
+    words = f"-{inside.removesuffix(']')}-".replace(f"-{check}-{host}-", f"-{check}-slot{slot}-", 1)
+    return f"{before}[{words[1:-1]}]"
 
 
 def _ended(folder: Path, records: Sequence[Record]) -> bool:

@@ -12,6 +12,7 @@ from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.judging.references import why_not_applicable
+from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
 
@@ -133,4 +134,19 @@ def _number(judgement: Judgement, measured: Measured | None) -> Rejudged:
     if unit != measured.unit or not same(kept, measured.decisive.value):
         told = f"the record says {judgement.measured}, the log {measured.decisive.value!r} {measured.unit}"
         return Rejudged(difference=f"{judgement.test}: {judgement.statistic}: {told}")
+    decision = measured.decision
+    found: dict[str, float | str | None] = {
+        "value": measured.decisive.value,
+        "unit": measured.unit,
+        "low": decision.low if decision is not None else None,
+        "high": decision.high if decision is not None else None,
+        "at_least": None,
+        "at_most": None,
+        **bounds(judgement.threshold, measured.unit),
+    }
+    # A record of an earlier version has no numbers but in `measured`.
+    for name in sorted(judgement.model_fields_set & found.keys()):
+        if not same(getattr(judgement, name), found[name]):
+            told = f"the record says {getattr(judgement, name)}, the log {found[name]}"
+            return Rejudged(difference=f"{judgement.test}: {name}: {told}")
     return Rejudged()

@@ -25,7 +25,8 @@ COLUMNS: Mapping[str, Mapping[str, type]] = {
     },
     "verdicts": {
         **_ABOUT, "about": str, "name": str, "test": str, "verdict": str, "statistic": str, "measured": str,
-        "threshold": str, "reference": str, "reason": str, "cause": str,
+        "value": float, "unit": str, "low": float, "high": float, "threshold": str, "at_least": float, "at_most": float,
+        "reference": str, "reason": str, "cause": str,
     },
     "readings": {
         **_ABOUT, "check": str, "node": str, "subject": str, "statistic": str, "value": float, "unit": str,

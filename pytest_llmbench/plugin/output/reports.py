@@ -7,9 +7,6 @@ from functools import partial
 import pluggy
 import pytest
 
-from pytest_llmbench.core.errors import LLMBenchError
-from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.settings import from_here
 from pytest_llmbench.reporting.base import REPORTS, FinishedSession
 from pytest_llmbench.reporting.benchmark_json import add_rounds
 
@@ -33,7 +30,7 @@ class Reported:
 
 def make_reports(session: FinishedSession, config: pytest.Config) -> list[Reported]:
     """Make every report there is."""
-    return [*(_made(name, make) for name, make in _all(session, config)), *_exported(session, config)]
+    return [_made(name, make) for name, make in _all(session, config)]
 
 
 def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> None:
@@ -58,23 +55,6 @@ def _all(session: FinishedSession, config: pytest.Config) -> Iterator[tuple[str,
 def _hooked(call: pluggy.HookCaller, session: FinishedSession, config: pytest.Config) -> Iterator[str]:
     for lines in call(session=session, config=config):
         yield from lines or ()
-
-
-def _exported(session: FinishedSession, config: pytest.Config) -> Iterator[Reported]:
-    """Hand the numbers to what the options name. An endpoint that is down costs a line, and nothing else."""
-    path, url = options.value(config, "metrics-file"), options.value(config, "otlp")
-    if path is not None:
-        from pytest_llmbench.export.openmetrics import write_metrics  # noqa: PLC0415  # few sessions do
-
-        yield _made("metrics file", partial(write_metrics, session, from_here(config, path)))
-    if url is not None:
-        from pytest_llmbench.export.otlp import send  # noqa: PLC0415  # likewise
-
-        try:
-            told = f"{send(session, url)} numbers sent to {url}"
-        except LLMBenchError as error:
-            told = f"WARNING: {error}"
-        yield Reported(name="otlp", lines=(told,))
 
 
 def _made(name: str, make: Callable[[], Iterable[str] | None]) -> Reported:
