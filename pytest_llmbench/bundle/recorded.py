@@ -156,7 +156,7 @@ def _case(element: ET.Element) -> RecordedCase:
 
 
 def _planned_name(name: str, properties: Mapping[str, str]) -> str:
-    """The name by which a test was planned: a report has the node in place of the number of its slot."""
+    """The planned name of a test: a report names the node instead of the number of its slot."""
     check, slot, host = (properties.get(each, "") for each in ("check", "slot", "host"))
     before, bracket, inside = name.partition("[")
     if not (check and slot and host and bracket):

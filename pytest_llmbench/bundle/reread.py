@@ -27,7 +27,7 @@ class NotKeptError(Exception):
 
 @dataclass
 class RecordedFleet:
-    """The answers of a session's probes in the place of nodes. See `checks.base.Fleet`.
+    """The answers of a session's probes instead of its nodes. See `checks.base.Fleet`.
 
     Attributes:
         site: facts of the nodes.
@@ -68,7 +68,7 @@ class RecordedFleet:
         """Read the answers of a probe that this check asked, or another one before it.
 
         Raises:
-            NotKeptError: nobody asked it, or a rank has not answered.
+            NotKeptError: no check asked it, or a rank has not answered.
         """
         own = self.steps / f"{self._count + 1:03d}-{probe.name}"
         if own.is_dir():

@@ -213,7 +213,7 @@ def _verdicts(session: RecordedSession, again: Mapping[str, RunRecord], told: Ve
         if test not in groups:
             told.taken.append(f"{test}: {judgement.verdict}: how groups of nodes compare")
         elif runs:
-            found = rejudged(judgement, runs)
+            found = rejudged(judgement, runs, rerun=session.system is not None and session.system.rerun)
             told.differences += [found.difference] if found.difference else []
             told.taken += [found.taken] if found.taken else []
             told.verdicts += not (found.difference or found.taken)

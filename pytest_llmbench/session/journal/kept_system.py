@@ -16,7 +16,7 @@ _OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "
 
 
 class KeptSystem(Strict):
-    """`system.json` of a session's folder.
+    """`system.json` of a session's folder: facts of its system, and of what it asked of it.
 
     Attributes:
         schema_version: 1.
@@ -28,6 +28,7 @@ class KeptSystem(Strict):
         nodes: nodes that the session asked for; null, as many as each recipe has.
         scale: `full` or `smoke`.
         bare: whether it sets neither variables nor environments of frameworks, which are not kept.
+        rerun: whether runs that decide nothing were to be made again, which costs each look some certainty.
         validation: settings of checks, and the bounds of their measurements, by check.
     """
 
@@ -40,13 +41,15 @@ class KeptSystem(Strict):
     nodes: PositiveInt | None = None
     scale: Scale = "full"
     bare: bool = False
+    rerun: bool = False
     validation: Mapping[str, CheckSettings] = {}
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Keep what is needed of a session's system."""
         system = settings.system
-        own: dict[str, Any] = {"nodes": settings.nodes, "scale": settings.scale, "bare": not (system.env or system.environments)}
+        own: dict[str, Any] = {"nodes": settings.nodes, "scale": settings.scale, "rerun": settings.rerun}
+        own["bare"] = not (system.env or system.environments)
         return cls(**own, **{name: getattr(system, name) for name in _OF_SYSTEM})
 
     @classmethod
