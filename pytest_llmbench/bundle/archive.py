@@ -24,14 +24,14 @@ _LARGEST = {ATTESTATION: 4 << 20, MANIFEST: 256 << 20}
 
 
 class BundleError(LLMBenchError):
-    """A bundle that is refused: it was altered, or no `llmbench bundle` has made it."""
+    """A bundle that is refused: it was altered, or another program made it."""
 
 
 class Readable(Protocol):
     """Anything bytes come from."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end."""
+        """Return at most `size` bytes; an empty text at the end."""
 
 
 def header(name: str, size: int) -> bytes:
@@ -101,7 +101,7 @@ def digest_last(source: BinaryIO, name: str, most: int) -> tuple[str, int]:
 
 
 def rewind(source: BinaryIO, size: int) -> BinaryIO:
-    """Go back from the end of an archive to the beginning of its last member, of so many bytes."""
+    """Go back from the end of an archive to the beginning of its last member, which has `size` bytes."""
     source.seek(-size - len(_padding(size)) - len(_END), os.SEEK_END)
     return source
 
@@ -141,7 +141,7 @@ class Unzipped:
         self._zip = zlib.decompressobj(wbits=31)
 
     def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end.
+        """Return at most `size` bytes; an empty text at the end.
 
         Raises:
             BundleError: it is not compressed, cut, or something follows its end.
@@ -171,10 +171,14 @@ def _size(source: Readable, name: str) -> int:
     try:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, ValueError) as error:
-        raise BundleError(f"this is no bundle, or it was altered: where {name} should begin is no header") from error
+        raise BundleError(
+            f"the file is not a bundle, or it was altered: a header of {name} is expected, and something else is there"
+        ) from error
     # Of 8 GiB and more, the size is in a header of its own before it: none is written for so much.
     if size < 0 or block != header(name, size):
-        raise BundleError(f"this is no bundle, or it was altered: the header of {name} is not the one it must have")
+        raise BundleError(
+            f"the file is not a bundle, or it was altered: the header of {name} differs from the only possible one"
+        )
     return size
 
 

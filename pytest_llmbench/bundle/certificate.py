@@ -12,7 +12,7 @@ from pytest_llmbench.bundle.of_checks import bounded
 from pytest_llmbench.bundle.recorded import RecordedSession
 from pytest_llmbench.bundle.statement import reasons_against, result_of
 from pytest_llmbench.core.errors import LLMBenchError
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, Verdict
 from pytest_llmbench.core.text import harmless
@@ -146,9 +146,11 @@ def _of_check(session: RecordedSession, check: str, reference: Reference) -> Cer
         reference,
         subject,
         measured=" ".join(filter(None, (str(shown.quantity), shown.host and f"on {shown.host}", shown.subject))),
-        interval=f"{len(readings)} readings, {lowest.quantity} to {highest.quantity}",
+        interval=f"{counted(len(readings), 'reading')}, {lowest.quantity} to {highest.quantity}",
         verdict=str(verdict) if verdict is Verdict.PASS or missed or state is Verdict.FAIL else NOT_MEASURED,
-        reason="" if verdict is Verdict.PASS else (why.splitlines() or [f"{len(missed)} readings miss it"])[0],
+        reason=""
+        if verdict is Verdict.PASS
+        else (why.splitlines() or [f"of {counted(len(readings), 'reading')}, {len(missed)} missed it"])[0],
         sha256=digests,
     )
 
@@ -165,7 +167,7 @@ def _row(
 
 
 def _shown(judgement: Judgement) -> str:
-    """The measured number for people; as it was kept if it is none."""
+    """The measured number for people, or the kept text if it cannot be read as one."""
     try:
         return str(Quantity(str(judgement.measured)))
     except LLMBenchError:

@@ -1,11 +1,10 @@
-"""What goes into a bundle: the files of a session's folder and the logs that it replayed, and no secret."""
+"""The files of a bundle: those of a session's folder and the logs that it replayed, without secrets."""
 
 import hashlib
 import os
-import re
 import stat
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
@@ -15,19 +14,12 @@ from pydantic import Field, NonNegativeInt, ValidationError
 from pytest_llmbench.bundle.archive import BundleError
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.schema import Strict, read_json
-from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.driver import read_report
-from pytest_llmbench.core.wire.foreign import Mark, redacted
-from pytest_llmbench.workloads.node.disclosure import read_secrets, secret_values
+from pytest_llmbench.core.schema import Strict
 
 # Logs of runs that were made elsewhere, a folder for each run.
 REPLAYED = "replayed"
 CERTIFICATE = "certificate.html"
-_PIECE = 1 << 20
 _LONGEST_NAME = 1000
-# The tokens of sessions and runs are names, and no secrets.
-_OWN_TOKENS = re.compile(r"llmbench:[\w./-]*")
 
 
 class BundledFile(Strict):
@@ -80,7 +72,7 @@ class Manifest(Strict):
         """Read a manifest.
 
         Raises:
-            BundleError: it is none, or a file would leave the folder or meet another one there.
+            BundleError: it cannot be read, or a file would leave the folder or meet another one there.
         """
         try:
             manifest = cls.model_validate_json(text)
@@ -107,7 +99,7 @@ class Contents:
     """The files of a bundle before it is written.
 
     Attributes:
-        paths: where each is, by its path in the bundle, in order.
+        paths: the place of each file by its path in the bundle, in order.
         left_out: files that are not in it.
         replayed: likewise as in the manifest.
     """
@@ -129,7 +121,9 @@ def refuse_name(name: str) -> None:
         or not all(character.isprintable() for character in name)
     )  # fmt: skip
     if wrong:
-        raise BundleError(f"{name[:200]!r} is no path of a file in a bundle: no `..`, no `\\`, no control character")
+        raise BundleError(
+            f"{name[:200]!r} cannot be the path of a file in a bundle: `..`, `\\` and control characters are refused"
+        )
 
 
 def find_contents(folder: Path, runs: Mapping[str, RunRecord]) -> Contents:
@@ -184,7 +178,7 @@ def _why_left_out(path: Path) -> str:
         return "a symbolic link"
     if not stat.S_ISREG(mode):
         return "no regular file"
-    return "a pickle: whoever reads one executes it" if path.suffix == ".pkl" else ""
+    return "a pickle: to read one is to execute it" if path.suffix == ".pkl" else ""
 
 
 def measure(name: str, path: Path) -> BundledFile:
@@ -192,55 +186,3 @@ def measure(name: str, path: Path) -> BundledFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return BundledFile(path=name, size=file.tell(), sha256=digest.hexdigest())
-
-
-def secrets_in(contents: Contents, folder: Path, looked_at: Collection[str]) -> Iterator[str]:
-    """Yield the places, `file:line`, of what is a secret or looks like one.
-
-    Secrets are the values that this process and the session's tasks know, those that the drivers of runs have marked,
-    and texts that have the form of one, such as private keys and tokens of well-known services.
-
-    Args:
-        contents: files of the bundle.
-        folder: that of the session.
-        looked_at: files in which a person has seen that there is none.
-    """
-    known = secret_values(os.environ, ()) | _of_tasks(folder)
-    for name, path in contents.paths.items():
-        if name not in looked_at and (line := _first_secret(path, known, _marks(folder, name))) is not None:
-            yield f"{name}:{line}"
-
-
-def _of_tasks(folder: Path) -> frozenset[str]:
-    """The secrets that the tasks of runs and probes had in their environment, as far as they can be read here."""
-    known: frozenset[str] = frozenset()
-    for name in (layout.TASK, layout.COMMAND):
-        for path in folder.rglob(name):
-            try:
-                told = read_json(path.read_bytes())
-                env, files = dict(told.get("env") or {}), dict(told.get("secrets") or {})
-            except (OSError, ValueError, AttributeError, TypeError):
-                continue  # whatever it is, it goes in as it is
-            known |= secret_values({**env, **read_secrets(files)}, files)
-    return known
-
-
-def _marks(folder: Path, name: str) -> tuple[Mark, ...]:
-    parts = PurePosixPath(name).parts
-    driver = read_report(folder / parts[0] / parts[1]) if parts[0] == layout.FOLDERS["run"] and len(parts) > 2 else None
-    return driver.secrets if driver is not None and parts[2] != layout.DRIVER else ()
-
-
-def _first_secret(path: Path, known: Collection[str], marks: Collection[Mark]) -> int | None:
-    """The line of the first secret of a file; None without one. Pieces overlap: a secret may lie across their ends."""
-    lines, kept = 0, ""
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            text = _OWN_TOKENS.sub("", kept + piece.decode("utf-8", "replace"))
-            if redacted(text, known) != text or any(redacted(text, (), [mark]) != text for mark in marks):
-                rows = text.split("\n")
-                told = (row for row, line in enumerate(rows) if redacted(line, known, marks) != line)
-                return lines + 1 + next(told, 0)
-            kept = text[-4096:]
-            lines += text[: len(text) - len(kept)].count("\n")
-    return None

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from pytest_llmbench import __version__
 from pytest_llmbench.bundle import archive
 from pytest_llmbench.bundle.certificate import make_certificate
-from pytest_llmbench.bundle.contents import CERTIFICATE, Manifest, find_contents, measure, secrets_in
+from pytest_llmbench.bundle.contents import CERTIFICATE, Manifest, find_contents, measure
 from pytest_llmbench.bundle.recorded import RecordedSession, read_session
+from pytest_llmbench.bundle.secret_scan import secrets_in
 from pytest_llmbench.bundle.signing import sign
 from pytest_llmbench.bundle.statement import make_statement
 from pytest_llmbench.core.errors import ConfigError
@@ -32,11 +33,11 @@ def make_bundle(
     Args:
         folder: that of the session.
         target: the file to write; one that is there is replaced as soon as the new one is whole.
-        key: the key to sign with; without one, nobody vouches for the bundle.
+        key: the key to sign with; None for a bundle without a signature.
         looked_at: files, as they are named in the bundle, that look as if they had a secret in them and have none.
 
     Raises:
-        ConfigError: it is no session's folder, still changes, or has a secret in it.
+        ConfigError: the folder is not a session's, still changes, or has a secret in it.
         OSError: a file cannot be read or written.
     """
     session = read_session(folder)
@@ -47,7 +48,7 @@ def make_bundle(
         shown = "\n".join(told[:_MOST_SHOWN])
         raise ConfigError(
             f"{len(told)} files have a secret in them, or what looks like one, and nothing was bundled. Look at the "
-            f"first line of each. If it is one, revoke it. If it is none, add --no-secret FILE:\n{shown}"
+            f"first line of each. Revoke a real secret. For a harmless text, add --no-secret FILE:\n{shown}"
         )
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / CERTIFICATE

@@ -14,7 +14,7 @@ from pytest_llmbench.judging.references import applies
 def differences_of_check(record: HealthRecord, session: RecordedSession) -> Iterator[str]:
     """Yield how the verdicts on a check differ from what its record comes to.
 
-    The answers of its probes are in the bundle, and are not read again: readings are taken from the record.
+    Whether its report is what its probes answered is another question: `reread` looks at that.
     """
     slots = {test.test: test.slot for test in session.plan.tests if test.check == record.check}
     for judgement in record.judgements:

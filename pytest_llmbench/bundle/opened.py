@@ -24,7 +24,7 @@ MOST_BYTES = 64 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenedBundle:
-    """A bundle whose bytes are as they were signed, or as they were written where nobody signed it.
+    """A bundle whose bytes are as they were signed or, without a signature, as they were written.
 
     Attributes:
         folder: the session's folder in it; it is gone when the bundle is closed.
@@ -51,7 +51,7 @@ def opened(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
         most: the most bytes that its files may have together.
 
     Raises:
-        BundleError: it was altered, is too large, or is none.
+        BundleError: it was altered, is too large, or is not a bundle.
         OSError: it cannot be read, or there is no space to unpack it.
     """
     with path.open("rb") as file:

@@ -100,20 +100,21 @@ def differences(record: RunRecord, again: RunRecord, seen: Problem | None, folde
         yield f"{name}: the record says that it can be judged, the log says {seen.kind}: {harmless(seen.message)}"
         return
     for field in (each for each in _COMPUTED if each in record.model_fields_set):
-        yield from _compared(f"{name}: {field}", getattr(record, field), getattr(again, field))
+        yield from compared(f"{name}: {field}", getattr(record, field), getattr(again, field))
     yield from _of_launch(name, record, folder)
 
 
 def numbers_of(again: RunRecord) -> int:
     """How many numbers of a record were computed from its logs."""
-    return _count(again.model_dump(include=set(_COMPUTED)))
+    return count_numbers(again.model_dump(include=set(_COMPUTED)))
 
 
-def _count(value: Any) -> int:
+def count_numbers(value: Any) -> int:
+    """How many numbers there are in plain data."""
     if isinstance(value, Mapping):
-        return sum(_count(each) for each in value.values())
+        return sum(count_numbers(each) for each in value.values())
     if isinstance(value, list | tuple):
-        return sum(_count(each) for each in value)
+        return sum(count_numbers(each) for each in value)
     return int(isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -131,12 +132,13 @@ def _of_launch(name: str, record: RunRecord, folder: Path) -> Iterator[str]:
             yield f"{name}: {field}: the record says {getattr(record, field)!r}, the task of its launch {value!r}"
 
 
-def _compared(where: str, kept: Any, found: Any) -> Iterator[str]:
+def compared(where: str, kept: Any, found: Any) -> Iterator[str]:
+    """Yield how two values differ, part by part."""
     if isinstance(kept, list | tuple) and isinstance(found, list | tuple):
         if len(kept) != len(found):
             yield f"{where}: the record has {len(kept)} of them, the log {len(found)}"
         for number, (one, other) in enumerate(zip(kept, found, strict=False), 1):
-            yield from _compared(f"{where}[{number}]", one, other)
+            yield from compared(f"{where}[{number}]", one, other)
         return
     parts, others = _parts(kept), _parts(found)
     if parts is None or others is None:
@@ -147,7 +149,7 @@ def _compared(where: str, kept: Any, found: Any) -> Iterator[str]:
     names = sorted(kept.model_fields_set - _WORDS) if isinstance(kept, BaseModel) else [*parts.keys() | others.keys()]
     for name in names:
         if name in parts and name in others:
-            yield from _compared(f"{where}.{name}", parts[name], others[name])
+            yield from compared(f"{where}.{name}", parts[name], others[name])
         else:
             yield _told(f"{where}.{name}", parts.get(name, "nothing"), others.get(name, "nothing"))
 

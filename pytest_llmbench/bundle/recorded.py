@@ -1,20 +1,21 @@
 """A session as its folder tells it: plan, records, the JUnit report and the end of its journal."""
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from pytest_llmbench.cluster.kept_system import KeptSystem
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.reporting.ci.verdict import SessionVerdict
 from pytest_llmbench.session.journal.journal import JournalEvent
+from pytest_llmbench.session.journal.kept_system import KeptSystem
 
 _LARGEST = 512 << 20
 _Record = TypeVar("_Record", bound=Record)
@@ -46,14 +47,14 @@ class RecordedCase:
 
     @property
     def verdict(self) -> str:
-        """Its verdict; for a test that is none of ours, the one that its outcome comes to."""
+        """Its verdict; for a test that waits for no run and no check, that of its outcome."""
         of_others = {"passed": Verdict.PASS, "failure": Verdict.FAIL, "error": Verdict.ERROR, "skipped": Verdict.SKIP}
         return self.properties.get("verdict") or str(of_others[self.outcome])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSession:
-    """What the folder of a session has in it.
+    """The content of a session's folder.
 
     Attributes:
         id: of the session.
@@ -64,7 +65,8 @@ class RecordedSession:
         checks: its health records by name.
         cases: the test cases of its report.
         properties: the properties of its test suite.
-        ended: whether its journal says that every test was judged.
+        ended: whether every test was judged before its end, as its journal says.
+        word: its verdict in one word; None for a session of a version that gave none.
     """
 
     id: str
@@ -76,13 +78,14 @@ class RecordedSession:
     cases: tuple[RecordedCase, ...]
     properties: Mapping[str, str]
     ended: bool
+    word: str | None = None
 
 
 def read_session(folder: Path) -> RecordedSession:
     """Read a session's folder.
 
     Raises:
-        ConfigError: it is none, or one of its files cannot be read.
+        ConfigError: the folder is not a session's, or one of its files cannot be read.
     """
     try:
         plan = Plan.model_validate_json(_read(folder / layout.PLAN))
@@ -103,7 +106,8 @@ def read_session(folder: Path) -> RecordedSession:
         checks=checks,
         cases=cases,
         properties=properties,
-        ended=_ended(folder / layout.JOURNAL),
+        ended=_ended(folder, [*runs.values(), *checks.values()]),
+        word=SessionVerdict.read(folder / layout.VERDICT).verdict if (folder / layout.VERDICT).exists() else None,
     )
 
 
@@ -146,15 +150,29 @@ def _case(element: ET.Element) -> RecordedCase:
     # A test that passed and whose teardown broke has one end as well: a failure counts before a skip.
     ends = {child.tag for child in element}
     outcome = next((end for end in ("error", "failure", "skipped") if end in ends), "passed")
-    return RecordedCase(
-        address=f"{element.get('classname')}::{element.get('name')}",
-        outcome=outcome,
-        properties={str(p.get("name")): str(p.get("value")) for p in element.findall("properties/property")},
-    )
+    properties = {str(p.get("name")): str(p.get("value")) for p in element.findall("properties/property")}
+    name = _planned_name(str(element.get("name")), properties)
+    return RecordedCase(address=f"{element.get('classname')}::{name}", outcome=outcome, properties=properties)
 
 
-def _ended(path: Path) -> bool:
-    """Whether the last event of a journal is its end: a session that was resumed has begun again before it."""
+def _planned_name(name: str, properties: Mapping[str, str]) -> str:
+    """The planned name of a test: a report names the node instead of the number of its slot."""
+    check, slot, host = (properties.get(each, "") for each in ("check", "slot", "host"))
+    before, bracket, inside = name.partition("[")
+    if not (check and slot and host and bracket):
+        return name
+    words = f"-{inside.removesuffix(']')}-".replace(f"-{check}-{host}-", f"-{check}-slot{slot}-", 1)
+    return f"{before}[{words[1:-1]}]"
+
+
+def _ended(folder: Path, records: Sequence[Record]) -> bool:
+    """Whether the last event of a journal is its end: a session that was resumed has begun again before it.
+
+    A session that replays logs has no journal. Its report is complete once it was stopped.
+    """
+    path = folder / layout.JOURNAL
+    if records and all(record.cluster == "replay" for record in records):
+        return (folder / layout.STOP).exists()
     try:
         lines = _read(path).split(b"\n")
     except ConfigError:

@@ -4,7 +4,7 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pytest_llmbench.bundle.recompute import same
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
@@ -12,10 +12,20 @@ from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.judging.references import why_not_applicable
+from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.measured import Measured
+from pytest_llmbench.plugin.verdict.rerun import Rerun
 from pytest_llmbench.plugin.verdict.run import Run
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
+
+
+class NoFurtherRuns:
+    """In the place of `Rerun`: the runs are those that were made."""
+
+    def more(self, *_: object) -> str:
+        """Say that there is none."""
+        return "no further run is made of a bundle"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,12 +41,13 @@ class Rejudged:
     taken: str = ""
 
 
-def rejudged(judgement: Judgement, runs: Sequence[RunRecord]) -> Rejudged:
+def rejudged(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: bool = False) -> Rejudged:
     """Judge a test again.
 
     Args:
         judgement: its verdict as it was kept.
         runs: the runs that it judged together, as their logs have them, the first one first.
+        rerun: whether more of them were to be made if these decide nothing.
     """
     verdict, reason = judgement.verdict, judgement.reason or "no reason is kept"
     broken = next((run for run in runs if run.problem is not None), None)
@@ -49,13 +60,17 @@ def rejudged(judgement: Judgement, runs: Sequence[RunRecord]) -> Rejudged:
         told = f"{judgement.test}: its reference {judgement.reference} is not in the recipe of run {runs[0].key}"
         return Rejudged(difference=told)
     if verdict in {Verdict.SKIP, Verdict.ERROR}:
-        skipped = verdict is Verdict.SKIP and reference is not None and _skip(reference, Run(*runs))
+        skipped = verdict is Verdict.SKIP and reference is not None and _skip(reference, _run(runs, rerun=rerun))
         return Rejudged() if skipped else Rejudged(taken=f"{judgement.test}: {verdict}: {reason}")
     if judgement.statistic is None or judgement.threshold is None:
         return Rejudged(taken=f"{judgement.test}: {verdict}: what its body compares is not kept")
     if reference is None or judgement.statistic != reference.statistic:
-        return _by_comparison(judgement, Run(*runs))
-    return _by_reference(judgement, reference, Run(*runs))
+        return _by_comparison(judgement, _run(runs, rerun=rerun))
+    return _by_reference(judgement, reference, _run(runs, rerun=rerun))
+
+
+def _run(runs: Sequence[RunRecord], *, rerun: bool) -> Run:
+    return Run(*runs, rerun=cast("Rerun", NoFurtherRuns()) if rerun else None)
 
 
 def _reference(judgement: Judgement, run: RunRecord) -> Reference | None:
@@ -133,4 +148,19 @@ def _number(judgement: Judgement, measured: Measured | None) -> Rejudged:
     if unit != measured.unit or not same(kept, measured.decisive.value):
         told = f"the record says {judgement.measured}, the log {measured.decisive.value!r} {measured.unit}"
         return Rejudged(difference=f"{judgement.test}: {judgement.statistic}: {told}")
+    decision = measured.decision
+    found: dict[str, float | str | None] = {
+        "value": measured.decisive.value,
+        "unit": measured.unit,
+        "low": decision.low if decision is not None else None,
+        "high": decision.high if decision is not None else None,
+        "at_least": None,
+        "at_most": None,
+        **bounds(judgement.threshold, measured.unit),
+    }
+    # A record of an earlier version has no numbers but in `measured`.
+    for name in sorted(judgement.model_fields_set & found.keys()):
+        if not same(getattr(judgement, name), found[name]):
+            told = f"the record says {getattr(judgement, name)}, the log {found[name]}"
+            return Rejudged(difference=f"{judgement.test}: {name}: {told}")
     return Rejudged()

@@ -28,7 +28,7 @@ _LARGEST_KEY = 1 << 16
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key, which only this user can read, and its public key beside it.
+    """Write a new private key, readable by this user alone, and its public key next to it.
 
     Returns:
         The file of the public key: the same name with `.pub.pem`.
@@ -67,7 +67,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     """Read a private key.
 
     Raises:
-        ConfigError: others may read it, it is encrypted, or it is no ed25519 key in PEM.
+        ConfigError: others may read it, it is encrypted, or it is not an ed25519 key in PEM.
     """
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  # likewise
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # likewise
@@ -80,7 +80,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         key = serialization.load_pem_private_key(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            f"{path} is no private key without a passphrase in PEM: {error}; see llmbench keygen"
+            f"{path} must be a private key in PEM without a passphrase: {error}; see llmbench keygen"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{path} is a key of another kind than ed25519; llmbench keygen makes one")
@@ -91,7 +91,7 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     """Read a public key.
 
     Raises:
-        ConfigError: it is no ed25519 public key in PEM.
+        ConfigError: it is not an ed25519 public key in PEM.
     """
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  # likewise
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # likewise
@@ -100,7 +100,7 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     try:
         key = serialization.load_pem_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} is no public key in PEM: {error}; it begins with BEGIN PUBLIC KEY") from error
+        raise ConfigError(f"{path} must be a public key in PEM, which begins with BEGIN PUBLIC KEY: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{path} is a key of another kind than ed25519")
     return key
@@ -113,7 +113,7 @@ def key_id(key: Ed25519PublicKey) -> str:
 
 
 def sign(statement: Mapping[str, Any], key: Ed25519PrivateKey | None) -> bytes:
-    """Put a statement into an envelope; without a key, into one that nobody signed."""
+    """Put a statement into an envelope; without a key, into one without a signature."""
     payload = json.dumps(statement, sort_keys=True, ensure_ascii=False).encode()
     signatures = [(key_id(key.public_key()), key.sign(_signed(payload)))] if key is not None else []
     return _envelope(payload, signatures)
@@ -132,7 +132,7 @@ def open_envelope(
         The statement, the trusted key that signed it, and else the reason why no trusted key did.
 
     Raises:
-        BundleError: it is no envelope, not written as `sign` writes one, or its signature is not the key's.
+        BundleError: it differs from what `sign` writes, or its signature is not the key's.
     """
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  # likewise
 
@@ -148,7 +148,7 @@ def open_envelope(
     if not as_written:
         raise BundleError("the envelope of the signature was altered: it is not as llmbench writes one")
     if not found:
-        return statement, None, "nobody signed it"
+        return statement, None, "it has no signature"
     if len(found) > 1:
         raise BundleError("it has several signatures, and llmbench makes one")
     name, signature = found[0]
@@ -172,7 +172,7 @@ def _envelope(payload: bytes, signatures: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def _signed(payload: bytes) -> bytes:
-    """What is signed of a payload: DSSE's pre-authentication encoding."""
+    """The signed bytes of a payload: DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 

@@ -1,4 +1,4 @@
-"""What a bundle states about its session: an in-toto Statement v1 with the predicate of a test result, v0.1.
+"""The statement of a bundle about its session: an in-toto Statement v1 with the predicate of a test result, v0.1.
 
 https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 """
@@ -64,7 +64,12 @@ def result_of(session: RecordedSession) -> TestsEnd:
     if next(reasons_against(session), None) is not None:
         return "FAILED"
     verdicts = {case.verdict for case in session.cases}
-    if verdicts & _WARNED or session.properties.get("speed_not_judged") or session.properties.get("nodes_not_tested"):
+    if (
+        session.word not in {None, "pass"}
+        or verdicts & _WARNED
+        or session.properties.get("speed_not_judged")
+        or session.properties.get("nodes_not_tested")
+    ):
         return "WARNED"
     return "PASSED"
 
@@ -73,6 +78,8 @@ def reasons_against(session: RecordedSession) -> Iterator[str]:
     """Yield the reasons why a session has not passed, not even with a warning."""
     if not session.ended:
         yield "the journal does not end with the end of the session: it was interrupted, or goes on"
+    if session.word not in {None, "pass", "nothing_judged"}:
+        yield f"{layout.VERDICT} says {session.word}"
     if not any(case.verdict == Verdict.PASS for case in session.cases):
         yield "no test passed"
     yield from filter(None, map(_against_case, session.cases))

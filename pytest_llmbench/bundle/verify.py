@@ -10,13 +10,15 @@ from pytest_llmbench.bundle.certificate import make_certificate
 from pytest_llmbench.bundle.contents import CERTIFICATE
 from pytest_llmbench.bundle.of_checks import differences_of_check
 from pytest_llmbench.bundle.opened import MOST_BYTES, OpenedBundle, opened
-from pytest_llmbench.bundle.recompute import NotRecomputableError, differences, judged_again, numbers_of
+from pytest_llmbench.bundle.recompute import NotRecomputableError, count_numbers, differences, judged_again, numbers_of
 from pytest_llmbench.bundle.recorded import RecordedSession, address_of, read_session
 from pytest_llmbench.bundle.rejudge import rejudged
+from pytest_llmbench.bundle.reread import NotKeptError, differences_by_answers, judged_by_answers
 from pytest_llmbench.bundle.statement import make_predicate
 from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
-from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, RunRecord
 from pytest_llmbench.core.wire import layout
 
@@ -35,11 +37,12 @@ class Verification:
         signer: id of the trusted key that signed it; None without one.
         unsigned: the reason why no trusted key has; else empty.
         runs: number of runs whose logs were read again.
+        checks: number of checks whose answers were judged again.
         numbers: number of numbers that were computed from them.
         verdicts: number of verdicts that were reached again.
-        differences: what a record says and its logs do not.
+        differences: each contradiction between a record and its logs.
         not_recomputed: runs with a result whose logs could not be read, and why.
-        taken: what is taken from the records, and why.
+        taken: facts that are taken from the records, and why.
         left_out: files of the session that are not in the bundle, and why.
     """
 
@@ -49,6 +52,7 @@ class Verification:
     signer: str | None
     unsigned: str
     runs: int = 0
+    checks: int = 0
     numbers: int = 0
     verdicts: int = 0
     differences: list[str] = field(default_factory=list)
@@ -64,7 +68,7 @@ class Verification:
             told.append(f"{counted(len(self.differences), 'difference')} between records and logs")
         told += self.not_recomputed
         if not self.numbers:
-            told.append("nothing was computed again: it has no run whose logs could be read")
+            told.append("nothing was computed again: it has no run and no check that could be")
         return told
 
     @property
@@ -84,7 +88,12 @@ class Verification:
         yield f"bytes          as they were written, {counted(self.files, 'file')}"
         yield f"signature      {'key ' + self.signer if self.signer else 'NOT TRUSTED: ' + self.unsigned}"
         done = ", ".join(
-            [counted(self.runs, "run"), counted(self.numbers, "number"), counted(self.verdicts, "verdict")]
+            [
+                counted(self.runs, "run"),
+                counted(self.checks, "check"),
+                counted(self.numbers, "number"),
+                counted(self.verdicts, "verdict"),
+            ]
         )
         yield f"computed again {done}"
         for name, told in (
@@ -105,8 +114,8 @@ def verify(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
         most: the most bytes that its files may have together.
 
     Raises:
-        BundleError: it is refused: it was altered, or is no bundle.
-        ConfigError: what it holds is no session.
+        BundleError: it is refused: it was altered, or is not a bundle.
+        ConfigError: it does not hold a session.
         OSError: it cannot be read or unpacked.
     """
     with opened(path, keys, most) as bundle:
@@ -124,7 +133,7 @@ def verify(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
         _verdicts(session, again, told)
         for record in session.checks.values():
             told.differences += differences_of_check(record, session)
-            told.taken.append(f"check {record.check}: what its probes answered")
+            _check(record, session, told)
         told.differences += _report(session)
         told.differences += _statement(session, bundle)
         return told
@@ -173,6 +182,20 @@ def _runs(session: RecordedSession, bundle: OpenedBundle, system: System, told: 
     return found
 
 
+def _check(record: HealthRecord, session: RecordedSession, told: Verification) -> None:
+    """Judge a check by the answers of its probes, where these are all that it needs."""
+    try:
+        report = judged_by_answers(record, session)
+    except NotKeptError as error:
+        told.taken.append(f"check {record.check}: what was found and measured: {error}")
+    except LLMBenchError as error:
+        told.differences.append(f"check {record.check}: its record has a report, and its answers come to: {error}")
+    else:
+        told.checks += 1
+        told.numbers += count_numbers(report.model_dump(include={"readings"}))
+        told.differences += differences_by_answers(record, report)
+
+
 def _verdicts(session: RecordedSession, again: Mapping[str, RunRecord], told: Verification) -> None:
     """Reach the verdict of every test of a run again: by all the runs that it judged together."""
     of_test: dict[str, list[RunRecord]] = {}
@@ -190,7 +213,7 @@ def _verdicts(session: RecordedSession, again: Mapping[str, RunRecord], told: Ve
         if test not in groups:
             told.taken.append(f"{test}: {judgement.verdict}: how groups of nodes compare")
         elif runs:
-            found = rejudged(judgement, runs)
+            found = rejudged(judgement, runs, rerun=session.system is not None and session.system.rerun)
             told.differences += [found.difference] if found.difference else []
             told.taken += [found.taken] if found.taken else []
             told.verdicts += not (found.difference or found.taken)

@@ -8,6 +8,7 @@ import typer
 from pytest_llmbench.cli import compare, history
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold, project_speed
+from pytest_llmbench.cli.export import export
 from pytest_llmbench.cli.names.list import list_names
 from pytest_llmbench.cli.names.schema import print_schema
 from pytest_llmbench.cli.names.validate import validate_files
@@ -63,6 +64,7 @@ app.command("compare")(compare.compare)
 app.command()(keygen)
 app.command()(bundle)
 app.command()(verify)
+app.command()(export)
 app.command()(reproduce)
 
 

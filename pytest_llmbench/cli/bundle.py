@@ -27,7 +27,7 @@ def keygen(
         typer.echo(json.dumps({"private_key": str(output), "public_key": str(public), "key_id": name}))
         return
     typer.echo(f"private key {output}: keep it where only you can read it")
-    typer.echo(f"public key  {public}: give it to whoever verifies your bundles, by another way than the bundles")
+    typer.echo(f"public key  {public}: give it to those who verify your bundles, by another way than the bundles")
     typer.echo(f"key id      {name}")
 
 
@@ -55,7 +55,7 @@ def bundle(
     from pytest_llmbench.bundle.statement import result_of  # noqa: PLC0415  # likewise
 
     if not session.is_dir():
-        raise ConfigError(f"{session} is no folder: give that of a session, such as reports/20261125-120000-abcdef")
+        raise ConfigError(f"{session} is not a folder: give that of a session, such as reports/20261125-120000-abcdef")
     target = output or Path(f"{session.resolve().name}.llmbench.tar")
     if session.resolve() in target.resolve().parents:
         raise ConfigError(f"{target} is inside of the session's folder: give another --output")
@@ -70,7 +70,7 @@ def bundle(
         return
     typer.echo(f"{harmless(str(target))}: session {harmless(found.id)}, {result}")
     if name is None:
-        typer.echo("nobody signed it: llmbench verify will not accept it. Give --key FILE", err=True)
+        typer.echo("it has no signature, so llmbench verify will refuse it: sign it with --key FILE", err=True)
     else:
         typer.echo(f"signed by key {name}")
 

@@ -140,6 +140,17 @@ def share(text: str) -> Quantity:
     return given
 
 
+def address(text: str) -> str:
+    """Read the address of an endpoint of HTTP.
+
+    Raises:
+        ConfigError: it is not an address.
+    """
+    from pytest_llmbench.export.otlp import endpoint  # noqa: PLC0415  # most sessions send nothing
+
+    return endpoint(text)
+
+
 def choice(name: str, group: Section, help_: str, words: str, default: str = "", bare: str | None = None) -> Option:
     """Make an option that takes one of a few words, which `|` separates."""
 
@@ -180,6 +191,10 @@ _EARLY_VERDICT += "of its steps"
 _REPORT = "Write the report of the session for people, report.html, into its folder"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
+_METRICS_FILE = (
+    "File for the textfile collector of node-exporter: the session's numbers as OpenMetrics, replaced at its end"
+)
+_OTLP = "Endpoint of OpenTelemetry, such as http://collector:4318, that gets the session's numbers at its end"
 _HISTORY = "Database that gets this session's records at its end: a file, or postgresql://USER@HOST/DATABASE"
 _COMPARE_TO = (
     "Compare the speed of each run with earlier ones in --history: a regression beyond the uncertainty of both "
@@ -230,6 +245,8 @@ OPTIONS = (
     Option("compare-to", Section.WHAT, _COMPARE_TO, Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA"),
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
     Option("simulate", Section.WHAT, _SIMULATE, SimulatedFault.parse, "FAULT@STEP"),
+    Option("metrics-file", Section.WHAT, _METRICS_FILE, Path, "FILE"),
+    Option("otlp", Section.WHAT, _OTLP, address, "URL"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

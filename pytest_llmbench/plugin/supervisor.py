@@ -5,7 +5,6 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import tell_the_end
-from pytest_llmbench.cluster.kept_system import KeptSystem
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import write_model
@@ -22,6 +21,7 @@ from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.verdict.boards import KeeperBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared
 from pytest_llmbench.reporting.sessions import point_to_latest
+from pytest_llmbench.session.journal.kept_system import KeptSystem
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.replay.replayer import replay

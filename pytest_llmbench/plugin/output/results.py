@@ -13,6 +13,7 @@ from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
+from pytest_llmbench.plugin.output.exporting import exported
 from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
 from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
@@ -288,7 +289,7 @@ class Results:
         finished = FinishedSession(
             id=session.id, folder=session.folder, planned=planned, runs=keeper.runs, checks=keeper.checks
         )
-        self._made += make_reports(finished, self._config)
+        self._made += [*make_reports(finished, self._config), *exported(finished, self._config)]
         if (kept := history.keep(self._config, session, keeper)) is not None:
             self._made.append(kept)
         keeper.notes.extend(report.failure for report in self._made if report.failure is not None)

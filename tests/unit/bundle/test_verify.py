@@ -23,9 +23,9 @@ def test_an_honest_session_is_verified(evidence: Evidence) -> None:
     """Every number of its run is computed again, and what is taken from records is named."""
     told = evidence.verified()
     assert (told.verified, told.result, told.differences) == (True, "PASSED", [])
-    assert (told.runs, told.verdicts) == (1, 2)
+    assert (told.runs, told.checks, told.verdicts) == (1, 1, 2)
     assert told.numbers > 300
-    assert [each.partition(":")[0] for each in told.taken] == ["test_user.py", "check disk", "check memory"]
+    assert [each.partition(":")[0] for each in told.taken] == ["test_user.py", "check disk"]
     assert told.document["verified"] is True
     assert list(told.lines())[-1] == "VERIFIED"
 
@@ -126,6 +126,22 @@ def test_a_check_that_passed_over_its_findings_is_named(evidence: Evidence) -> N
     assert any("and there is no finding" in each for each in evidence.verified().differences)
 
 
+def test_a_check_is_judged_by_its_answers(evidence: Evidence) -> None:
+    """A reading, or an answer, that was changed is named; without an answer, the report is taken from the record."""
+    record, answer = "checks/memory/record.json", "checks/memory/steps/001-host-facts/answers/rank-00000.json"
+    whole = (evidence.folder / record).read_text()
+    evidence.change(record, lambda data: data["report"]["readings"][0].update(value=99.0))
+    assert any(each.startswith("check memory: readings[1].value") for each in evidence.verified().differences)
+    evidence.change(record, lambda data: data["report"].update(readings=[]))
+    assert any("the record has 0 of them" in each for each in evidence.verified().differences)
+    (evidence.folder / record).write_text(whole)
+    evidence.replace(answer, "MemTotal:       24684092 kB", "MemTotal:       99684092 kB")
+    assert any(each.startswith("check memory: ") for each in evidence.verified().differences)
+    (evidence.folder / answer).unlink()
+    told = evidence.verified()
+    assert any("check memory: what was found and measured: an answer" in each for each in told.taken)
+
+
 def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None:
     """A bundle of which nothing was computed again is not verified."""
     for path in ("session.json", RECORD):
@@ -133,7 +149,9 @@ def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None
     told = evidence.verified()
     assert not told.verified
     assert "its engine cannot be used here" in told.not_recomputed[0]
-    assert told.objections[-1].startswith("nothing was computed again")
+    assert told.objections == told.not_recomputed
+    evidence.change("system.json", lambda data: data.update(bare=False))
+    assert evidence.verified().objections[-1].startswith("nothing was computed again")
 
 
 @pytest.mark.parametrize("verdict", ["ERROR", "INCONCLUSIVE", "INCOMPLETE", "FAIL"])

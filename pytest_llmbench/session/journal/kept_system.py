@@ -1,7 +1,7 @@
-"""What a session keeps of its system: the facts that its logs are judged by, and nothing that could be secret."""
+"""The part of its system that a session keeps: facts that judge its logs, and nothing that could be secret."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationError
 
@@ -9,11 +9,14 @@ from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.schema import Name, Strict
+
+_OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "validation")
 
 
 class KeptSystem(Strict):
-    """`system.json` of a session's folder.
+    """`system.json` of a session's folder: facts of its system, and of what it asked of it.
 
     Attributes:
         schema_version: 1.
@@ -22,6 +25,10 @@ class KeptSystem(Strict):
         gpus_per_node: GPUs of one node; null, each recipe's own number.
         cpu_ranks_per_node: ranks per node of a run without GPUs.
         gpu: the GPU model and its published peaks; null where it is not known, or there is none.
+        nodes: nodes that the session asked for; null, as many as each recipe has.
+        scale: `full` or `smoke`.
+        bare: whether it sets neither variables nor environments of frameworks, which are not kept.
+        rerun: whether runs that decide nothing were to be made again, which costs each look some certainty.
         validation: settings of checks, and the bounds of their measurements, by check.
     """
 
@@ -31,20 +38,26 @@ class KeptSystem(Strict):
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
     cpu_ranks_per_node: PositiveInt = 1
     gpu: Gpu | None = None
+    nodes: PositiveInt | None = None
+    scale: Scale = "full"
+    bare: bool = False
+    rerun: bool = False
     validation: Mapping[str, CheckSettings] = {}
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Keep what is needed of a session's system."""
         system = settings.system
-        return cls(**{name: getattr(system, name) for name in cls.model_fields if name != "schema_version"})
+        own: dict[str, Any] = {"nodes": settings.nodes, "scale": settings.scale, "rerun": settings.rerun}
+        own["bare"] = not (system.env or system.environments)
+        return cls(**own, **{name: getattr(system, name) for name in _OF_SYSTEM})
 
     @classmethod
     def read(cls, text: bytes, where: str) -> Self:
         """Read it back.
 
         Raises:
-            ConfigError: it is no such file.
+            ConfigError: the text is not such a file.
         """
         try:
             return cls.model_validate_json(text)
@@ -54,4 +67,4 @@ class KeptSystem(Strict):
     @property
     def system(self) -> System:
         """The system as far as it is kept."""
-        return System(**{name: getattr(self, name) for name in type(self).model_fields if name != "schema_version"})
+        return System(**{name: getattr(self, name) for name in _OF_SYSTEM})
