@@ -67,6 +67,7 @@ class Runner:
             heartbeat=self._heartbeat,
             schedule=self._schedule,
             is_over=self._stopping.is_set,
+            wait=self._stopping.wait,
             changed=self._show,
         )
         self._thread: threading.Thread | None = None
@@ -112,7 +113,7 @@ class Runner:
         """Begin no run, and return at once: `stop` follows."""
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
-        self._slurm.end_within(0.8 * self._stop_wait_s)
+        self._slurm.queries.end_within(0.8 * self._stop_wait_s)
 
     def stop(self, say: Callable[[str], None] | None = None) -> None:
         """End every run that is not finished, give the nodes back, fall silent. Safe to call twice.
@@ -230,7 +231,7 @@ class Runner:
         self._keeper.notes.extend([job.note] if job.note else [])
         traces = JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
-            allocation=self._schedule.job_id, job_id=job.job_id, hosts=job.hosts,
+            allocation=self._nodes.job_id, job_id=job.job_id, hosts=job.hosts,
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
         self._keeper.write(active.run.place.folder / layout.JOB, traces)

@@ -172,14 +172,14 @@ def test_a_job_that_slurm_never_closes_has_ended(
         monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
         (job_id,) = slurm.run("sbatch", "--comment=ours", "--job-name=llmbench-x", *SLEEP)
         ours = Slurm()
-        ours.watch(job_id, Identity(token="ours", name="llmbench-x"))
-        wait_until(lambda: ours.status(job_id).state is JobState.RUNNING)
+        job = ours.watch(job_id, Identity(token="ours", name="llmbench-x"))
+        wait_until(lambda: ours.status(job).state is JobState.RUNNING)
         slurm.run("scancel", job_id)
-        wait_until(lambda: ours.status(job_id).word == "COMPLETING")
-        assert ours.status(job_id).alive
+        wait_until(lambda: ours.status(job).word == "COMPLETING")
+        assert ours.status(job).alive
         monkeypatch.setattr(queue, "CLOSING_S", 1.0)
-        wait_until(lambda: not ours.status(job_id).alive)
-        ended = ours.status(job_id)
+        wait_until(lambda: not ours.status(job).alive)
+        ended = ours.status(job)
         if accounting == "1":
             assert ended.state is JobState.CANCELLED
         else:

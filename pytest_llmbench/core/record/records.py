@@ -24,8 +24,9 @@ ProblemKind = Literal[
     "implausible", "impossible", "job_cancelled", "job_lost", "job_node_fail", "job_out_of_memory", "job_preempted",
     "job_suspended", "job_timeout", "launch_failed", "loss_rises", "no_end", "no_evidence_of_completion", "no_gpu",
     "no_log", "no_start", "no_training", "not_finite", "not_prepared", "not_repeated", "not_struck", "other_run",
-    "rank_died", "ranks_differ", "ranks_missing", "restarted", "same_rank", "session_ended", "steps_missing",
-    "time_limit", "unknown_engine", "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
+    "rank_died", "ranks_differ", "ranks_missing", "restarted", "same_rank", "session_ended", "started_again",
+    "steps_missing", "time_limit", "unknown_engine", "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks",
+    "wrong_work",
 ]  # fmt: skip
 
 # How jobs reach nodes, and what an allocation of nodes is for.

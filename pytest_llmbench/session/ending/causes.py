@@ -12,6 +12,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
@@ -70,6 +71,8 @@ def cause(outcome: Outcome) -> Problem | None:
         return outcome.driver.problem
     if outcome.cut_off is not None:
         return None
+    if (told := _started_again(outcome)) is not None:
+        return told
     told = outcome.ended_by_us or _job_problem(outcome)
     if told is not None:
         return told
@@ -117,6 +120,20 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(kind=JOB_ENDS[status.state], message=ended(job.job_id, known), log=str(outcome.folder / layout.LOGS))
+
+
+def _started_again(outcome: Outcome) -> Problem | None:
+    """Say that Slurm started a run a second time before the first start had done its work."""
+    who = refused(outcome.folder)
+    if who is None or done(outcome.series, outcome.driver, outcome.topology):
+        return None
+    #: problem started_again: Slurm started the run's job a second time, after its controller had forgotten the first
+    #:  start; the second measures nothing
+    message = (
+        f"Slurm started {outcome.job.title} a second time (its controller was killed before it had saved the first "
+        f"start?): {who} refused to begin again, and the first start had not done all its work"
+    )
+    return Problem(kind="started_again", message=message, log=str(outcome.folder / layout.LOGS))
 
 
 def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:
