@@ -24,10 +24,11 @@ from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome
 from pytest_llmbench.session.ending.conclude import findings, identity_of
 from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.journal.adopting import Adoption
-from pytest_llmbench.session.journal.earlier import Earlier
+from pytest_llmbench.session.journal.earlier import Earlier, put_aside
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.nodes.held import HeldNodes
+from pytest_llmbench.session.retries import Retries
 from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 
@@ -74,6 +75,11 @@ class Runner:
         self._watchman: Watchman | None = None
         self._may_repeat = settings.rerun and settings.cluster != "debug"
         self._repeats = Repeats()
+        self._retries = Retries(
+            settings.retries if settings.runs_are_jobs else 0,
+            put_aside=lambda key: put_aside(session, session.run_folder(key)),
+            write=keeper.keep_attempt,
+        )
 
     def start(self, plan: Plan) -> None:
         """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
@@ -294,8 +300,15 @@ class Runner:
             self._schedule.waiting.insert(0, active.run)
             return
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
-        failed = tuple(self._schedule.launches.reasons.get(run.key, ()))
-        record = RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told})
+        attempts = {
+            "failed_launches": tuple(self._schedule.launches.reasons.get(run.key, ())),
+            "superseded": self._retries.superseded[run.key],
+        }
+        record = RunRecord(**{**identity, **_traces_of(active), **attempts, **told})
+        if active and outcome and record.problem and self._retries.wants(run.key, record.problem):
+            self._keeper.notes.append(self._retries.supersede(record, record.problem))
+            self._schedule.waiting.insert(0, active.run)
+            return
         self._keeper.keep(record)
         self._give_up_repeats_of(run)
 

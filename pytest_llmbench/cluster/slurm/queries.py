@@ -28,7 +28,7 @@ _PATIENCE_S = 1.0
 # States of a node, as sinfo begins them.
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
 # The reason of a node that slurmctld has drained because it refused to start a job by its id.
-_REFUSED = "Duplicate jobid"
+REFUSED = "Duplicate jobid"
 _REFUSED_PERIOD_S = 30.0
 
 
@@ -112,7 +112,7 @@ class SlurmQueries:
         if time.monotonic() - self._refusing_asked > _REFUSED_PERIOD_S:
             self._refusing_asked = time.monotonic()
             rows = self._sinfo(("%N", "%E"), "--Node", timeout_s=GLANCE_S)
-            self._refusing = {node for node, why in rows if why.startswith(_REFUSED)}
+            self._refusing = {node for node, why in rows if why.startswith(REFUSED)}
         return next((host for host in hosts if host in self._refusing), "")
 
     def knows_no_node(self) -> bool:

@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
 from pytest_llmbench.cluster.slurm.controller import SlurmController
 from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, SlurmQueries
 from pytest_llmbench.cluster.slurm.rhythm import Rhythm
 from pytest_llmbench.cluster.slurm.states import Identity, JobRow, JobState, JobStatus, OurJob, told
 from pytest_llmbench.cluster.slurm.watched import NEVER, WatchedJob
@@ -132,6 +132,10 @@ class Slurm:
         status = self._jobs[job].status
         return self.queries.hosts(status.nodelist) if status.nodelist and status.word != "COMPLETING" else ()
 
+    def misses(self, job: OurJob) -> bool:
+        """Whether Slurm, when it answered last, did not know a job: it comes back, or is lost in a while."""
+        return self._jobs[job].missing
+
     def refusing(self, job: OurJob) -> str:
         """The node of a job that runs, as Slurm says, which has refused to start it for its id; empty for none.
 
@@ -189,6 +193,8 @@ class Slurm:
         strangers = {row.job_id: row for row in rows}
         self._end_what_closes(wanted, began)
         sacct_error = self._take_ends(missing) if missing else ""
+        for job, watched in wanted.items():
+            watched.missing = job in missing and not self.controller.was_silent
         for job, watched in missing.items():
             if job.id in strangers:
                 watched.lose_to(strangers[job.id])
@@ -240,7 +246,7 @@ class Slurm:
             for job_id, marks in found.items():
                 ended[job_id].marks = marks
         for watched, row in ours.values():
-            watched.status = self._explained(row.status)
+            watched.status = self._explained(watched, row.status)
         return {job: watched for job, watched in wanted.items() if job not in ours}
 
     def _say_if_rewritten(self, watched: WatchedJob, row: JobRow) -> None:
@@ -272,7 +278,7 @@ class Slurm:
                     continue
                 watched.answered = time.monotonic()
                 if not row.status.alive:
-                    watched.status = self._explained(row.status)
+                    watched.status = self._explained(watched, row.status)
                     del missing[job]
         return error
 
@@ -320,9 +326,16 @@ class Slurm:
         self.cancel(*found)
         return [job.id for job in found]
 
-    def _explained(self, status: JobStatus) -> JobStatus:
-        """Say which node it was that failed, while Slurm still shows it."""
-        if status.state is not JobState.NODE_FAIL or not status.nodelist:
+    def _explained(self, watched: WatchedJob, status: JobStatus) -> JobStatus:
+        """Say which node it was that failed, or that refused to start the job, while Slurm still shows it.
+
+        slurmd refuses a job whose id it knows from a start that the controller has forgotten, and cancels it.
+        """
+        unasked = status.state is JobState.CANCELLED and watched.over is None
+        if not status.nodelist or not (unasked or status.state is JobState.NODE_FAIL):
             return status
         bad = self.queries.unavailable(status.nodelist)
-        return replace(status, reason="; ".join(filter(None, (status.reason, bad))))
+        if unasked and REFUSED not in bad:
+            return status
+        state = JobState.LOST if unasked else status.state
+        return replace(status, state=state, reason="; ".join(filter(None, (status.reason, bad))))

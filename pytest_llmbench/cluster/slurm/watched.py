@@ -21,6 +21,7 @@ class WatchedJob:
         answered: our clock when Slurm last said anything of it.
         closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
         ending: whether its files say that it is about to end.
+        missing: whether Slurm, when it answered last, did not know it.
         over: our clock when its run was over, whatever Slurm says of it.
         marks: its past events, as they were asked for when its end was seen.
     """
@@ -33,6 +34,7 @@ class WatchedJob:
     answered: float = field(default_factory=time.monotonic)
     closing: float | None = None
     ending: bool = False
+    missing: bool = False
     over: float | None = None
     marks: JobMarks | None = None
 

@@ -215,6 +215,7 @@ class RunRecord(Record):
         provenance: facts of what ran.
         timings: Unix times `submitted`, `started`, `ended`.
         failed_launches: the reason for each failed launch before the last, with no rank started.
+        superseded: kind and message of each attempt that `--retries` repeated.
         rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
             what, and what its steps come to.
         steps: each step, or the mean of several (`interval`): seconds, tokens, samples, loss, gradient norm, peak
@@ -259,6 +260,7 @@ class RunRecord(Record):
     versions: Mapping[str, str] = {}
     provenance: Mapping[str, str] = {}
     failed_launches: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     totals: Mapping[str, float] = {}

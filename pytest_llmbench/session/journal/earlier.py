@@ -137,15 +137,17 @@ class Earlier:
 
     def put_aside(self, key: str) -> None:
         """Keep what an earlier attempt at a run left, where nothing takes it for this one's."""
-        _put_aside(self._session, self._session.run_folder(key))
+        put_aside(self._session, self._session.run_folder(key))
 
 
-def _put_aside(session: Session, folder: Path) -> None:
-    if folder.exists():
-        attempts = session.folder / layout.SUPERSEDED
-        make_folder(attempts)
-        number = sum(path.name.rpartition(".")[0] == folder.name for path in attempts.iterdir()) + 1
-        folder.rename(attempts / f"{folder.name}.{number}")
+def put_aside(session: Session, folder: Path) -> Path | None:
+    """Keep an attempt where nothing takes it for a later one; return its new folder, None where it left nothing."""
+    if not folder.exists():
+        return None
+    attempts = session.folder / layout.SUPERSEDED
+    make_folder(attempts)
+    number = sum(path.name.rpartition(".")[0] == folder.name for path in attempts.iterdir()) + 1
+    return folder.rename(attempts / f"{folder.name}.{number}")
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
@@ -210,7 +212,7 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     silent_s = owner.stat().st_mtime - before
     for record in (session.folder / layout.FOLDERS["run"]).glob(f"*/{layout.RECORD}"):
         record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
-    _put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
+    put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)

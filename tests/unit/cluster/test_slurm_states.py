@@ -297,6 +297,11 @@ def test_a_node_that_refuses_a_job_for_its_id_is_named(commands: Commands, slurm
     commands.answer("sinfo", "\x1en1\x1ffan broken\n\x1en2\x1fDuplicate jobid\n")
     assert [slurm.refusing(job) for job in jobs] == ["", "n2", ""]
     assert len(commands.asked("sinfo")) == 1
+    commands.answer("squeue", row("8", "CANCELLED", nodes="n2") + row("9", "CANCELLED", nodes=""))
+    commands.answer("sinfo", "\x1en2\x1fdrained\x1fDuplicate jobid\n")
+    slurm.refresh()
+    assert (slurm.status(jobs[1]).state, slurm.status(jobs[2]).state) == (JobState.LOST, JobState.CANCELLED)
+    assert slurm.status(jobs[1]).reason == "n2 drained (Duplicate jobid)"
 
 
 def test_what_cannot_be_seen_is_not_cancelled(commands: Commands, slurm: Slurm) -> None:
