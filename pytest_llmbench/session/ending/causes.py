@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.allocation import ended
-from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -123,15 +123,23 @@ def _job_problem(outcome: Outcome) -> Problem | None:
 
 
 def _started_again(outcome: Outcome) -> Problem | None:
-    """Say that Slurm started a run a second time before the first start had done its work."""
-    who = refused(outcome.folder)
-    if who is None or done(outcome.series, outcome.driver, outcome.topology):
-        return None
+    """Say that Slurm started a run's job a second time, whether or not the first start had done all its work.
+
+    Ranks of a job of their own run where it started: those on a node that it does not have are of an earlier start.
+    """
+    who, job = refused(outcome.folder), outcome.job
+    ran = {info.node for info in outcome.series.ranks if info.node is not None}
+    elsewhere = sorted((ran or set(outcome.driver.hosts if outcome.driver else ())) - set(job.hosts))
+    if not isinstance(job, SlurmJob) or not job.hosts or not elsewhere:
+        if who is None or done(outcome.series, outcome.driver, outcome.topology):
+            return None
+        how = f"{who} refused to begin again, and the first start had not done all its work"
+    else:
+        how = f"it has {', '.join(job.hosts)} now, and the first start was on {', '.join(elsewhere)}"
     #: problem started_again: Slurm started the run's job a second time, after its controller had forgotten the first
     #:  start; the second measures nothing
     message = (
-        f"Slurm started {outcome.job.title} a second time (its controller was killed before it had saved the first "
-        f"start?): {who} refused to begin again, and the first start had not done all its work"
+        f"Slurm started {job.title} a second time (its controller was killed before it had saved the first?): {how}"
     )
     return Problem(kind="started_again", message=message, log=str(outcome.folder / layout.LOGS))
 
