@@ -157,6 +157,7 @@ def record(tmp_path: Path) -> RunRecord:
         metrics={"step_time": Metric(value=1.0, unit="s", rule="r", sense="time", amount=1.0)},
         steady=steady_state([0.5, 0.501] * 20, skip=0),
         early=EarlyVerdict(planned=200, look=200, done=200, alpha=0.01, whole="why"), simulated="die@5",
+        superseded=("job_lost: why",),
     )  # fmt: skip
 
 
