@@ -40,6 +40,7 @@ RUNS = 12
 LEFT_S = 60.0
 BEGINS_S = 120.0
 AWAY_S = 5.0
+OPERATOR_S = 20.0
 UP = Path(__file__).parents[1] / "tools" / "slurm" / "up.sh"
 # A job that a speaking Slurm does not know is lost after this, not after 2 minutes: a round ends sooner.
 IMPATIENT = "from pytest_llmbench.cluster.slurm import queue\nqueue.PATIENCE_S = 20.0\n"
@@ -159,7 +160,6 @@ class Campaign:
         """How many of its jobs are still in the queue."""
         deadline = time.monotonic() + LEFT_S
         while self.cluster == "slurm":
-            resume_refusing()
             lines = slurm("squeue", "--noheader", "--format=%i|%k").splitlines()
             left = sum(f"llmbench:{session.name}" in line for line in lines)
             if not left or time.monotonic() > deadline:
@@ -176,20 +176,28 @@ def without_controller(process: subprocess.Popen[bytes], away_s: float) -> int:
     # Without SLURM_CONF: the script knows its own.
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     subprocess.run([str(UP)], env=env, check=True, capture_output=True)
-    resumed = 0
+    resumed, seen = 0, dict[str, float]()
     while process.poll() is None:
-        resumed += resume_refusing()
+        resumed += resume_refusing(seen)
         time.sleep(1.0)
     return resumed
 
 
-def resume_refusing() -> int:
-    """Bring back nodes that Slurm has drained because they knew the id of a job; how many these were."""
-    lines = slurm("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").splitlines()
-    nodes = {node for node, _, why in (line.split("|", 2) for line in lines) if why.startswith("Duplicate jobid")}
-    for node in nodes:
+def resume_refusing(seen: dict[str, float]) -> int:
+    """Bring back nodes that Slurm drained a while ago because they knew the id of a job; how many these were.
+
+    Args:
+        seen: our clock when each was first seen drained; kept between calls. An operator is no quicker than a session.
+    """
+    lines = slurm("sinfo", "--noheader", "--Node", "--format=%N|%E").splitlines()
+    drained = {node for node, why in (line.split("|", 1) for line in lines) if why.startswith("Duplicate jobid")}
+    for node in drained:
+        seen.setdefault(node, time.monotonic())
+    due = [node for node in drained if time.monotonic() - seen[node] > OPERATOR_S]
+    for node in due:
         slurm("scontrol", "update", f"nodename={node}", "state=resume")
-    return len(nodes)
+        del seen[node]
+    return len(due)
 
 
 def passed(report: Path) -> int:
