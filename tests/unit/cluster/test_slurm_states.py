@@ -289,6 +289,22 @@ def test_no_question_is_asked_while_no_job_lives(commands: Commands, slurm: Slur
     assert (len(commands.asked("squeue")), commands.asked("sinfo")) == (1, [])
 
 
+def test_a_job_is_missed_only_by_a_slurm_that_speaks(commands: Commands, slurm: Slurm) -> None:
+    """Silence says nothing of a job; a list without it does, until it is there again."""
+    commands.answer("squeue", row())
+    slurm.refresh()
+    assert not slurm.misses(SEVEN)
+    commands.answer("squeue", code=1, stderr="squeue: error: Unable to contact slurm controller")
+    slurm.refresh()
+    assert not slurm.misses(SEVEN)
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    slurm.refresh()
+    assert slurm.misses(SEVEN)
+    commands.answer("squeue", row())
+    slurm.refresh()
+    assert not slurm.misses(SEVEN)
+
+
 def test_a_node_that_refuses_a_job_for_its_id_is_named(commands: Commands, slurm: Slurm) -> None:
     """One question is for all jobs; a node that is drained for another reason refuses nobody."""
     commands.answer("squeue", row() + row("8", nodes="n2") + row("9", "PENDING", nodes=""))

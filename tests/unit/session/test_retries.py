@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +18,7 @@ from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord,
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import again
 from pytest_llmbench.session.ending.causes import Outcome, cause
+from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.retries import RETRIED, Retries
 from tests.unit.judging.conftest import small
@@ -84,3 +86,38 @@ def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
     assert refused is not None
     assert refused.kind == "started_again"
     assert "rank-00000 on " in refused.message
+
+
+def follow(folder: Path, slurm: Any, problem: Problem | None) -> list[Problem]:
+    """What a run is cancelled for, of which its watch reports a problem, and that Slurm takes for running."""
+    job = outcome(folder, node="n1", hosts=("n1",), ended=False).job
+    cancelled: list[Problem] = []
+    follower: Any = Follower.__new__(Follower)
+    follower.slurm, follower._cancel = slurm, lambda _active, why: cancelled.append(why)
+    follower.is_done = lambda _: False
+    watch: Any = SimpleNamespace(work_is_done=lambda _: False, look=lambda: problem, progress=None)
+    active: Any = SimpleNamespace(
+        job=job, suspended=False, looking=None, started=0.0, clock=SimpleNamespace(now=lambda: 100.0),
+        run=SimpleNamespace(place=SimpleNamespace(folder=folder)),
+    )  # fmt: skip
+    assert follower._follow(active, watch) is None
+    return cancelled
+
+
+def test_a_job_that_slurm_does_not_know_is_lost_and_does_not_hang(tmp_path: Path) -> None:
+    """Its ranks were ended as nobody's: their silence is no fault of the run, and `hang` is never repeated."""
+    hang = Problem(kind="hang", message="no step for 60 s")
+    assert follow(tmp_path, SimpleNamespace(misses=lambda _: True), hang) == []
+    assert follow(tmp_path, SimpleNamespace(misses=lambda _: False), hang) == [hang]
+
+
+def test_a_job_that_its_node_refused_is_lost(tmp_path: Path) -> None:
+    """Slurm says that it runs; nothing of it has started, and its node is drained for its id."""
+    refusing = SimpleNamespace(refusing=lambda _: "n2", misses=lambda _: False)
+    (why,) = follow(tmp_path, refusing, None)
+    assert why.kind == "job_lost"
+    assert why.message.startswith("n2 refused to start Slurm job 7: it remembers another job of this id")
+    assert follow(tmp_path, SimpleNamespace(refusing=lambda _: ""), None) == []
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "rank-00000.jsonl").write_text("x")
+    assert follow(tmp_path, refusing, None) == []
