@@ -53,6 +53,7 @@ class Round:
     Attributes:
         killed_s: seconds after its journal began.
         finished: runs that had their record when it was killed.
+        tests: tests of the session: one for each run, on each group of held nodes.
         verdicts: tests that PASS in the report.
         double: jobs or runs that were made although they were there.
         left: jobs in the queue, a minute after the end.
@@ -63,6 +64,7 @@ class Round:
 
     killed_s: float
     finished: int
+    tests: int
     verdicts: int
     double: int
     left: int
@@ -73,7 +75,7 @@ class Round:
     @property
     def is_sound(self) -> bool:
         """Whether nothing is missing, double or left."""
-        return (self.verdicts, self.double, self.left) == (RUNS, 0, 0)
+        return (self.verdicts, self.double, self.left) == (self.tests, 0, 0)
 
 
 class Campaign:
@@ -133,8 +135,8 @@ class Campaign:
         records = [RunRecord.read(path) for path in session.glob("runs/*/record.json")]
         left = self.left(session)
         return Round(
-            killed_s=round(after_s, 2), finished=finished, verdicts=passed(session / "junit.xml"),
-            double=self.double(session, records), left=left,
+            killed_s=round(after_s, 2), finished=finished, tests=RUNS * (self.nodes or 1),
+            verdicts=passed(session / "junit.xml"), double=self.double(session, records), left=left,
             attempts=sum(len(record.superseded) for record in records), resumed=resumed, took_s=round(took_s, 1),
         )  # fmt: skip
 
@@ -242,9 +244,9 @@ def main() -> int:
             if not rounds[-1].is_sound:
                 print((campaign.folder / "output.log").read_text()[-6000:], flush=True)
         sound = sum(each.is_sound for each in rounds)
-        summed = ("verdicts", "double", "left", "attempts", "resumed")
+        summed = ("tests", "verdicts", "double", "left", "attempts", "resumed")
         told = {name: sum(getattr(each, name) for each in rounds) for name in summed}
-        print(json.dumps({"rounds": len(rounds), "sound": sound, **told, "of_verdicts": RUNS * len(rounds)}))
+        print(json.dumps({"rounds": len(rounds), "sound": sound, **told}))
     return 0 if sound == len(rounds) else 1
 
 
