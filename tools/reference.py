@@ -1,7 +1,7 @@
-"""Writes the tables of docs/reference.md and docs/validation.md that follow from the code.
+"""Writes the tables of docs/reference.md and docs/validation.md that follow from the code, and the JSON Schemas.
 
     python tools/reference.py            writes them
-    python tools/reference.py --check    exits with 1, and names each table that is not what the code says
+    python tools/reference.py --check    exits with 1, and names each table and schema that is not what the code says
 
 A table stands under a comment `<!-- generated: NAME -->`. Each meaning is written down once: that of a key is its entry
 under `Attributes:` in the docstring of its model. That of another name is a comment next to the code that makes it,
@@ -29,13 +29,16 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
+from pytest_llmbench.cluster.schemas import SCHEMAS, written_schema
 from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.schema import meanings, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, non_negative, positive
@@ -197,17 +200,6 @@ def shared_statistics() -> list[Row]:
     return [(f"`{name}`", f"`{e.unit}`", e.rule, left_out.get(name, "never")) for name, e in STATISTICS.items()]
 
 
-def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """The entries under `Attributes:` in the docstrings of a model and of those that it inherits from."""
-    found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        section = (each.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
-        for names, text in re.findall(r"^ {4,8}([\w, ]+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
-            for name in names.split(", "):
-                found[name] = " ".join(text.split())
-    return found
-
-
 def cell(text: str, see: str = "") -> str:
     """A meaning as a cell: with a capital, without the last point, and with a link to where more is written."""
     text = (text if text.endswith("...") else text.removesuffix(".")).replace("|", r"\|")
@@ -220,19 +212,12 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
     """Every key of a model, dotted, with its field and its meaning; a `*` stands for the user's own names."""
     meaning = meanings(model)
     for name, field in model.model_fields.items():
-        inner = [part for part in _models(field.annotation) if part is not Reference]
+        inner = [part for part in models_in(field.annotation) if part is not Reference]
         if not inner:
             yield f"{prefix}{name}", field, meaning.get(name, "")
         named = "*." if get_origin(field.annotation) is Mapping else ""
         for part in inner:
             yield from leaves(part, f"{prefix}{name}.{named}")
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
 
 
 def default(field: FieldInfo) -> str:
@@ -437,6 +422,13 @@ def main() -> int:
             print(f"docs/{page.name}: the table `{name}` is not what the code says: run python tools/reference.py")
         if not check:
             page.write_text(text, encoding="utf-8")
+    for kind in SCHEMAS:
+        path, fresh = shipped("schemas") / f"{kind}.json", written_schema(kind)
+        if not path.exists() or path.read_text(encoding="utf-8") != fresh:
+            wrong += 1
+            print(f"suites/schemas/{path.name}: not what the code says: run python tools/reference.py")
+        if not check:
+            path.write_text(fresh, encoding="utf-8")
     return 1 if check and wrong else 0
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.verdicts.scenarios import SKIP, Array
 
@@ -30,6 +29,8 @@ def wrong_by_former(seconds: Array, truth: Array, distances: Array) -> dict[str,
         truth: steady step time of each run.
         distances: of the bounds from it, as shares with their signs.
     """
+    from scipy import stats  # noqa: PLC0415  # a second of each start
+
     bounds = truth[:, None] * (1 + distances)
     found = {}
     for name, rule in FORMER.items():

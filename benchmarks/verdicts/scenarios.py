@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import signal
 
 Array = NDArray[np.float64]
 
@@ -81,6 +80,8 @@ class Scenario:
 
 def noise(rng: np.random.Generator, scenario: Scenario, kind: Noise, runs: int, steps: int) -> Array:
     """Draw step times of mean 1: an autoregressive process of first order."""
+    from scipy import signal  # noqa: PLC0415  # a second of each start
+
     steps_before = 100 if kind.phi else 0
     shocks = scenario.draw(rng, (runs, steps + steps_before)) * np.sqrt(1 - kind.phi**2)
     shocks = signal.lfilter([1.0], [1.0, -kind.phi], shocks, axis=1)

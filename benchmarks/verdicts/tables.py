@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.verdicts.calibrating import Tally
 from benchmarks.verdicts.campaign import DISTANCES, OURS, Judged, Way
@@ -16,6 +15,8 @@ _QUIET = 0.005
 
 def too_often(judged: Judged) -> bool:
     """More wrong verdicts than 1 % explains: a one-sided binomial test at 99 % confidence, of the worst bound."""
+    from scipy import stats  # noqa: PLC0415  # a second of each start
+
     worst = int(judged.wrong[OURS].max())
     return bool(stats.binom.sf(worst - 1, judged.cell.runs, MAY_BE_WRONG) < 1 - CONFIDENCE)
 

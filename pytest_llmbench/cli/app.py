@@ -5,6 +5,17 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli import compare, history
+from pytest_llmbench.cli.bundle import bundle, keygen, verify
+from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold, project_speed
+from pytest_llmbench.cli.names.list import list_names
+from pytest_llmbench.cli.names.schema import print_schema
+from pytest_llmbench.cli.names.validate import validate_files
+from pytest_llmbench.cli.reproduce import reproduce
+from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
+from pytest_llmbench.cli.sessions.prune import prune_sessions
+from pytest_llmbench.cli.sessions.resume import resume_session
+from pytest_llmbench.cli.site.init import make_site
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -34,8 +45,25 @@ def _of_all(
     """Take the options of every subcommand."""
 
 
+app.command("init")(make_site)
+app.command("list")(list_names)
+app.command("validate")(validate_files)
+app.command("schema")(print_schema)
+app.command("plan", context_settings=FOR_PYTEST)(plan_session)
+app.command("resume", context_settings=FOR_PYTEST)(resume_session)
+app.command("prune")(prune_sessions)
+app.command("calibrate", context_settings=PASSED_ON)(calibrate_threshold)
+app.command("project", context_settings=PASSED_ON)(project_speed)
+app.add_typer(history.app, name="history")
+app.command("compare")(compare.compare)
+app.command()(keygen)
+app.command()(bundle)
+app.command()(verify)
+app.command()(reproduce)
+
+
 def main() -> None:
-    """Run `llmbench`. Wrong input is said in one line for each fault, with exit code 2."""
+    """Run `llmbench`. Wrong input ends it with exit code 2, and a line for each fault."""
     try:
         app()
     except (LLMBenchError, OSError) as error:

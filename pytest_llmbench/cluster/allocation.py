@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.quarantine import read_quarantine
+from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -145,13 +145,12 @@ class ExistingJob(Allocation):
         identity = Identity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid()))
         self.job = self._slurm.watch(existing_allocation() or "", identity)
         self._slurm.confirm(self.job)
-        path = self._settings.quarantine
-        barred = read_quarantine(path) if path is not None else {}
+        barred = barred_nodes(self._settings)
         every = self._slurm.hosts(self.job)
         hosts = tuple(host for host in every if host not in barred)
         asked = self._settings.nodes or len(hosts)
         if asked > len(hosts):
-            left_out = f", without {', '.join(set(every) - set(hosts))}, in quarantine ({path})" if barred else ""
+            left_out = "".join(f", without {host} ({barred[host]})" for host in every if host in barred)
             raise ClusterError(
                 f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)})"
                 f"{left_out}: give --nodes {len(hosts)} or less, or a larger allocation",

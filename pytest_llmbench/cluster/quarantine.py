@@ -74,17 +74,29 @@ def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings,
             yield f"drained: {shlex.join(command)}"
 
 
-def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
-    """Hold the nodes that a session got against the quarantine list: Slurm excludes them, an allocation may not.
+def barred_nodes(settings: Settings) -> dict[str, str]:
+    """Nodes to keep off, each with the reason: those in quarantine, and those to avoid for their history.
 
     Raises:
-        ClusterError: one of them is on it.
+        ConfigError: the quarantine list cannot be read.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
+    told = {host: f"in quarantine, {settings.quarantine}: {why}" for host, why in listed.items()}
+    return {**{host: f"to avoid: {why}" for host, why in settings.avoided.items()}, **told}
+
+
+def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
+    """Hold the nodes that a session got against those to keep off: Slurm excludes them, an allocation may not.
+
+    Raises:
+        ClusterError: one of them is among these.
+    """
+    listed = barred_nodes(settings)
     barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
     if barred:
         raise ClusterError(
-            f"in quarantine: {', '.join(barred)}. Use other nodes, or take the line out of {settings.quarantine}"
+            f"nodes to keep off: {', '.join(barred)}. Use other nodes, take their lines out of the quarantine list, or "
+            "leave out --avoid-from-history"
         )
 
 

@@ -1,5 +1,7 @@
 """Names of what a session runs, plain enough to cross processes."""
 
+import os
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.early import EarlyVerdict
@@ -70,7 +73,8 @@ class EarlyPlan(Strict):
 
 
 # It becomes a folder, also where a session is read again that somebody else left: no key leads out of the session's.
-FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)]
+_FOLDER_NAME, _LONGEST_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
+FolderName = Annotated[str, Field(pattern=_FOLDER_NAME, max_length=150)]
 
 
 class RunSpec(Strict):
@@ -114,8 +118,8 @@ class Session:
     """One pytest session's identity on disk and in Slurm.
 
     Attributes:
-        id: unique and readable; the name of its folder.
-        folder: `<run dir>/<id>`.
+        id: unique and readable.
+        folder: `<run dir>/<id>`, or what `--session-name` says in place of the id.
     """
 
     id: str
@@ -153,6 +157,7 @@ class Declared(Strict):
         reference: name of the reference that it applies, if it applies one.
         check: name of the check that it waits for.
         slot: the slot of the node that it is about; None where it is about all nodes together.
+        line: line of its function in its file, from 1; None where pytest does not tell.
     """
 
     test: str
@@ -161,6 +166,12 @@ class Declared(Strict):
     reference: str | None = None
     check: str | None = None
     slot: NonNegativeInt | None = None
+    line: PositiveInt | None = None
+
+    @property
+    def file(self) -> str:
+        """Its file, relative to pytest's root folder."""
+        return self.test.partition("::")[0]
 
 
 class Plan(Strict):
@@ -185,7 +196,32 @@ class Plan(Strict):
         return not self.runs and not self.checks
 
 
-def new_session(run_dir: Path) -> Session:
-    """Name a session: the time it began, and enough chance that two of them never meet."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    return Session(id=name, folder=run_dir / name)
+def new_session(run_dir: Path, name: str | None = None) -> Session:
+    """Identify a session: by the time it began, and enough chance that two of them never meet.
+
+    Args:
+        run_dir: folder of all sessions.
+        name: of its folder; without it, its id. Jobs and logs have the id, whatever the name is.
+
+    Raises:
+        ConfigError: there is a session of that name.
+    """
+    made = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    folder = run_dir / (name or made)
+    if name is not None and os.path.lexists(folder):
+        raise ConfigError(f"--session-name {name}: {folder} exists: give another name, or move that folder away")
+    return Session(id=made, folder=folder)
+
+
+def session_name(text: str) -> str:
+    """Read the name of a session, which becomes a folder.
+
+    Raises:
+        ConfigError: it cannot be one.
+    """
+    if not re.fullmatch(_FOLDER_NAME, text) or len(text) > _LONGEST_NAME or text in {layout.LATEST, layout.INDEX}:
+        raise ConfigError(
+            f"{text!r} must be letters, digits, dots, hyphens and underscores, at most {_LONGEST_NAME}, begin with a "
+            f"letter or a digit, and not be {layout.LATEST} or {layout.INDEX}"
+        )
+    return text

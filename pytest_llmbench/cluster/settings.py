@@ -47,6 +47,7 @@ class Settings:
         gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
         nccl: whether links are measured although a node failed another check.
         quarantine: the list of unfit nodes, honoured and added to.
+        avoided: nodes to keep off for what the history says of them, each with the reason.
         early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
         heartbeat_timeout: silence of pytest after which its jobs and ranks end themselves, seconds.
         simulate: a fault that the ranks of every run cause on purpose.
@@ -73,6 +74,7 @@ class Settings:
     gate: Literal["auto", "on", "off"] = "auto"
     nccl: bool = False
     quarantine: Path | None = None
+    avoided: Mapping[str, str] = field(default_factory=dict)
     drain: Literal["print", "yes"] | None = None
     early_verdict: bool = False
     heartbeat_timeout: float = TTL_S

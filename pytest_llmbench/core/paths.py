@@ -10,8 +10,8 @@ from pytest_llmbench.core.errors import ConfigError
 SUITES = (Path(__file__).parents[1] / "suites").resolve()
 
 
-def shipped(kind: Literal["recipes", "systems"]) -> Path:
-    """The folder of YAML files of our own."""
+def shipped(kind: Literal["recipes", "systems", "schemas"]) -> Path:
+    """The folder of YAML files of our own, or of the JSON Schemas of such files."""
     return SUITES / kind
 
 

@@ -1,17 +1,19 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
 import json
+import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from pytest_llmbench.core.durations import format_minutes, parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import UNITS, Quantity
 
 
 class Strict(BaseModel):
@@ -53,13 +55,57 @@ def _guard(convert: Any) -> BeforeValidator:
     return BeforeValidator(run)
 
 
-QuantityField = Annotated[Quantity, _guard(_as_quantity), PlainSerializer(lambda quantity: quantity.exact)]
-MinutesField = Annotated[int, _guard(_as_minutes), PlainSerializer(format_minutes)]
+# What editors are told of both, which is less than the loader checks.
+_QUANTITY = {
+    "type": "string",
+    "pattern": rf"^\s*[+-]?[0-9.,_]+([eE][+-]?[0-9]+)?\s*[KkMG]?\s*({'|'.join(map(re.escape, UNITS))})\s*$",
+    "examples": ["200K words/s", "5 %"],
+}
+_MINUTES = {
+    "anyOf": [{"type": "string", "pattern": "^[0-9:-]+$"}, {"type": "integer", "minimum": 1}],
+    "examples": ["00:30:00"],
+}
+
+QuantityField = Annotated[
+    Quantity, _guard(_as_quantity), PlainSerializer(lambda quantity: quantity.exact), WithJsonSchema(_QUANTITY)
+]
+MinutesField = Annotated[int, _guard(_as_minutes), PlainSerializer(format_minutes), WithJsonSchema(_MINUTES)]
 
 # Names become folders, test ids and Slurm job names.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFault:
+    """One thing that is wrong in a file.
+
+    Attributes:
+        where: the file, and the part of it that was read.
+        key: the key in that part, dotted; empty for the whole of it.
+        message: what is wrong, and what is legal.
+    """
+
+    where: str
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.key}: {self.message}" if self.key else f"{self.where}: {self.message}"
+
+
+class FaultsError(ConfigError):
+    """Plain data that a model refuses.
+
+    Attributes:
+        faults: all that is wrong with it.
+    """
+
+    def __init__(self, faults: Iterable[KeyFault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(map(str, self.faults)))
+
 
 # More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
 _LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
@@ -176,12 +222,23 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
     """Build `model` from plain data.
 
     Raises:
-        ConfigError: one line per problem, each with `where`, the key, and for an unknown key the legal ones.
+        FaultsError: one line per problem, each with `where`, the key, and for an unknown key the legal ones.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(model, error, where))) from error
+        raise FaultsError(_explain(model, error, where)) from error
+
+
+def meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The entries under `Attributes:` in the docstrings of a model and of those that it inherits from, by key."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        section = (each.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+        for names, text in re.findall(r"^ {4,8}([\w, ]+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
+            for name in names.split(", "):
+                found[name] = " ".join(text.split())
+    return found
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +250,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Iterator[str]:
+def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Iterator[KeyFault]:
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
@@ -205,7 +262,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Iter
             message = problem["msg"].removeprefix("Value error, ")
             if not isinstance(problem["input"], Mapping | list | tuple):
                 message += f" (given: {problem['input']!r})"
-        yield f"{where}: {path}: {message}" if path else f"{where}: {message}"
+        yield KeyFault(where, path, message)
 
 
 def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
@@ -214,7 +271,7 @@ def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseMo
     for part in loc:
         fields = [each.model_fields[part] for each in found if isinstance(part, str) and part in each.model_fields]
         if fields:
-            found = [inner for field in fields for inner in _models_in(field.annotation)]
+            found = [inner for field in fields for inner in models_in(field.annotation)]
         else:  # a list index, a mapping's key, or the tag of one model of a union
             found = [each for each in found if _has_tag(each, part)] or found
     return found[0] if found else None
@@ -224,8 +281,9 @@ def _has_tag(model: type[BaseModel], tag: int | str) -> bool:
     return any(tag in typing.get_args(field.annotation) for field in model.model_fields.values())
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Every model in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in typing.get_args(annotation):
-        yield from _models_in(inner)
+        yield from models_in(inner)

@@ -23,7 +23,7 @@ from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import ALPHA, steady_state
-from pytest_llmbench.judging.telemetry import RULES, Watched
+from pytest_llmbench.judging.telemetry import RULES, Better, Watched
 
 TOKENS_OF_RECORD = 20_000_000
 
@@ -196,6 +196,8 @@ class Statistic:
         steady: how it follows from the mean duration of a step: an amount of something by it, a number of steps times
             it, or the duration itself. The steady state of a run then judges a bound on it; else its own rule does.
         of_ceiling: it is a share of the matrix-product rate that the ranks measured, and as well known as that.
+        better: which direction of it is an improvement; None where neither is. One that has an amount need not declare
+            it: a rate is better if it is higher, a time if it is lower.
     """
 
     unit: str
@@ -205,8 +207,11 @@ class Statistic:
     of_speed: bool | None = None
     steady: Literal["rate", "time", "step"] | None = None
     of_ceiling: bool = False
+    better: Better | None = None
 
     def __post_init__(self) -> None:
+        if self.better is None and self.steady is not None:
+            object.__setattr__(self, "better", "higher" if self.steady == "rate" else "lower")
         if self.of_speed is None:
             told = self.speed is not None or Quantity(0.0, self.unit).dimension in _DIMENSIONS_OF_SPEED
             object.__setattr__(self, "of_speed", told)
@@ -302,6 +307,7 @@ STATISTICS: Mapping[str, Statistic] = {
         rule="wall clock of the steps before the judged ones, compilation included",
         compute=_warm_up_time,
         of_speed=False,
+        better="lower",
     ),
     #: left out tflops_per_gpu: without GPUs; if steps do not train a whole decoder (LoRA, rewards, generation)
     "tflops_per_gpu": Statistic(
@@ -327,17 +333,20 @@ STATISTICS: Mapping[str, Statistic] = {
         compute=_matmul_fraction,
         of_speed=True,
         of_ceiling=True,
+        better="higher",
     ),
     "loss_drop": Statistic(
         unit="nat",
         rule="loss of the first step - mean loss of the last quarter of the judged steps",
         compute=_loss_drop,
+        better="higher",
     ),
     "peak_memory": Statistic(  #: left out peak_memory: if it is not measured
-        unit="GiB", rule="highest memory of any rank", compute=_peak_memory
+        unit="GiB", rule="highest memory of any rank", compute=_peak_memory, better="lower"
     ),
     **{
-        name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute)) for name, rule in RULES.items()
+        name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute), better=rule.better)
+        for name, rule in RULES.items()
     },
 }
 

@@ -8,9 +8,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
+
+Better = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +50,16 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TelemetryRule:
-    """How one number comes about: its unit, what it is in words, and the number, None where it is not known."""
+    """How one number comes about: its unit, what it is in words, and the number, None where it is not known.
+
+    Attributes:
+        better: which direction of it is an improvement; None where neither is.
+    """
 
     unit: str
     words: str
     compute: Callable[[Watched], float | None]
+    better: Better | None = None
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
@@ -84,26 +92,31 @@ RULES: Mapping[str, TelemetryRule] = {
         unit="J/token",
         words="energy of all GPUs by their own counters / tokens of the judged steps",
         compute=lambda watched: _ratio(watched.joules, watched.tokens),
+        better="lower",
     ),
     "tokens_per_joule": TelemetryRule(  #: left out tokens_per_joule: as `energy_per_token`
         unit="tokens/J",
         words="tokens of the judged steps / energy of all GPUs by their own counters",
         compute=lambda watched: _ratio(watched.tokens, watched.joules),
+        better="higher",
     ),
     "clock_mean": TelemetryRule(  #: left out clock_mean: if telemetry has a gap, or a sample lacks it
         unit="MHz",
         words="SM clock, mean of the samples of the judged steps, mean of all GPUs",
         compute=_over(fmean, lambda each: each.sm_clock_mhz),
+        better="higher",
     ),
     "clock_min": TelemetryRule(  #: left out clock_min: as `clock_mean`
         unit="MHz",
         words="SM clock, lowest sample of any GPU in the judged steps",
         compute=_over(min, lambda each: each.sm_clock_min_mhz),
+        better="higher",
     ),
     "throttled": TelemetryRule(  #: left out throttled: as `clock_mean`
         unit="%",
         words="samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
         compute=lambda watched: watched.share_of_samples(lambda each: each.throttled),
+        better="lower",
     ),
     "power_capped": TelemetryRule(  #: left out power_capped: as `clock_mean`
         unit="%",
@@ -114,11 +127,13 @@ RULES: Mapping[str, TelemetryRule] = {
         unit="degC",
         words="highest sample of any GPU in the judged steps",
         compute=_over(max, lambda each: each.temperature_max_degc),
+        better="lower",
     ),
     "memory_used_max": TelemetryRule(  #: left out memory_used_max: as `clock_mean`
         unit="GiB",
         words="all memory in use on a GPU, highest sample of any GPU in the judged steps",
         compute=_over(max, lambda each: _gib(each.memory_used_max_bytes)),
+        better="lower",
     ),
 }
 

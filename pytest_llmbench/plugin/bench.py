@@ -66,10 +66,18 @@ class Bench:
 
     @cached_property
     def session(self) -> Session:
-        """This session's id and folder."""
-        which = options.value(self._config, "resume")
-        if self._given_session is not None or which is None:
-            return self._given_session or new_session(self.run_dir)
+        """This session's id and folder.
+
+        Raises:
+            ConfigError: there is a session of that name, or none to resume.
+        """
+        if self._given_session is not None:
+            return self._given_session
+        which, name = options.value(self._config, "resume"), options.value(self._config, "session-name")
+        if which is None:
+            return new_session(self.run_dir, name)
+        if name is not None:
+            raise ConfigError("--session-name with --resume: a session keeps its name; leave one of them out")
         return session_to_resume(self.run_dir, which)
 
     @cached_property

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import timeout_of
+from pytest_llmbench.cluster.runs import session_name
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.wire.fault import SimulatedFault
+from pytest_llmbench.history.trend.wanted import Wanted
 from pytest_llmbench.session.journal.earlier import NEWEST
 
 _INI_PREFIX = "llmbench_"
@@ -122,6 +124,11 @@ def positive_hours(text: str) -> float:
     return float(text)
 
 
+def file_or_url(text: str) -> Path | str:
+    """Read the place of a history: a path means the same from everywhere, a URL does anyway."""
+    return text if "://" in text else Path(text)
+
+
 def share(text: str) -> Quantity:
     """Read a share above 0, such as `3 %`."""
     try:
@@ -162,6 +169,8 @@ _QUARANTINE = "File of unfit nodes to exclude; newly found unfit nodes are appen
 _DRAIN = "Print the scontrol commands that drain unfit nodes; with --drain=yes, run them as well"
 _REPEAT = "Runs of each recipe, one after the other, that are judged together"
 _REQUIRE_VERDICT = "End with exit code 10 if no threshold judged the speed of a run; without a value it means yes"
+_EXIT_CODES = "Exit codes: usual (1 for every failure), or detailed (1 slow, 11 undecided, 12 incomplete, 13 broken)"
+_SESSION_NAME = "Name of the session's folder in the run directory; a name that is taken is refused"
 _GROUP_TOLERANCE = "Share by which the steps of a group of nodes may be slower than those of the others"
 _INCONCLUSIVE = "If a threshold is too close to the measured number to decide: fail the test, make further runs first, "
 _INCONCLUSIVE += "or skip it"
@@ -171,6 +180,12 @@ _EARLY_VERDICT = (
 _EARLY_VERDICT += "of its steps"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
+_HISTORY = "Database that gets this session's records at its end: a file, or postgresql://USER@HOST/DATABASE"
+_COMPARE_TO = (
+    "Compare the speed of each run with earlier ones in --history: a regression beyond the uncertainty of both "
+)
+_COMPARE_TO += "fails"
+_AVOID = "Keep off nodes of which --history has faults of their own in 2 sessions of the last 14 days"
 _SIMULATE = "Have a rank of each run cause a fault in that step, to see that the tests fail when they must"
 OPTIONS = (
     Option("nodes", Section.WHERE, _NODES, positive, "N", "each recipe's nodes"),
@@ -195,11 +210,13 @@ OPTIONS = (
     Option("retries", Section.WHAT, _RETRIES, non_negative, "N", "0"),
     Option("heartbeat-timeout", Section.WHAT, _HEARTBEAT_TIMEOUT, timeout_of, "SECONDS", "60"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
+    Option("session-name", Section.WHAT, _SESSION_NAME, session_name, "NAME", "time and digits"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
     Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
     Option("require", Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"),
     choice("require-verdict", Section.WHAT, _REQUIRE_VERDICT, "yes|no", "yes at scale full", bare="yes"),
+    choice("exit-codes", Section.WHAT, _EXIT_CODES, "usual|detailed", "usual"),
     choice("inconclusive", Section.WHAT, _INCONCLUSIVE, "fail|rerun|warn", "fail"),
     Option(
         "group-tolerance",
@@ -209,6 +226,8 @@ OPTIONS = (
         "SHARE",
         "3 percent on GPUs at scale full, else not compared",
     ),
+    Option("history", Section.WHAT, _HISTORY, file_or_url, "URL"),
+    Option("compare-to", Section.WHAT, _COMPARE_TO, Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA"),
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
     Option("simulate", Section.WHAT, _SIMULATE, SimulatedFault.parse, "FAULT@STEP"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
@@ -217,6 +236,7 @@ FLAGS = (
     Flag("plan", Section.WHAT, "Print what would run, the scripts and the node-hours, and submit nothing"),
     Flag("early-verdict", Section.WHAT, _EARLY_VERDICT),
     Flag("first-run-alone", Section.WHAT, "Run the first run alone, to warm shared caches of compiled kernels"),
+    Flag("avoid-from-history", Section.UNFIT, _AVOID),
     Flag("nccl", Section.UNFIT, "With the gate on, measure collectives and links even if a node failed another check"),
 )
 

@@ -1,5 +1,6 @@
 """The settings of a session: what the options, the system's file and the cluster that is here come to."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.records import AllocationMode
 from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.history import consult
 
 
 def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
@@ -31,6 +33,7 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
     nodes = options.value(config, "nodes")
     if nodes is None and (cluster or system.cluster) == "slurm":
         nodes = cluster_settings.existing_nodes()
+    avoided = consult(config)
     settings = Settings(
         system=system,
         cluster=cluster or system.cluster,
@@ -48,10 +51,11 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
         replay=replay,
         rerun=options.value(config, "inconclusive") == "rerun",
         scale=options.value(config, "scale") or "full",
-        slurm=_slurm_options(config, quarantine),
+        slurm=_slurm_options(config, quarantine, avoided),
         gate=options.value(config, "gate") or "auto",
         nccl=options.flag(config, "nccl"),
         quarantine=quarantine,
+        avoided=avoided,
         drain=options.value(config, "drain"),
         early_verdict=options.flag(config, "early_verdict"),
         heartbeat_timeout=options.value(config, "heartbeat-timeout") or TTL_S,
@@ -76,10 +80,10 @@ def _path(config: pytest.Config, name: str) -> Path | None:
     return None if path is None else from_here(config, path)
 
 
-def _slurm_options(config: pytest.Config, quarantine: Path | None) -> dict[str, str]:
-    """Options of sbatch; it excludes the nodes in quarantine as well as those that the user excludes."""
+def _slurm_options(config: pytest.Config, quarantine: Path | None, avoided: Iterable[str]) -> dict[str, str]:
+    """Options of sbatch; it excludes nodes in quarantine and those to avoid as well as those that the user excludes."""
     told = {name: text for name in SLURM_OPTIONS if (text := options.value(config, name)) is not None}
-    barred = [*read_quarantine(quarantine)] if quarantine is not None else []
+    barred = [*dict.fromkeys([*(read_quarantine(quarantine) if quarantine is not None else ()), *avoided])]
     if barred:
         told["exclude"] = ",".join([*([told["exclude"]] if "exclude" in told else []), *barred])
     return told

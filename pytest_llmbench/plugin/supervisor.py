@@ -5,6 +5,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import tell_the_end
+from pytest_llmbench.cluster.kept_system import KeptSystem
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import write_model
@@ -16,9 +17,11 @@ from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.options import usage_errors
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
+from pytest_llmbench.plugin.output.provenance import command_of
 from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.verdict.boards import KeeperBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared
+from pytest_llmbench.reporting.sessions import point_to_latest
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.replay.replayer import replay
@@ -48,15 +51,17 @@ class Supervisor:
         self._bench.check_nodes_are_held()
         self._bench.check_budget()
         # Their ini keys may be wrong.
-        _ = self._bench.requires_verdict, options.value(self._config, "group-tolerance")
+        for name in ("require-verdict", "group-tolerance", "exit-codes", "inconclusive"):
+            options.value(self._config, name)
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
         try:
             keeper = self.results.keeper = Keeper(settings.system, self._bench.journal)
             self._bench.board = KeeperBoard(keeper, self._progress, self._interruption, self.repeat)
-            words, tests = self._config.invocation_params.args, self._bench.planned.tests
-            keeper.note_begin(settings, map(str, words), (test.test for test in tests))
+            keeper.command = command_of(self._config, self._bench.planned.tests)
+            keeper.note_begin(settings, session, keeper.command)
             write_model(folder / layout.PLAN, self._bench.planned)
+            write_model(folder / layout.SYSTEM, KeptSystem.of(settings))
             self.results.expect()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:
@@ -64,12 +69,20 @@ class Supervisor:
                 else:
                     self._runner = Runner(settings, session, keeper, self._bench.earlier)
                     self._runner.start(self._bench.planned)
+            self._point_to_latest()
         except Exception as error:
             # There is no record to add to. The runner is stopped with the session: whoever waits is told why before.
             self.results.keeper = None
             if isinstance(error, OSError):
                 raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
             raise
+
+    def _point_to_latest(self) -> None:
+        """Let `latest` lead to this session, which has begun. Where that cannot be, nothing else fails."""
+        try:
+            point_to_latest(self._bench.session.folder)
+        except OSError as error:
+            self._progress.note(f"no link to the latest session: {error}")
 
     def repeat(self, series: str, number: int, look: int) -> None:
         """Make further runs, up to that number of a series, for a test that waits for them."""
@@ -132,8 +145,7 @@ class Supervisor:
         self._stop()
         self.results.finish(session)
         result = yield
-        if self.results.unwritten:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        self.results.end(session)
         return result
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

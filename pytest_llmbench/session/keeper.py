@@ -4,13 +4,13 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.record.health import HealthRecord
@@ -21,6 +21,7 @@ from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending.logs import with_log_to_read
 from pytest_llmbench.session.journal.journal import EventKind, Journal, now
 from pytest_llmbench.session.journal.plans import digest_of_record
+from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -34,6 +35,7 @@ class Keeper:
         notes: lines for people, oldest first; the reader that shows them removes them.
         unwritten: files of evidence that could not be written.
         left_over: nodes that the session had and that are in no group, because they are too few for one.
+        command: the command line with which records are signed; None where they are not.
     """
 
     def __init__(self, system: System, journal: Journal | None = None) -> None:
@@ -42,6 +44,7 @@ class Keeper:
         self.notes: deque[str] = deque()
         self.unwritten: list[Path] = []
         self.left_over: tuple[str, ...] = ()
+        self.command: PytestCommand | None = None
         self._border = Border(system)
         self._journal = journal
         self._records: dict[tuple[str, str], Record] = {}
@@ -73,6 +76,8 @@ class Keeper:
     def keep(self, record: Record) -> None:
         """Make a record final, and wake the tests that wait for it."""
         record = self._border.crossed(with_log_to_read(record) if isinstance(record, RunRecord) else record)
+        if self.command is not None and record.made_by is None:
+            record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
         self.write(record.path, record)
         if isinstance(record, RunRecord) and record.problem is None:
             self._note_gaps(record)
@@ -85,11 +90,12 @@ class Keeper:
         """Write the record of an attempt at a run that another one follows; no test waits for it."""
         self.write(path, self._border.crossed(record))
 
-    def note_begin(self, settings: Settings, command: Iterable[str], tests: Iterable[str]) -> None:
+    def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
         """Note that this process takes the session on."""
         self.note(
-            "began", host=socket.gethostname(), pid=os.getpid(), cluster=settings.cluster,
-            ttl_s=settings.heartbeat_timeout, tests=tuple(tests), command=self._border.words(command),
+            "began", host=socket.gethostname(), pid=os.getpid(), cluster=settings.cluster, session=session.id,
+            ttl_s=settings.heartbeat_timeout, tests=tuple(test.test for test in command.tests),
+            command=self._border.words(command.words),
         )  # fmt: skip
 
     def note_end(self, planned: Plan) -> None:

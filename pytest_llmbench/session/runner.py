@@ -22,6 +22,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active, RunView, view_of
 from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome
 from pytest_llmbench.session.ending.conclude import findings, identity_of
+from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.journal.adopting import Adoption
 from pytest_llmbench.session.journal.earlier import Earlier, put_aside
@@ -138,6 +139,8 @@ class Runner:
                 "the runs did not end in time; their jobs end themselves within a minute: see squeue for the comment "
                 f"{self._session.token}"
             )
+        elif thread is not None:
+            sweep(self._session.folder, self._keeper.runs)
         self._heartbeat.stop()
         if self._watchman is not None:
             self._watchman.dismiss()

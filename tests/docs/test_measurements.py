@@ -9,10 +9,9 @@ import pytest
 
 from benchmarks.gpu.training.measuring import flops_per_token as causal_flops_per_token
 from benchmarks.gpu.training.rows import load
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.judging.flops import flops_per_token
 from tests.docs.documents import CHECKOUT
+from tests.support.shipped import shipped_recipes
 
 TEXT = "\n".join(path.read_text("utf-8") for path in sorted((CHECKOUT / "docs" / "measurements").glob("*.md")))
 ROWS = re.findall(r"^\| `([\w.]+)`.*\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) % \|$", TEXT, re.MULTILINE)
@@ -34,7 +33,7 @@ def test_a_scaled_bound_follows_from_what_is_published(
 ) -> None:
     """It is rounded down, by less than 4 %, and the recipe has it."""
     assert len(SCALED) == 9
-    references = {each.name: each for each in load_recipes([shipped("recipes")])[name].references}
+    references = {each.name: each for each in shipped_recipes()[name].references}
     numbers = [float(each.replace(",", "")) for each in re.findall(r"\d[\d,]{4,}", published)]
     for number, bound in zip(numbers, bounds.split(", "), strict=True):
         scaled = number * math.prod(map(float, factors.split("×")))
@@ -54,7 +53,7 @@ def test_there_are_measurements() -> None:
 @pytest.mark.parametrize(("name", "words_per_s", "tflops", "mfu"), ROWS)
 def test_a_row_is_consistent(name: str, words_per_s: str, tflops: str, mfu: str) -> None:
     """TFLOP/s per GPU and MFU follow from words/s and the shape, to the digits given."""
-    recipe = load_recipes([shipped("recipes")])[name]
+    recipe = shipped_recipes()[name]
     flops = float(words_per_s.replace(",", "")) * flops_per_token(recipe.model, recipe.sequence_length)
     assert flops / 1e12 / GPUS == pytest.approx(float(tflops), abs=0.06)
     assert 100 * flops / 1e12 / GPUS / PEAK_TFLOPS == pytest.approx(float(mfu), abs=0.06)

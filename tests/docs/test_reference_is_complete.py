@@ -18,7 +18,6 @@ from pytest_llmbench import plugin
 from pytest_llmbench.core.errors import ErrorKind
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
 from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
@@ -39,6 +38,7 @@ from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import gather
 from tests.conftest import TORCH, UserFolder
 from tests.docs.documents import CHECKOUT
+from tests.support.shipped import shipped_recipes
 
 TEXT = (CHECKOUT / "docs" / "reference.md").read_text(encoding="utf-8")
 PACKAGE = CHECKOUT / "pytest_llmbench"
@@ -152,7 +152,7 @@ def checked(tmp_path: Path) -> HealthRecord:
 def record(tmp_path: Path) -> RunRecord:
     """A run record with one metric, of a run that is faster in its steady part."""
     return RunRecord(
-        session="s", key="k", token="t", recipe=next(iter(load_recipes([shipped("recipes")]).values())),
+        session="s", key="k", token="t", recipe=next(iter(shipped_recipes().values())),
         system="local", cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(tmp_path),
         metrics={"step_time": Metric(value=1.0, unit="s", rule="r", sense="time", amount=1.0)},
         steady=steady_state([0.5, 0.501] * 20, skip=0),

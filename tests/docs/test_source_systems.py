@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import read_yaml
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.engines.nemo import log
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, judged_steps, measure
 from tests.docs.documents import CHECKOUT
+from tests.support.shipped import shipped_recipes
 
 TEXT = " ".join((CHECKOUT / "docs" / "source-systems.md").read_text(encoding="utf-8").split())
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", CHECKOUT.parent / "shared" / "samples"))
-RECIPES = load_recipes([shipped("recipes")])
+RECIPES = shipped_recipes()
 
 
 @pytest.fixture

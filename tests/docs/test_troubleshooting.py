@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -14,7 +15,13 @@ TEXT = (CHECKOUT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 SYMPTOMS = re.findall(r"^### `(.+)`$", TEXT, re.MULTILINE)
 
 
-def messages() -> Iterator[str]:
+@functools.cache
+def messages() -> tuple[str, ...]:
+    """Every text of the package, read once."""
+    return tuple(_messages())
+
+
+def _messages() -> Iterator[str]:
     """Every text of the package; what is filled in, or goes on in another text, is `...`."""
     for path in (CHECKOUT / "pytest_llmbench").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -24,14 +31,11 @@ def messages() -> Iterator[str]:
                 yield node.value
 
 
-MESSAGES = list(messages())
-
-
 @pytest.mark.parametrize("symptom", SYMPTOMS)
 def test_a_message_is_one_of_the_code(symptom: str) -> None:
     """Its words, in their order, in one text of the package."""
     words = [re.escape(part.strip()) for part in symptom.split("...") if part.strip()]
-    assert any(re.search(".*".join(words), message, re.DOTALL) for message in MESSAGES), symptom
+    assert any(re.search(".*".join(words), message, re.DOTALL) for message in messages()), symptom
 
 
 def test_every_symptom_has_a_cause_and_a_remedy() -> None:

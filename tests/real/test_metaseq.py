@@ -18,17 +18,17 @@ import pytest
 import yaml
 
 from pytest_llmbench.cluster.system import System, load_system
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script
 from pytest_llmbench.engines.metaseq.engine import ENGINE
 from pytest_llmbench.session.script.scripts import write_script
 from tests.conftest import UserFolder, require_slurm, slurm_nodes
+from tests.support.shipped import shipped_recipes
 
 FRAMEWORK = "metaseq"
 SYSTEM = os.environ.get("LLMBENCH_METASEQ_SYSTEM")
-RECIPES = {name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "metaseq"}
+RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "metaseq"}
 # In the place of a program that the launcher starts: it writes down what it was asked to do.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
 EIGHT_MILLION: dict[str, Any] = {

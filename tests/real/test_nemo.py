@@ -18,23 +18,21 @@ import pytest
 import yaml
 
 from pytest_llmbench.cluster.system import load_system
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script
 from pytest_llmbench.engines.nemo.launcher import ENGINE
 from pytest_llmbench.session.script.scripts import write_script
 from tests.conftest import UserFolder, require_slurm, slurm_nodes
 from tests.real.conftest import REPOSITORY, built
+from tests.support.shipped import shipped_recipes
 
 FRAMEWORK = "nemo"
 #: variable LLMBENCH_NEMO_SYSTEM: the same for both engines of NeMo
 SYSTEM = os.environ.get("LLMBENCH_NEMO_SYSTEM")
 DATA = Path(__file__).parents[1] / "data" / "nemo"
-RECIPES = {
-    name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "nemo_launcher"
-}
+RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "nemo_launcher"}
 TENSORBOARD = """
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

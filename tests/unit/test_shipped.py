@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,16 @@ import pytest
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, Scale
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.judging.references import Machine, why_not_applicable
+from tests.support.shipped import shipped_recipes
 
-RECIPES: dict[Scale, dict[str, Recipe]] = {scale: load_recipes([shipped("recipes")], scale) for scale in SCALES}
+RECIPES: dict[Scale, Mapping[str, Recipe]] = {scale: shipped_recipes(scale) for scale in SCALES}
 SYSTEM_FILES = sorted(shipped("systems").glob("*.yaml"))
 
 # layers, hidden size, heads, tokens per batch, peak learning rate: metaseq at commit a1a4e733 (2022-08-09),

@@ -16,6 +16,8 @@ from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
 Precision = Literal["fp32", "bf16", "fp16"]
+# Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
+NOT_WRITTEN = ("name", "scale")
 
 
 class ModelShape(Strict):
@@ -303,29 +305,56 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
     return found
 
 
-class _Family(Strict):
-    """The shape of a recipe file."""
+class RecipeFamily(Strict):
+    """A recipe file.
+
+    Attributes:
+        family: its name, for people.
+        recipes: keys of each recipe's own, by its name.
+        defaults: laid under each of them.
+        smoke: laid over each of them at `--scale smoke`.
+    """
 
     family: str
     recipes: dict[str, dict[str, Any]]
     defaults: Mapping[str, Any] = {}
     smoke: Mapping[str, Any] = {}
 
+    def laid_out(self, name: str, path: Path) -> dict[Scale, dict[str, Any]]:
+        """All keys of a recipe of the file `path`, at each scale.
+
+        Raises:
+            ConfigError: two of them exclude each other, or one must not be in a file.
+        """
+        own = self.recipes[name]
+        for block in (self.defaults, self.smoke, own):
+            for key in sorted({*NOT_WRITTEN} & set(block)):
+                raise ConfigError(f"{path}: {key}: must not be in a file: it comes from the mapping or from --scale")
+        full = _lay(_lay(self.defaults, own, f"{path}: recipe {name}"), {"name": name})
+        return {"full": full, "smoke": _lay(_lay(full, self.smoke, f"{path}: smoke"), {"scale": "smoke"})}
+
+
+def read_family(path: Path) -> RecipeFamily:
+    """Read a recipe file, but not yet the recipes in it.
+
+    Raises:
+        ConfigError: it cannot be read, or is not a recipe file.
+    """
+    return validate(RecipeFamily, read_yaml(path), str(path))
+
+
+def in_file(path: Path, name: str, scale: Scale) -> str:
+    """The place of a recipe, for people."""
+    return f"{path}: recipe {name}{' at scale smoke' if scale == 'smoke' else ''}"
+
 
 def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
-    family = validate(_Family, read_yaml(path), str(path))
+    family = read_family(path)
     recipes = {}
-    for block in (family.defaults, family.smoke, *family.recipes.values()):
-        for key in sorted({"name", "scale"} & set(block)):
-            raise ConfigError(f"{path}: {key}: must not be in a file: it comes from the mapping or from --scale")
-    for name, own in family.recipes.items():
+    for name in family.recipes:
+        laid_out = family.laid_out(name, path)
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
-        full = _lay(_lay(family.defaults, own, f"{path}: recipe {name}"), {"name": name})
-        smoke = _lay(_lay(full, family.smoke, f"{path}: smoke"), {"scale": "smoke"})
-        both = {
-            "full": validate(Recipe, full, f"{path}: recipe {name}"),
-            "smoke": validate(Recipe, smoke, f"{path}: recipe {name} at scale smoke"),
-        }
+        both = {each: validate(Recipe, data, in_file(path, name, each)) for each, data in laid_out.items()}
         recipes[name] = both[scale]
     return recipes
 

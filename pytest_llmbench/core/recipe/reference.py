@@ -80,6 +80,15 @@ class ExpectedFailure(Strict):
         return f"until {self.until}: {self.reason}"
 
 
+def _as_clause(value: object) -> object:
+    if isinstance(value, int | float):  # 4.10 would become 4.1
+        raise ValueError(f'must be a text: write it in quotes, such as "{value}"')  # noqa: TRY004 - pydantic collects it
+    return value
+
+
+ClauseField = Annotated[str, BeforeValidator(_as_clause), Field(pattern=r"\S", max_length=100)]
+
+
 class Reference(Strict):
     """A bound on one statistic of a run.
 
@@ -101,6 +110,7 @@ class Reference(Strict):
         applies_to: the hardware it is for; without it the reference is portable, which only a fraction or a loss can
             be. It is always for the full scale, never for the smoke variant.
         elsewhere: on a system with other GPUs, or without any, the test of it is skipped, or there is none.
+        clause: number or name of the clause of a contract that demands it, for the certificate.
     """
 
     name: Name
@@ -118,6 +128,7 @@ class Reference(Strict):
     date: dt.date
     applies_to: AppliesTo | None = None
     elsewhere: Literal["skip", "leave_out"] = "skip"
+    clause: ClauseField | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Reference:

@@ -12,6 +12,7 @@ from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.early import EarlyVerdict
+from pytest_llmbench.core.record.made_by import MadeBy
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
@@ -96,13 +97,27 @@ class Problem(Strict):
 
 
 class Judgement(Strict):
-    """One test's verdict on this run."""
+    """One test's verdict on this run.
+
+    Attributes:
+        test: its node id.
+        measured, threshold: the number and its bounds as texts, with their units.
+        value, unit: the measured number; None where the test measured none.
+        low, high: the interval around it, in `unit`; None where it has none.
+        at_least, at_most: the bounds, in `unit`; None where there is none.
+    """
 
     test: str
     verdict: Verdict
     statistic: str | None = None
     measured: str | None = None
+    value: float | None = None
+    unit: str | None = None
+    low: float | None = None
+    high: float | None = None
     threshold: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
     reference: str | None = None
     reason: str | None = None
     cause: str | None = None
@@ -147,7 +162,10 @@ class Record(Strict):
         cluster: `slurm`, `local`, `debug` or `replay`.
         folder: its folder.
         hosts: host names.
-        judgements: each test's verdict: statistic, measured, threshold, reference, reason, cause.
+        judgements: each test's verdict: statistic, measured, threshold, reference, reason, cause, and the numbers of
+            these.
+        made_by: the session that made it: version, command line, user, host, ISO 8601 times, and the command that makes
+            it again; null in records of earlier versions.
     """
 
     about: ClassVar[Literal["run", "check"]]
@@ -162,6 +180,7 @@ class Record(Strict):
     hosts: tuple[str, ...] = ()
     timings: Timings = Timings()
     judgements: tuple[Judgement, ...] = ()
+    made_by: MadeBy | None = None
 
     @property
     def name(self) -> str:
@@ -177,6 +196,11 @@ class Record(Strict):
     def path(self) -> Path:
         """Path of the record."""
         return Path(self.folder) / layout.RECORD
+
+    @property
+    def within_session(self) -> str:
+        """Path of the record, relative to the folder of its session."""
+        return f"{layout.FOLDERS[self.about]}/{self.name}/{layout.RECORD}"
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -1,7 +1,7 @@
 """The folder of a session: the names that the login node, the ranks and the plugin agree on.
 
-session.json  plan.json  journal  owner  stop  junit.xml  allocation/  repeats/
-superseded/
+session.json  system.json  plan.json  journal  owner  stop  junit.xml  junit-strict.xml  summary.md
+verdict.json  allocation/  repeats/  superseded/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
               simulated/rank-00000  started_again  asked  stacks/rank-00000.txt, or stacks/processes.txt
@@ -12,6 +12,12 @@ from pathlib import Path
 
 # Of a session. Its plan is written before anything starts; that of the first xdist worker, before the controller reads.
 PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
+# Facts of the system that its logs are judged by.
+SYSTEM = "system.json"
+# For CI systems; the verdict is written last of all.
+JUNIT_STRICT, SUMMARY, VERDICT = "junit-strict.xml", "summary.md", "verdict.json"
+# Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
+LATEST, INDEX = "latest", "index.json"
 JOURNAL = "journal"
 # Attempts at runs, and checks, that a session that was resumed has made again; the record of a run before that.
 SUPERSEDED, EARLIER = "superseded", "earlier.json"

@@ -166,6 +166,7 @@ _STATISTICS: Mapping[str, Statistic] = {
         rule="the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
         compute=lambda m: m.totals.get("throughput_samples_per_s"),
         speed="samples_per_s",
+        better="higher",
     ),
     "counted_work": Statistic(
         unit="%", rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)", compute=_counted_work

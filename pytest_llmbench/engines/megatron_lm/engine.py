@@ -226,23 +226,27 @@ _STATISTICS: Mapping[str, Statistic] = {
         rule=_RULE.format(lines="all logged lines, as JUBE has it"),
         compute=lambda m: _tokens_per_s(m, all_lines=True),
         speed="tokens_per_s",
+        better="higher",
     ),
     "time_for_20m_tokens_all_lines": Statistic(
         unit="s",
         rule="20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
         compute=lambda m: _time_for_20m(m, all_lines=True),
         speed="seconds_for_20m_tokens",
+        better="lower",
     ),
     "time_for_20m_tokens_without_first_line": Statistic(
         unit="s",
         rule="20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
         compute=lambda m: _time_for_20m(m, all_lines=False),
         speed="seconds_for_20m_tokens",
+        better="lower",
     ),
     "reported_tflops_per_gpu": Statistic(
         unit="TFLOP/s/gpu",
         rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
         compute=_tflops,
+        better="higher",
     ),
 }
 

@@ -224,6 +224,7 @@ _STATISTICS: Mapping[str, Statistic] = {
         rule="median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
         compute=_median_wps,
         speed="tokens_per_s",
+        better="higher",
     )
 }
 

@@ -201,6 +201,7 @@ _STATISTICS: Mapping[str, Statistic] = {
         rule="mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
         compute=_azure,
         speed="seconds_per_step",
+        better="lower",
     ),
     "step_time_after_5": Statistic(
         unit="s",
@@ -208,29 +209,34 @@ _STATISTICS: Mapping[str, Statistic] = {
         "it rounds",
         compute=_nvidia,
         speed="seconds_per_step",
+        better="lower",
     ),
     "samples_per_s_after_5": Statistic(
         unit="samples/s",
         rule="global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
         compute=_per_s,
         speed="samples_per_s",
+        better="higher",
     ),
     "tokens_per_s_after_5": Statistic(
         unit="tokens/s",
         rule="global batch size × sequence length / step_time_after_5",
         compute=lambda m: _per_s(m, m.recipe.sequence_length),
         speed="tokens_per_s",
+        better="higher",
     ),
     "step_time_last": Statistic(
         unit="s",
         rule="the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
         compute=_last,
         speed="seconds_per_step",
+        better="lower",
     ),
     "elapsed": Statistic(
         unit="s",
         rule="wall clock of the training command as GNU time prints it, the start of NeMo included",
         compute=lambda m: m.totals.get("elapsed_s"),
+        better="lower",
     ),
 }
 

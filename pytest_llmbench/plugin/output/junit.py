@@ -8,13 +8,17 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin.output.cases import complete
 from pytest_llmbench.plugin.verdict.unfinished import report_of
+from pytest_llmbench.reporting.ci.strict import strict
 
 
 class _OwnReport(LogXML):
@@ -44,7 +48,7 @@ class JUnit:
             self._own = config.stash[xml_key] = _writer(config, path)
             config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
 
-    def expect(self, tests: Mapping[str, Mapping[str, Any]]) -> None:
+    def expect(self, tests: Mapping[str, Mapping[str, Any]], records: str) -> None:
         """Write the report as it would be if this process were killed now: every test an ERROR.
 
         A report cannot be written after a SIGKILL, and the report of an earlier session must not be taken for this
@@ -52,6 +56,7 @@ class JUnit:
 
         Args:
             tests: the properties of each, by node id.
+            records: path of the session's folder, as a reader of the report finds it.
         """
         report = self._config.stash.get(xml_key, None)
         if report is None:  # with `-p no:junitxml`
@@ -60,6 +65,7 @@ class JUnit:
         expected.pytest_sessionstart()
         for nodeid, properties in tests.items():
             _add_error(expected, nodeid, properties)
+        self._complete(expected, records)
         expected.pytest_sessionfinish()
         self.copy()
 
@@ -88,6 +94,36 @@ class JUnit:
         if report is not None:  # it is None with `-p no:junitxml`
             for name, value in properties.items():
                 report.add_global_property(name, value)
+
+    def complete(self, records: str) -> None:
+        """Complete the cases of ours, before the report is written.
+
+        `file` and `line` are attributes unless the user has named a family of XML: pytest's `xunit1` has them anyway,
+        `xunit2` must not have them.
+
+        Args:
+            records: path of the session's folder, as a reader of the report finds it.
+        """
+        report = self._config.stash.get(xml_key, None)
+        if report is not None:
+            self._complete(report, records)
+
+    def _complete(self, writer: LogXML, records: str) -> None:
+        places = "junit_family" not in self._config._inicfg  # noqa: SLF001 - getini does not tell a default
+        # A case that is over keeps its element.
+        complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)
+
+    def write_strict(self) -> None:
+        """Write the report once more, for readers that refuse what Jenkins' schema does not know.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._wanted and self._path.is_file():
+            report = ET.parse(self._path).getroot()  # noqa: S314 - pytest has just written it
+            text = ET.tostring(strict(report), encoding="unicode")
+            path = self._path.with_name(layout.JUNIT_STRICT)
+            write_text(path, f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
 
     def discard(self) -> None:
         """Write no file of ours: this session had no runs, or there is no place for it."""

@@ -1,23 +1,26 @@
 """The results of a session: gathered as tests end, completed at its end, and handed to every report."""
 
-from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from pytest_llmbench import __version__
-from pytest_llmbench.core.record.records import Judgement, Verdict
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin import history, options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
+from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
 from pytest_llmbench.plugin.output.progress import LiveLine
+from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.verdict import outcome, speed
+from pytest_llmbench.plugin.verdict.compared import compare_with_history
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
+from pytest_llmbench.plugin.verdict.overruled import Overruled
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished
@@ -52,6 +55,9 @@ class Results:
         self._requirements = requirements
         self._clauses: list[ClauseVerdict] = []
         self._groups = ComparedGroups(rows=(), not_compared={})
+        self._overruled = Overruled()
+        self._conclusion = Conclusion(config, bench)
+        self._is_judged = False
 
     def expect(self) -> None:
         """Wait for the verdict of every planned test, and leave a report for the case that pytest is killed."""
@@ -59,7 +65,12 @@ class Results:
         self._waiting = {test.test for test in tests}
         killed = {"verdict": str(Verdict.ERROR), "reason": "pytest was killed before it could report this test"}
         try:
-            self._junit.expect({test.test: {**facts(test, self._bench), **killed} for test in tests})
+            (self._bench.session.folder / layout.VERDICT).unlink(
+                missing_ok=True
+            )  # of an earlier process of the session
+            self._junit.expect(
+                {test.test: {**facts(test, self._bench), **killed} for test in tests}, self._conclusion.records
+            )
         except OSError as error:  # it is tried again at the end, and costs no verdict
             self._progress.note(f"a report cannot be written: {error}")
 
@@ -70,6 +81,7 @@ class Results:
 
     def take(self, report: pytest.TestReport) -> None:
         """Gather the verdict of a test that is over, and tell a broken run once."""
+        self._overruled.correct(report, lambda: self._conclusion.warned)
         self._broken.shorten(report)
         properties = outcome.verdict_of(report)
         if properties is not None:
@@ -88,18 +100,51 @@ class Results:
         if self.in_earnest and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)
-            self._junit.describe_session(self._facts())
+            self._compare_with_history(session)
+            self._junit.describe_session(
+                suite_facts(
+                    self._bench, self._conclusion.records, unfit=self.keeper.unfit if self.keeper is not None else {},
+                    unjudged=self._unjudged, groups=self._groups, not_tested=self._not_tested,
+                )
+            )  # fmt: skip
         elif not (self.in_earnest and self._requirements.clauses):
             self._junit.discard()
         if self.in_earnest:
             self._judge_clauses(session)
+        self._conclude(session)
         if self.keeper is not None:
-            self.keeper.add_judgements(_judgements(self._rows))
+            self.keeper.add_judgements(judgements(self._rows))
             if self._all_judged:
                 self.keeper.note_end(self._bench.planned)
             self._make_reports(self.keeper)
             self._progress.take(self.keeper.notes)
             self._junit.describe_session(suite_properties(self.keeper.runs))
+        self._junit.complete(self._conclusion.records)
+
+    def _conclude(self, session: pytest.Session) -> None:
+        """Hold the exit code against the verdicts, in a session that has any to give."""
+        self._is_judged = self.in_earnest and bool(self._bench.planned.tests or self._requirements.clauses)
+        self._conclusion.rows, self._conclusion.clauses = self._rows, self._clauses
+        self._conclusion.unjudged, self._conclusion.overruled = self._unjudged, [*self._overruled.tests]
+        if self._is_judged:
+            self._conclusion.settle(session)
+
+    def end(self, session: pytest.Session) -> None:
+        """Write the verdict on the session, after everything else has had its say in its exit code."""
+        if self.unwritten:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        if not self._is_judged:
+            return
+        try:
+            before = session.exitstatus
+            self._conclusion.settle(session)
+            if session.exitstatus != before:
+                self._progress.note(f"exit code {before} becomes {int(session.exitstatus)}: tests failed")
+            self._conclusion.notes = [*speed.lines(self._unjudged), *self._groups.lines]
+            self._conclusion.write(int(session.exitstatus))
+        except OSError as error:
+            self._progress.note(f"the verdict on the session could not be written: {error}")
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     @property
     def unwritten(self) -> bool:
@@ -113,6 +158,10 @@ class Results:
             terminal.health_table(terminalreporter, checked, self._bench)
         if trained := [row for row in self._rows if "check" not in row]:
             terminal.verdict_table(terminalreporter, trained, self._bench)
+        self._summarise_session(terminalreporter)
+
+    def _summarise_session(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what is true of the session, and of no test alone."""
         if self._rows and (fault := self._bench.settings.simulate) is not None:  # settings that are wrong have none
             terminalreporter.write_line(terminal.simulated(fault), red=True, bold=True)
         runs = self.keeper.runs if self.keeper is not None else {}
@@ -128,10 +177,15 @@ class Results:
             terminal.report_lines(terminalreporter, report)
         if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
+        for line in self._conclusion.lines():
+            terminalreporter.write_line(line, red=True, bold=True)
+        for line in self._conclusion.annotations() if self._is_judged else ():
+            terminalreporter.write_line(line)
 
     def copy_junit(self) -> None:
-        """Keep the report next to the records."""
+        """Keep the report next to the records, and one that readers of the strict schema take."""
         self._junit.copy()
+        self._junit.write_strict()
 
     def _finish_tests(self, session: pytest.Session) -> None:
         """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
@@ -158,7 +212,24 @@ class Results:
             return
         tolerance = options.value(self._config, "group-tolerance")
         self._groups = compare_groups(self._bench.planned.runs, self.keeper.runs, tolerance)
-        for row in self._groups.rows:
+        self._take_verdicts(self._groups.rows, session)
+
+    def _compare_with_history(self, session: pytest.Session) -> None:
+        """Hold the runs against earlier ones, if the user asks for it: one that became slower fails the session."""
+        wanted, place = options.value(self._config, "compare-to"), history.place_of(self._config)
+        if self.keeper is None or wanted is None or place is None:
+            return
+        runs, records = self._bench.planned.runs, self.keeper.runs
+        try:
+            rows = [*compare_with_history(place, self._bench.session.id, runs, records, wanted)]
+        except ConfigError as error:
+            self._made.append(Reported(name="comparison", failure=f"nothing was compared with the history: {error}"))
+            return
+        self._take_verdicts(rows, session)
+
+    def _take_verdicts(self, rows: Iterable[Mapping[str, Any]], session: pytest.Session) -> None:
+        """Add verdicts that no test has to the table, the report and the requirements."""
+        for row in rows:
             self._rows.append(row)
             properties = {name: value for name, value in row.items() if name != "test"}
             warned = options.value(self._config, "inconclusive") == "warn"
@@ -186,7 +257,9 @@ class Results:
         finished = FinishedSession(
             id=session.id, folder=session.folder, planned=planned, runs=keeper.runs, checks=keeper.checks
         )
-        self._made = make_reports(finished, self._config)
+        self._made += make_reports(finished, self._config)
+        if (kept := history.keep(self._config, session, keeper)) is not None:
+            self._made.append(kept)
         keeper.notes.extend(report.failure for report in self._made if report.failure is not None)
 
     @property
@@ -196,32 +269,6 @@ class Results:
             return ""  # checks looked at every node
         left, settings = self.keeper.left_over if self.keeper is not None else (), self._bench.settings
         return ", ".join(left) or (f"{settings.left_over} of {settings.nodes}" if settings.left_over else "")
-
-    def _facts(self) -> dict[str, str]:
-        settings, session = self._bench.settings, self._bench.session
-        unfit = self.keeper.unfit if self.keeper is not None else {}
-        return {
-            "llmbench_version": __version__,  #: suite property llmbench_version: version of this package
-            #: suite property llmbench_session: id of the session; the name of its folder
-            "llmbench_session": session.id,
-            "system": settings.system.name,  #: suite property system: system
-            "cluster": settings.cluster,  #: suite property cluster: `slurm`, `local`, `debug` or `replay`
-            "allocation": settings.allocation,  #: suite property allocation: `session` or `run`
-            "scale": settings.scale,  #: suite property scale: `full` or `smoke`
-            "reports": str(session.folder),  #: suite property reports: the session's folder
-            #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
-            #:  are none, and without checks
-            **({"nodes_unfit": "; ".join(f"{h}: {why}" for h, why in unfit.items())} if unfit else {}),
-            #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
-            #:  absent where there are none
-            **({"speed_not_judged": _names(self._unjudged.values())} if self._unjudged else {}),
-            #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
-            #:  absent where there are none
-            **({"groups_not_compared": "; ".join(self._groups.lines)} if self._groups.not_compared else {}),
-            #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
-            #:  none
-            **({"nodes_not_tested": self._not_tested} if self._not_tested else {}),
-        }
 
 
 class SafeReports:
@@ -242,25 +289,3 @@ class SafeReports:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return None
         return result
-
-
-def _names(groups: Iterable[Sequence[str]]) -> str:
-    return ", ".join(name for group in groups for name in group)
-
-
-def _judgements(rows: list[Mapping[str, Any]]) -> dict[tuple[str, str], list[Judgement]]:
-    found: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
-    for row in rows:
-        about = next((word for word in ("run", "check") if word in row), None)
-        if about is None:
-            continue  # it never got as far as a run
-        value = row.get("value")
-        judgement = Judgement(
-            test=str(row["test"]),
-            verdict=Verdict(str(row["verdict"])),
-            measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
-            **{name: row.get(name) for name in ("statistic", "threshold", "reference", "reason", "cause")},
-        )
-        for name in str(row.get("runs") or row[about]).split(","):
-            found[about, name].append(judgement)
-    return found

@@ -24,10 +24,15 @@ def declared(item: pytest.Item) -> Declared | None:
     if run is not None:
         reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
         name = reference.name if isinstance(reference, Reference) else None
-        return Declared(test=item.nodeid, run=str(run), repeats=run.repeats, reference=name)
+        return Declared(test=item.nodeid, run=str(run), repeats=run.repeats, reference=name, line=_line(item))
     if check is not None:
-        return Declared(test=item.nodeid, check=check.check, slot=check.slot)
+        return Declared(test=item.nodeid, check=check.check, slot=check.slot, line=_line(item))
     return None
+
+
+def _line(item: pytest.Item) -> int | None:
+    line = item.location[1]
+    return None if line is None else line + 1
 
 
 def all_declared(items: Sequence[pytest.Item]) -> list[Declared]:
@@ -45,10 +50,11 @@ def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping
     """
     if test.check is not None:
         check = keeper.checks.get(test.check) if keeper is not None else None
-        return outcome.facts_of_check(check or bench.unmade_check(test.check), test.slot, made=check is not None)
+        made = check or bench.unmade_check(test.check)
+        return outcome.place_of(test) | outcome.facts_of_check(made, test.slot, made=check is not None)
     run = test.run or ""
     record = keeper.runs.get(run) if keeper is not None else None
     told = outcome.facts_of_run(record or bench.unmade(run), test.repeats, made=record is not None)
     references = (record or bench.unmade(run)).recipe.references
     applied = [outcome.facts_of_reference(reference) for reference in references if reference.name == test.reference]
-    return {**told, **(applied[0] if applied else {})}
+    return {**outcome.place_of(test), **told, **(applied[0] if applied else {})}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.runs import repeat_key
+from pytest_llmbench.cluster.runs import Declared, repeat_key
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
@@ -21,6 +21,16 @@ from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.verdict import expected, speed
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
+
+
+def place_of(test: Declared) -> dict[str, Any]:
+    """Properties that say where a test is."""
+    return {
+        "test": test.test,  #: test property test: node id of the test, by which pytest selects it
+        "file": test.file,  #: test property file: its file, relative to pytest's root folder
+        #: test property line: line of its function there; absent where pytest does not tell
+        **({"line": test.line} if test.line is not None else {}),
+    }
 
 
 def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> dict[str, Any]:
@@ -52,6 +62,10 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
         "hosts": ",".join(record.hosts),  #: property hosts: host names, separated by commas
         "job_id": record.job_id or "",  #: property job_id: Slurm job; locally the process id of the launcher
         "run_record": str(record.path),  #: property run_record: path of the run record
+        "record": record.within_session,  #: property record: the same, relative to the session's folder
+        #: property run_seconds: seconds that the run took, without what it waited for Slurm; absent where it did not
+        #:  start
+        **({"run_seconds": round(record.took_s, 3)} if record.took_s > 0.0 else {}),
         "log": str(record.logs),  #: property log: folder of what the ranks printed, or where the replayed logs are
         #: property findings: [Findings](#findings) about the run, whatever the verdict; empty where there are none
         "findings": "; ".join(record.findings),
@@ -90,7 +104,14 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
     }
     #: check property job_id: Slurm job that holds the nodes
     #: check property health_record: path of the [health record](validation.md#health-record)
-    return planned | ({"job_id": record.job_id or "", "health_record": str(record.path)} if made else {})
+    #: check property record: the same, relative to the session's folder
+    #: check property run_seconds: seconds that the check took for all nodes; absent where that is unknown
+    if not made:
+        return planned
+    began, ended = record.timings.started, record.timings.ended
+    took = {"run_seconds": round(ended - began, 3)} if began is not None and ended is not None else {}
+    paths = {"health_record": str(record.path), "record": record.within_session}
+    return planned | {"job_id": record.job_id or ""} | paths | took
 
 
 def facts_of_reference(reference: Reference) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.run import Run
+from pytest_llmbench.reporting.ci.verdict import NOTHING_JUDGED
 
-EXIT_CODE = 10
+EXIT_CODE = NOTHING_JUDGED
 
 _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(Verdict.XFAIL)}
 

@@ -163,11 +163,31 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
                 f"--resume {which}: neither a session of {run_dir} nor the folder of one with a journal; give "
                 "--run-dir, or --resume alone, behind the tests, for the newest that did not end"
             )
-        return Session(id=folder.resolve().name, folder=folder.absolute())
-    for path in sorted(run_dir.glob(f"*/{layout.JOURNAL}"), reverse=True):
-        if not _has_ended(read_journal(path)[0]):
-            return Session(id=path.parent.name, folder=path.parent)
-    raise ConfigError(f"--resume: no session in {run_dir} is left to resume: give its --run-dir, or leave --resume out")
+        return _session_in(folder.absolute())
+    found = {path: _began(path) for path in run_dir.glob(f"*/{layout.JOURNAL}") if not path.parent.is_symlink()}
+    left = {path: began for path, began in found.items() if began is not None}
+    if not left:
+        raise ConfigError(
+            f"--resume: no session in {run_dir} is left to resume: give its --run-dir, or leave --resume out"
+        )
+    return _session_in(max(left, key=lambda path: (left[path], path.parent.name)).parent)
+
+
+def _began(journal: Path) -> float | None:
+    """Unix time at which a session began, whatever its folder is called; None for one that has ended."""
+    try:
+        events = read_journal(journal)[0]
+    except ConfigError:  # it is damaged, which is told if it is the newest
+        return journal.stat().st_mtime
+    if _has_ended(events):
+        return None
+    return events[0].at if events else journal.stat().st_mtime
+
+
+def _session_in(folder: Path) -> Session:
+    """The session of a folder, by the id in its journal; sessions of earlier versions have that of the folder."""
+    ids = [event.session for event in read_journal(folder / layout.JOURNAL)[0] if event.session]
+    return Session(id=ids[0] if ids else folder.resolve().name, folder=folder)
 
 
 def take_over(session: Session, cluster: str) -> Earlier:
@@ -252,20 +272,20 @@ def _end_what_runs(session: Session) -> None:
     """End the processes on this machine, which cannot be adopted, and wait: the next run must not share it."""
     tell_the_end(session.folder, "another process takes the session on")
     deadline = time.monotonic() + _END_S
-    while left := list(_processes_of(session)):
+    while left := list(processes_of(session)):
         if time.monotonic() > deadline:
             raise ConfigError(f"--resume: processes {left} of session {session.id} do not end: end them first")
         time.sleep(_LOOK_S)
 
 
-def _processes_of(session: Session) -> Iterator[int]:
+def processes_of(session: Session) -> Iterator[int]:
     """Launchers and ranks of a session on this machine: their command lines name its folder."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
         except OSError:
             continue
-        ours = f"/{session.id}/".encode() in words and any(
+        ours = f"/{session.folder.name}/".encode() in words and any(
             name in words for name in (b"submitit", b"srun", b"llmbench.")
         )
         if ours and int(path.parent.name) != os.getpid():

@@ -33,6 +33,7 @@ class JournalEvent(Strict):
         at: Unix time.
         name: of the run, the check, the job that holds nodes, or the test.
         host, pid: of the process that `began`.
+        session: session id, which is not the name of its folder with `--session-name`; empty in earlier versions.
         cluster: `--cluster` of that process.
         ttl_s: silence of that process that its jobs bear, seconds.
         command: its words, without logins.
@@ -51,6 +52,7 @@ class JournalEvent(Strict):
     name: str = ""
     host: str = ""
     pid: int = 0
+    session: str = ""
     cluster: str = ""
     ttl_s: float = 0.0
     command: tuple[str, ...] = ()
@@ -161,6 +163,18 @@ def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
             "did: begin a new session, and look for jobs of this one with squeue"
         )
     return found, len(data) - len(torn)
+
+
+def is_owned(path: Path) -> bool:
+    """Whether a process has the journal open; also false where the file system has no locks."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def now(event: EventKind, **facts: object) -> JournalEvent:

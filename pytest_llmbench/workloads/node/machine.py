@@ -15,6 +15,7 @@ from pytest_llmbench.workloads.node.installed import installed
 from pytest_llmbench.workloads.rank.context import RankContext
 
 _DRIVER = Path("/sys/module/nvidia/version")
+_CPUS = Path("/proc/cpuinfo")
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ def gpu_identity(context: RankContext) -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions by software, of what is installed and what this machine runs."""
-    found = {**of_node(), **installed()}
+    found = {**of_node(), **cpu(), **installed()}
     torch = sys.modules.get("torch")  # a rank of a GPU has it by now; no other pays for the seconds of its import
     if torch is not None and torch.version.cuda is not None:
         nccl = torch.cuda.nccl.version()
@@ -97,6 +98,16 @@ def _cudnn(number: int) -> str:
     """90100 is 9.1.0, and 8902, before version 9, is 8.9.2."""
     major, rest = divmod(number, 10000 if number >= 90000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def cpu() -> dict[str, str]:
+    """The CPU model of this machine, as `cpu`; empty where the kernel does not name it, as on ARM."""
+    with suppress(OSError):
+        for line in _CPUS.read_text(encoding="utf-8").splitlines():
+            name, _, model = line.partition(":")
+            if name.strip() == "model name" and model.strip():
+                return {"cpu": " ".join(model.split())}
+    return {}
 
 
 # What a rank holds on its GPU besides PyTorch's allocator, bytes, each until the rank ends.

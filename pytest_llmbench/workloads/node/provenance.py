@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.disclosure import disclosed, environment, in_python, is_secret, secret_values
-from pytest_llmbench.workloads.node.machine import of_node
+from pytest_llmbench.workloads.node.machine import cpu, of_node
 from pytest_llmbench.workloads.node.processes import ask
 
 # To open a container takes most of it.
@@ -48,6 +48,7 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
     environ = inside or outside
     facts = {
         **of_node(),
+        **cpu(),
         **versions,
         **_git(task, env),
         **_slurm(env),

@@ -10,8 +10,8 @@ import pytest
 from pytest_llmbench.cluster.settings import Settings, check, resolve_cluster
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
+from tests.support.shipped import shipped_recipes
 
 SLURM = System(name="eight", cluster="slurm", gpus_per_node=8)
 UNKNOWN = System(name="slurm", cluster="slurm")
@@ -31,7 +31,7 @@ def settings(**given: Any) -> Settings:
 
 def recipe(name: str, scale: Any = "full") -> Recipe:
     """A shipped recipe."""
-    return load_recipes([shipped("recipes")], scale)[name]
+    return shipped_recipes(scale)[name]
 
 
 def test_a_recipe_brings_the_shape_it_was_published_for() -> None:

@@ -19,7 +19,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script
@@ -27,14 +27,13 @@ from pytest_llmbench.engines.deepspeed_chat.engine import ENGINE
 from pytest_llmbench.session.planning import peak_of
 from pytest_llmbench.session.script.prepared import PreparedRun, prepare
 from pytest_llmbench.session.script.preparing import preparations
+from tests.support.shipped import shipped_recipes
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 TWO_NODES = Topology(nodes=2, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
-RECIPES = {
-    name: recipe for name, recipe in load_recipes([shipped("recipes")]).items() if recipe.engine == "deepspeed_chat"
-}
-SMOKE = load_recipes([shipped("recipes")], "smoke")
+RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "deepspeed_chat"}
+SMOKE = shipped_recipes("smoke")
 PLACE = Place(
     folder=Path("/shared/run"),
     environment=Environment(

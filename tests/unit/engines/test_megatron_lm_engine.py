@@ -6,12 +6,11 @@ import dataclasses
 
 import pytest
 
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.statistics import Measurement
+from tests.support.shipped import shipped_recipes
 
 
 # `strong_scaling.csv` of FZJ-JSC jubench-megatron-lm: nodes, tokens per second, time to report in seconds.
@@ -21,7 +20,7 @@ from pytest_llmbench.judging.statistics import Measurement
 def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s: float, seconds: float) -> None:
     """20 million tokens at that rate, whatever the number of nodes, whose batch grows with them."""
     topology = Topology(nodes=nodes, gpus_per_node=4)
-    recipe = load_recipes([shipped("recipes")])["nlp175b"].on(topology)
+    recipe = shipped_recipes()["nlp175b"].on(topology)
     assert recipe.samples_per_step == nodes
     lines = [Step(step=step, interval=10, seconds=recipe.tokens_per_step / tokens_per_s) for step in (10, 20, 30)]
     measurement = Measurement(
@@ -46,7 +45,7 @@ def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s:
 def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int], left_out: list[int]) -> None:
     """Its compilation is in no line that is left."""
     topology = Topology(nodes=96, gpus_per_node=4)
-    recipe = load_recipes([shipped("recipes")])["nlp175b"].on(topology)
+    recipe = shipped_recipes()["nlp175b"].on(topology)
     lines = [
         Step(step=step, interval=interval, seconds=100.0 if step in left_out else 2.0)
         for step, interval in intervals.items()
@@ -61,7 +60,7 @@ def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int]
 @pytest.mark.parametrize("name", ["megatron_lm", "metaseq", "nemo_torchrun"])
 def test_rules_over_all_lines_have_no_value_where_a_line_is_unreadable(name: str) -> None:
     """What that line says may change the number; rules over judged steps are left."""
-    recipe = load_recipes([shipped("recipes")])["nlp175b"].on(Topology(nodes=96, gpus_per_node=4))
+    recipe = shipped_recipes()["nlp175b"].on(Topology(nodes=96, gpus_per_node=4))
     steps = [Step(step=step, interval=1, seconds=2.0, reported={"wps": 5.0, "tflops": 9.0}) for step in range(1, 101)]
     whole = Measurement(
         recipe=recipe, steps=steps, judged=steps, gpus=384, matmul_flops_per_s=None, peak_flops_per_s=None

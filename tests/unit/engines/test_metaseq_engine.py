@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.engines.base import Command, Place, Script, get_engine, statistics_of
 from pytest_llmbench.engines.metaseq.engine import ENGINE
 from pytest_llmbench.judging.statistics import Measurement, judged_steps
+from tests.support.shipped import shipped_recipes
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
@@ -32,7 +32,7 @@ DONE = "2023-03-20 10:01:00 | INFO | metaseq_cli.train | done training in 123.4 
 
 def recipe(name: str = "metaseq125m", scale: Scale = "full", **changes: Any) -> Recipe:
     """A shipped recipe with changes."""
-    shipped_one = load_recipes([shipped("recipes")], scale)[name].model_dump(mode="json")
+    shipped_one = shipped_recipes(scale)[name].model_dump(mode="json")
     return validate(Recipe, merge(shipped_one, changes), name)
 
 
@@ -85,7 +85,7 @@ def test_it_is_found_by_name_and_is_a_command() -> None:
 
 def test_every_size_is_there_under_a_name_that_the_torch_recipes_do_not_have() -> None:
     """`-k opt125m` must not choose a recipe of another engine as well."""
-    found = load_recipes([shipped("recipes")])
+    found = shipped_recipes()
     names = {name for name, each in found.items() if each.engine == "metaseq"}
     assert names == {f"metaseq{size}" for size in SIZES}
     assert all(found[f"metaseq{size}"].options["model_size"] == size for size in SIZES)
@@ -95,7 +95,7 @@ def test_every_size_is_there_under_a_name_that_the_torch_recipes_do_not_have() -
 @pytest.mark.parametrize("size", SIZES)
 def test_a_size_computes_what_the_torch_recipe_of_its_name_does(size: str) -> None:
     """Both follow the same table of metaseq's launcher; its benchmark mode has 50 steps."""
-    found = load_recipes([shipped("recipes")])
+    found = shipped_recipes()
     own, torch = found[f"metaseq{size}"], found[f"opt{size}"]
     assert (own.model, own.optimizer, own.nodes) == (torch.model, torch.optimizer, torch.nodes)
     assert (own.tokens_per_step, own.steps) == (torch.tokens_per_step, 50)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.engines.nemo import gnu_time
@@ -20,9 +19,10 @@ from pytest_llmbench.engines.nemo.base import Nemo
 from pytest_llmbench.engines.nemo.launcher import ENGINE as LAUNCHER
 from pytest_llmbench.engines.nemo.torchrun import ENGINE as TORCHRUN
 from pytest_llmbench.readers.items import Total
+from tests.support.shipped import shipped_recipes
 
-FULL = load_recipes([shipped("recipes")])
-SMOKE = load_recipes([shipped("recipes")], "smoke")
+FULL = shipped_recipes()
+SMOKE = shipped_recipes("smoke")
 TWO_CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine
+from tests.support.shipped import shipped_recipes
 
-RECIPES = load_recipes([shipped("recipes")])
-SMOKE = load_recipes([shipped("recipes")], "smoke")
+RECIPES = shipped_recipes()
+SMOKE = shipped_recipes("smoke")
 COMMANDS = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat")
 
 

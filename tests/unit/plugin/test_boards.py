@@ -10,11 +10,10 @@ import pytest
 
 from pytest_llmbench.cluster.heartbeat import tell_the_end
 from pytest_llmbench.cluster.runs import Session
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, write_model
 from pytest_llmbench.plugin.verdict.boards import FileBoard
+from tests.support.shipped import shipped_recipes
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def session(tmp_path: Path) -> Session:
 def record(session: Session) -> RunRecord:
     """A record that says little."""
     return RunRecord(
-        session=session.id, key="opt125m", token=session.token, recipe=load_recipes([shipped("recipes")])["opt125m"],
+        session=session.id, key="opt125m", token=session.token, recipe=shipped_recipes()["opt125m"],
         system="local", cluster="local", allocation="run", nodes=1, ranks=2, gpus=0,
         folder=str(session.run_folder("opt125m")),
     )  # fmt: skip

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.plugin.output.explained import _distance
 from pytest_llmbench.plugin.verdict.measured import Measured, explain_comparison
+from tests.support.shipped import shipped_recipes
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ def test_the_slow_node_is_named(rates: tuple[float, ...], said: str) -> None:
     )  # fmt: skip
     metric = Metric(value=150_000.0, unit="words/s", rule="words per second")
     record = RunRecord(
-        session="s", key="opt125m", token="t", recipe=load_recipes([shipped("recipes")])["opt125m"], system="any",
+        session="s", key="opt125m", token="t", recipe=shipped_recipes()["opt125m"], system="any",
         cluster="slurm", allocation="run", nodes=2, ranks=2, gpus=2, folder="/runs/opt125m", hosts=("n0", "n1"),
         rank_info=ranks, metrics={"throughput": metric},
     )  # fmt: skip

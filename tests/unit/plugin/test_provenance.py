@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.output.junit import suite_properties
+from tests.support.shipped import shipped_recipes
 
 
 @pytest.fixture(scope="module")
 def base() -> RunRecord:
     """A record that says nothing of what ran."""
     return RunRecord(
-        session="s", key="k", token="t", recipe=load_recipes([shipped("recipes")])["opt125m"], system="local",
+        session="s", key="k", token="t", recipe=shipped_recipes()["opt125m"], system="local",
         cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(Path("f")),
     )  # fmt: skip
 

@@ -9,9 +9,7 @@ from typing import cast
 import pytest
 
 from pytest_llmbench.core.errors import InconclusiveError, RunError
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, Step
@@ -20,8 +18,9 @@ from pytest_llmbench.plugin.verdict.measured import explain_comparison
 from pytest_llmbench.plugin.verdict.rerun import Rerun
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.several import one_run
+from tests.support.shipped import shipped_recipes
 
-RECIPE = load_recipes([shipped("recipes")])["opt125m"]
+RECIPE = shipped_recipes()["opt125m"]
 STEPS, LEVELS = 100, (1.0, 1.002, 0.999)
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.runs import RunSpec
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict
 from pytest_llmbench.reporting.batches import Batch, batches
 from tests.conftest import TINY
+from tests.support.shipped import shipped_recipes
 
 NODES = 2
-CHAT = load_recipes([shipped("recipes")])["chat_350m_bs24_zero0"].on(Topology(nodes=NODES, gpus_per_node=8))
+CHAT = shipped_recipes()["chat_350m_bs24_zero0"].on(Topology(nodes=NODES, gpus_per_node=8))
 HEADER = "Hostnames,Throughput (samples/sec),Status"
 
 

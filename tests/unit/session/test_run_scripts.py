@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.session.script.prepared import prepare
+from tests.support.shipped import shipped_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "scripts"
 # Each run's folder is /shared/run/runs/<recipe>.
@@ -42,12 +41,6 @@ NODES = (1, 2, 8, 96, 128)
 FILES = {f"{system}/{recipe}/{nodes}.sh": (system, recipe, nodes) for system, recipe in ROWS for nodes in NODES}
 
 
-@cache
-def recipes() -> dict[str, Recipe]:
-    """The shipped recipes."""
-    return load_recipes([shipped("recipes")])
-
-
 def script(system: str, name: str, nodes: int) -> str:
     """The script of a recipe on so many nodes of a system, or one line that says why there is none."""
     settings = Settings(
@@ -57,7 +50,7 @@ def script(system: str, name: str, nodes: int) -> str:
         nodes=nodes,
         run_dir=SESSION.folder.parent,
     )
-    recipe = recipes()[name].on(settings.topology(recipes()[name]))
+    recipe = shipped_recipes()[name].on(settings.topology(shipped_recipes()[name]))
     prepared = prepare(RunSpec(key=name, recipe=recipe), settings, SESSION)
     return f"CANNOT RUN: {prepared.message}\n" if isinstance(prepared, Problem) else prepared.script or ""
 
@@ -87,4 +80,4 @@ def test_no_golden_file_is_left_over() -> None:
 @pytest.mark.parametrize(("system", "recipe"), ROWS)
 def test_a_recipe_runs_in_the_shape_that_it_is_published_for(system: str, recipe: str) -> None:
     """On its own nodes nothing is refused."""
-    assert script(system, recipe, recipes()[recipe].nodes).startswith("#!")
+    assert script(system, recipe, shipped_recipes()[recipe].nodes).startswith("#!")

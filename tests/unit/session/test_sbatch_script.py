@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.script.requests import holder_request, hours_at_most, run_request
+from tests.support.shipped import shipped_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
 SESSION = Session(id="20261121-120000-abcdef", folder=Path("/shared/reports/20261121-120000-abcdef"))
@@ -30,12 +29,6 @@ EVERY_OPTION = {
     "partition": "gpu", "account": "ml", "qos": "high", "reservation": "maintenance", "constraint": "ib&a100",
     "nodelist": "n[1-4]", "exclude": "n3", "comment": "ticket 4711",
 }  # fmt: skip
-
-
-@cache
-def recipes(scale: Scale) -> dict[str, Recipe]:
-    """The shipped recipes."""
-    return load_recipes([shipped("recipes")], scale)
 
 
 def request(recipe: str, *, hold: bool = False, system: System | None = None, **given: Any) -> JobRequest:
@@ -49,7 +42,7 @@ def request(recipe: str, *, hold: bool = False, system: System | None = None, **
             **given,
         }
     )
-    run = RunSpec(key=recipe, recipe=recipes(settings.scale)[recipe])
+    run = RunSpec(key=recipe, recipe=shipped_recipes(settings.scale)[recipe])
     if hold:
         return holder_request(Plan(runs=(run,)), settings, SESSION)
     driven = get_engine(run.recipe.engine).kind == "command"
@@ -182,7 +175,7 @@ def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> 
         system=System(name="any", cluster="slurm"), cluster="slurm", allocation="session",
         run_dir=SESSION.folder.parent, **options,
     )  # fmt: skip
-    recipe = recipes("smoke")["opt125m"]
+    recipe = shipped_recipes("smoke")["opt125m"]
     runs = tuple(
         RunSpec(key=str(limit), recipe=recipe.model_copy(update={"time_limit": limit})) for limit in (6, 5, 4, 3)
     )
@@ -232,6 +225,6 @@ def test_the_hours_that_a_session_may_take(options: dict[str, Any], hours: float
     told = {"memory": CheckSettings(deadline_s=60.0)}
     system = System(name="any", cluster="slurm", gpus_per_node=4, validation=told)
     settings = Settings(system=system, run_dir=SESSION.folder.parent, **options)
-    recipe = recipes("smoke")["opt125m"].model_copy(update={"nodes": 1, "gpus_per_node": 4})
+    recipe = shipped_recipes("smoke")["opt125m"].model_copy(update={"nodes": 1, "gpus_per_node": 4})
     runs = tuple(RunSpec(key=str(limit), recipe=recipe.model_copy(update={"time_limit": limit})) for limit in (10, 20))
     assert hours_at_most(Plan(runs=runs, checks=("memory",)), settings, SESSION) == pytest.approx(hours)

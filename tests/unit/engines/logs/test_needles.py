@@ -11,13 +11,13 @@ from unittest import mock
 
 import pytest
 
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine
 from pytest_llmbench.engines.external import External
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
+from tests.support.shipped import shipped_recipes
 
 ROOT = Path(__file__).parents[4]
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples"))
@@ -43,7 +43,7 @@ def test_a_log_says_the_same_by_its_needles(file: str) -> None:
     path = next((path for path in (ROOT / "tests" / file, SAMPLES / file) if path.is_file()), None)
     if path is None:
         pytest.skip(f"no public sample {file} in {SAMPLES}")
-    recipe = load_recipes([shipped("recipes")])[CASES[file]]
+    recipe = shipped_recipes()[CASES[file]]
     engine = get_engine(recipe.engine)
     found = engine.read(path, recipe)
     assert found.steps or found.completed or found.world_size or found.claims
@@ -84,6 +84,6 @@ def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> Non
     """An engine need not have any."""
     log = tmp_path / "output.log"
     log.write_text("bead 1\nbead 2\nat rest\n", encoding="utf-8")
-    found = Beads().read(log, load_recipes([shipped("recipes")])["opt125m"])
+    found = Beads().read(log, shipped_recipes()["opt125m"])
     assert [step.step for step in found.steps] == [1, 2]
     assert found.completed

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import ModelShape, load_recipes
+from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.flops import flops_per_token, parameters
 from pytest_llmbench.projection.layout import Layout, layout_of, same_work
 from pytest_llmbench.projection.memory import memory
+from tests.support.shipped import shipped_recipes
 from tests.unit.judging.conftest import small
 
 from .test_model import GPT, SLICE
 
-RECIPES = load_recipes([shipped("recipes")])
+RECIPES = shipped_recipes()
 GIB = 2**30
 
 

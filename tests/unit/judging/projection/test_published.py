@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import ModelShape, load_recipes
+from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import read_yaml
 from pytest_llmbench.projection.layout import Layout, layout_of
@@ -32,6 +32,7 @@ from pytest_llmbench.projection.published import (
     network_gb_s,
 )
 from pytest_llmbench.projection.slices import Hardware, one_slice
+from tests.support.shipped import shipped_recipes
 
 CHECKOUT = Path(__file__).parents[4]
 TEXT = (CHECKOUT / "docs" / "projection.md").read_text(encoding="utf-8")
@@ -181,7 +182,7 @@ def test_every_group_has_its_source_in_the_document() -> None:
 
 def test_layouts_are_those_of_the_shipped_recipes() -> None:
     """Where there is a recipe of the same training."""
-    recipes = load_recipes([shipped("recipes")])
+    recipes = shipped_recipes()
     by_name = {group["name"]: group for group in GROUPS}
     for name, recipe, nodes in (
         ("Azure 175B", "azure_gpt3_175b", 32),

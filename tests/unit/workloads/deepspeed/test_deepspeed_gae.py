@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.engines.deepspeed.ranks.ppo import (
+from pytest_llmbench.engines.deepspeed.ranks.policy import (
     advantages_and_returns,
     log_probabilities,
     policy_loss,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.engines.deepspeed.ranks.models import LoraLinear, add_lora
+from pytest_llmbench.engines.deepspeed.ranks.lora import LoraLinear, add_lora
 
 
 def test_it_computes_the_layer_plus_its_update() -> None:

@@ -1,4 +1,4 @@
-"""Patches that metaseq of 2023 needs to be imported by Python 3.11, with omegaconf 2.3 and without compiled CUDA kernels.
+"""Patches that metaseq of 2023 needs in Python 3.11 with omegaconf 2.3 and without compiled CUDA kernels.
 
 Python imports a module of this name first, so PYTHONPATH has this folder in metaseq's environment. Nothing of metaseq
 is changed: what it expects of others is put back.

@@ -1,0 +1,174 @@
+"""A session as its folder tells it: plan, records, the JUnit report and the end of its journal."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from pytest_llmbench.cluster.kept_system import KeptSystem
+from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.journal.journal import JournalEvent
+
+_LARGEST = 512 << 20
+_Record = TypeVar("_Record", bound=Record)
+# What pytest calls the end of a test of ours with each verdict.
+OUTCOMES: Mapping[str, frozenset[str]] = {
+    Verdict.PASS: frozenset({"passed"}),
+    Verdict.FAIL: frozenset({"failure"}),
+    Verdict.ERROR: frozenset({"error"}),
+    Verdict.SKIP: frozenset({"skipped"}),
+    Verdict.XFAIL: frozenset({"skipped"}),
+    Verdict.INCONCLUSIVE: frozenset({"failure", "skipped"}),
+    Verdict.INCOMPLETE: frozenset({"error"}),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedCase:
+    """One test case of a JUnit report.
+
+    Attributes:
+        address: its class and name, as pytest makes them of a node id.
+        outcome: `passed`, `failure`, `error` or `skipped`.
+        properties: its properties.
+    """
+
+    address: str
+    outcome: str
+    properties: Mapping[str, str]
+
+    @property
+    def verdict(self) -> str:
+        """Its verdict; for a test that is none of ours, the one that its outcome comes to."""
+        of_others = {"passed": Verdict.PASS, "failure": Verdict.FAIL, "error": Verdict.ERROR, "skipped": Verdict.SKIP}
+        return self.properties.get("verdict") or str(of_others[self.outcome])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedSession:
+    """What the folder of a session has in it.
+
+    Attributes:
+        id: of the session.
+        folder: its folder.
+        plan: everything that its tests waited for.
+        system: facts of its system; None for a session of a version that kept none.
+        runs: its run records by key.
+        checks: its health records by name.
+        cases: the test cases of its report.
+        properties: the properties of its test suite.
+        ended: whether its journal says that every test was judged.
+    """
+
+    id: str
+    folder: Path
+    plan: Plan
+    system: KeptSystem | None
+    runs: Mapping[str, RunRecord]
+    checks: Mapping[str, HealthRecord]
+    cases: tuple[RecordedCase, ...]
+    properties: Mapping[str, str]
+    ended: bool
+
+
+def read_session(folder: Path) -> RecordedSession:
+    """Read a session's folder.
+
+    Raises:
+        ConfigError: it is none, or one of its files cannot be read.
+    """
+    try:
+        plan = Plan.model_validate_json(_read(folder / layout.PLAN))
+    except ValidationError as error:
+        raise ConfigError(f"{folder / layout.PLAN} cannot be read: {error}") from error
+    system = folder / layout.SYSTEM
+    cases, properties = _junit(folder / layout.JUNIT)
+    runs, checks = _records(folder, RunRecord), _records(folder, HealthRecord)
+    told = {record.session for record in (*runs.values(), *checks.values())}
+    if len(told) > 1:
+        raise ConfigError(f"{folder}: its records are of several sessions: {', '.join(sorted(told))}")
+    return RecordedSession(
+        id=next(iter(told), folder.resolve().name),
+        folder=folder,
+        plan=plan,
+        system=KeptSystem.read(_read(system), str(system)) if system.exists() else None,
+        runs=runs,
+        checks=checks,
+        cases=cases,
+        properties=properties,
+        ended=_ended(folder / layout.JOURNAL),
+    )
+
+
+def address_of(test: str) -> str:
+    """The address that pytest's report has for a node id."""
+    path, bracket, rest = test.partition("[")
+    file, *names = path.split("::")
+    classname = ".".join([file.replace("/", ".").removesuffix(".py"), *names[:-1]])
+    return f"{classname}::{names[-1] if names else ''}{bracket}{rest}"
+
+
+def _records(folder: Path, kind: type[_Record]) -> dict[str, _Record]:
+    found = {}
+    for path in sorted((folder / layout.FOLDERS[kind.about]).glob(f"*/{layout.RECORD}")):
+        record = kind.read(path)
+        if record.name != path.parent.name:
+            raise ConfigError(f"{path} is the record of {record.name}")
+        found[record.name] = record
+    return found
+
+
+def _junit(path: Path) -> tuple[tuple[RecordedCase, ...], dict[str, str]]:
+    text = _read(path)
+    if b"<!DOCTYPE" in text or b"<!ENTITY" in text:  # pytest writes none, and entities could grow without end
+        raise ConfigError(f"{path} declares entities: pytest has not written it")
+    try:
+        root = ET.fromstring(text)  # noqa: S314 - without entities
+    except ET.ParseError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
+    properties = {
+        str(each.get("name")): str(each.get("value"))
+        for suite in suites
+        for each in suite.findall("properties/property")
+    }
+    return tuple(_case(each) for suite in suites for each in suite.findall("testcase")), properties
+
+
+def _case(element: ET.Element) -> RecordedCase:
+    # A test that passed and whose teardown broke has one end as well: a failure counts before a skip.
+    ends = {child.tag for child in element}
+    outcome = next((end for end in ("error", "failure", "skipped") if end in ends), "passed")
+    return RecordedCase(
+        address=f"{element.get('classname')}::{element.get('name')}",
+        outcome=outcome,
+        properties={str(p.get("name")): str(p.get("value")) for p in element.findall("properties/property")},
+    )
+
+
+def _ended(path: Path) -> bool:
+    """Whether the last event of a journal is its end: a session that was resumed has begun again before it."""
+    try:
+        lines = _read(path).split(b"\n")
+    except ConfigError:
+        return False
+    events = [JournalEvent.of_line(line) for line in lines if line]
+    return bool(events) and None not in events and events[-1] is not None and events[-1].event == "ended"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; is this the folder of a session?") from error
+    if len(text) > _LARGEST:
+        raise ConfigError(f"{path} is larger than {_LARGEST >> 20} MiB")
+    return text

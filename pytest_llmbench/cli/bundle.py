@@ -1,0 +1,107 @@
+"""`llmbench keygen`, `llmbench bundle` and `llmbench verify`: evidence to hand over, and its verification."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.text import harmless
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def keygen(
+    output: Annotated[Path, typer.Option("--output", help="File of the private key.")] = Path("llmbench.pem"),
+    *,
+    as_json: _Json = False,
+) -> None:
+    """Make a key to sign bundles with: FILE.pem, which only you can read, and FILE.pub.pem, which you give away."""
+    from pytest_llmbench.bundle.signing import key_id, make_key, read_public_key  # noqa: PLC0415  # a start costs less
+
+    public = make_key(output)
+    name = key_id(read_public_key(public))
+    if as_json:
+        typer.echo(json.dumps({"private_key": str(output), "public_key": str(public), "key_id": name}))
+        return
+    typer.echo(f"private key {output}: keep it where only you can read it")
+    typer.echo(f"public key  {public}: give it to whoever verifies your bundles, by another way than the bundles")
+    typer.echo(f"key id      {name}")
+
+
+def bundle(
+    session: Annotated[Path, typer.Argument(help="Folder of the session.")],
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Private key to sign with; llmbench keygen makes one.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="File to write; without it, SESSION.llmbench.tar in this folder.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="Write the certificate into this file as well.")
+    ] = None,
+    no_secret: Annotated[
+        list[str] | None, typer.Option("--no-secret", help="File that looks as if it had a secret in it, and has none.")
+    ] = None,
+    *,
+    as_json: _Json = False,
+) -> None:
+    """Put a session into one signed file: logs, scripts, records, report, and a certificate."""
+    from pytest_llmbench.bundle.certificate import make_certificate  # noqa: PLC0415  # likewise
+    from pytest_llmbench.bundle.make import make_bundle  # noqa: PLC0415  # likewise
+    from pytest_llmbench.bundle.signing import key_id, read_private_key  # noqa: PLC0415  # likewise
+    from pytest_llmbench.bundle.statement import result_of  # noqa: PLC0415  # likewise
+
+    if not session.is_dir():
+        raise ConfigError(f"{session} is no folder: give that of a session, such as reports/20261125-120000-abcdef")
+    target = output or Path(f"{session.resolve().name}.llmbench.tar")
+    if session.resolve() in target.resolve().parents:
+        raise ConfigError(f"{target} is inside of the session's folder: give another --output")
+    signer = read_private_key(key) if key is not None else None
+    found = make_bundle(session, target, signer, no_secret or ())
+    if certificate is not None:
+        write_text(certificate, make_certificate(found))
+    result, name = result_of(found), key_id(signer.public_key()) if signer is not None else None
+    if as_json:
+        told = {"bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name}
+        typer.echo(json.dumps({**told, "certificate": None if certificate is None else str(certificate)}))
+        return
+    typer.echo(f"{harmless(str(target))}: session {harmless(found.id)}, {result}")
+    if name is None:
+        typer.echo("nobody signed it: llmbench verify will not accept it. Give --key FILE", err=True)
+    else:
+        typer.echo(f"signed by key {name}")
+
+
+def verify(
+    bundle_file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle.")],
+    public_key: Annotated[
+        list[Path] | None, typer.Option("--public-key", help="Public key that you trust; may be given several times.")
+    ] = None,
+    max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Most GiB that it may unpack to.")] = 64,
+    *,
+    as_json: _Json = False,
+) -> None:
+    """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to."""
+    from pytest_llmbench.bundle.archive import BundleError  # noqa: PLC0415  # likewise
+    from pytest_llmbench.bundle.signing import read_public_key  # noqa: PLC0415  # likewise
+    from pytest_llmbench.bundle.verify import verify as verified  # noqa: PLC0415  # likewise
+
+    keys = [read_public_key(path) for path in public_key or ()]
+    try:
+        told = verified(bundle_file, keys, max_gib << 30)
+    except BundleError as error:
+        if as_json:
+            typer.echo(json.dumps({"verified": False, "objections": [str(error)]}))
+        else:
+            typer.echo(f"NOT VERIFIED: {error}")
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(told.document))
+    else:
+        for line in told.lines():
+            typer.echo(harmless(line))
+    if not told.verified:
+        raise typer.Exit(1)

@@ -1,0 +1,305 @@
+"""`llmbench history`: import sessions, and ask what they say together."""
+
+import csv
+import datetime as dt
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.text import harmless
+
+if TYPE_CHECKING:
+    from pytest_llmbench.history.store.database import History
+
+app = typer.Typer(help="Keep the records of many sessions in a database, and ask it.", no_args_is_help=True)
+
+_HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
+#: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
+Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+DEFAULT = "llmbench-history.db"
+
+
+@contextmanager
+def existing(url: str) -> Iterator["History"]:
+    """Open a history that is there: a misspelt file is no empty history.
+
+    Raises:
+        ConfigError: see `open_history`; also if there is no such file.
+    """
+    from pytest_llmbench.history.store.database import open_history  # noqa: PLC0415  # SQLAlchemy is heavy
+
+    if "://" not in url and not Path(url).expanduser().exists():
+        raise ConfigError(f"there is no history {url}: `llmbench history import` makes one, or give --history")
+    with open_history(url) as history:
+        yield history
+
+
+@app.command("import")
+def import_(
+    paths: Annotated[list[Path], typer.Argument(help="Folders of sessions, or folders that have them.")],
+    *,
+    history: Where = DEFAULT,
+    tag: Annotated[list[str] | None, typer.Option(help="A name for these sessions.")] = None,
+    commit: Annotated[str | None, typer.Option(help="The git commit that they tested.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import the records of sessions, each once. Exit with 1 if one is damaged, was changed, or none is there."""
+    from pytest_llmbench.history.store.database import open_history  # noqa: PLC0415
+    from pytest_llmbench.history.store.importing import About, import_sessions  # noqa: PLC0415
+
+    with open_history(history) as opened:
+        told = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
+    if as_json:
+        _print_json({name: getattr(told, name) for name in type(told).__slots__})
+    else:
+        for line in (*(f"no session in {path}" for path in told.empty), *told.refused, str(told)):
+            _echo(line)
+    if told.refused or not told.sessions:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_(
+    *,
+    history: Where = DEFAULT,
+    last: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, newest first."""
+    from pytest_llmbench.history.store.queries import list_sessions  # noqa: PLC0415
+
+    with existing(history) as opened:
+        sessions = list_sessions(opened, last)
+    if as_json:
+        _print_json(sessions)
+        return
+    rows = [
+        (
+            each["id"], _time(each["began"]), each["system"], str(each["runs"]), str(each["checks"]),
+            " ".join(f"{count} {word}" for word, count in sorted(each["verdicts"].items())), " ".join(each["tags"]),
+            (each["git_commit"] or "")[:10],
+        )
+        for each in sessions
+    ]  # fmt: skip
+    print_table(("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit"), rows)
+
+
+@app.command()
+def show(session: str, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
+    """Show the records of a session, which may be named by the beginning of its id."""
+    from pytest_llmbench.history.store.queries import show_session  # noqa: PLC0415
+
+    with existing(history) as opened:
+        told = show_session(opened, session)
+    if as_json:
+        _print_json(told)
+        return
+    _echo(f"session {told['id']}, {_time(told['began'])}, system {told['system']}, cluster {told['cluster']}")
+    for record in told["records"]:
+        _echo(f"{record['about']} {record['name']}: {record['problem'] or _numbers(record['metrics'])}")
+        if not record["counts"]:
+            why = f"simulated {record['simulated']}" if record["simulated"] else "another record has the same steps"
+            _echo(f"  is no measurement of its own: {why}")
+        for verdict in record["verdicts"]:
+            threshold = f" {verdict['threshold']}" if verdict["threshold"] else ""
+            _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
+
+
+@app.command()
+def tag(session: str, name: str, *, history: Where = DEFAULT) -> None:
+    """Give a session a name, such as that of a baseline: `--compare-to tag:NAME` then means it."""
+    from pytest_llmbench.history.store.importing import add_tag  # noqa: PLC0415
+    from pytest_llmbench.history.store.queries import find_session  # noqa: PLC0415
+
+    with existing(history) as opened, opened.writing() as connection:
+        found = find_session(connection, session)
+        add_tag(connection, found, name)
+    _echo(f"{found} has the tag {name}")
+
+
+@app.command()
+def series(
+    recipe: str,
+    metric: str,
+    *,
+    history: Where = DEFAULT,
+    last: Annotated[int | None, typer.Option(min=1, help="The newest so many.")] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Print a number of a recipe over time."""
+    from pytest_llmbench.history.store.queries import Point, read_series  # noqa: PLC0415
+
+    with existing(history) as opened:
+        points = read_series(opened, recipe, metric, last=last)
+    if as_json:
+        _print_json([point.plain for point in points])
+    elif as_csv:
+        _print_csv(Point.__slots__, (point.plain for point in points))
+    else:
+        rows = [
+            (
+                _time(each.time), each.session, each.run, f"{for_people(each.value)} {each.unit}",
+                _interval(each.low, each.high), f"{each.nodes} × {each.hardware}", (each.git_commit or "")[:10],
+            )
+            for each in points
+        ]  # fmt: skip
+        print_table(("time", "session", "run", metric, "between", "nodes", "commit"), rows)
+
+
+@app.command()
+def changes(
+    recipe: str,
+    metric: str,
+    *,
+    history: Where = DEFAULT,
+    last: Annotated[int, typer.Option(min=2, help="The newest so many runs.")] = 1000,
+    p_value: Annotated[float, typer.Option(min=1e-12, max=0.5, help="Highest p of a change point.")] = 0.001,
+    least_change: Annotated[float, typer.Option(min=0.0, help="Smallest change, percent.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Find the runs from which on a number of a recipe was another, for each machine and setup by itself."""
+    from pytest_llmbench.history.store.queries import Point, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.trend.change_points import change_points  # noqa: PLC0415
+
+    with existing(history) as opened:
+        points = read_series(opened, recipe, metric, last=last)
+    every: dict[int, list[Point]] = {}
+    for point in points:
+        every.setdefault(point.series, []).append(point)
+    found: list[dict[str, Any]] = []
+    for number, of_one in every.items():
+        values = [point.value for point in of_one]
+        for change in change_points(values, p_value=p_value, least_change=least_change / 100):
+            at = of_one[change.index]
+            found.append(
+                {
+                    "series": number, "position": change.index, "session": at.session, "run": at.run, "time": at.time,
+                    "git_commit": at.git_commit, "system": at.system, "nodes": at.nodes, "hardware": at.hardware,
+                    "before": change.before, "after": change.after, "unit": at.unit,
+                    "change": None if change.change is None else 100 * change.change, "p": change.p,
+                    "worse": None if at.better is None else (change.after < change.before) == (at.better == "higher"),
+                }
+            )  # fmt: skip
+    if as_json:
+        _print_json({"runs": len(points), "series": len(every), "changes": found})
+        return
+    _echo(f"{counted(len(points), 'run')} of {recipe} in {len(every)} series, {counted(len(found), 'change')}")
+    words = {
+        True: "worse",
+        False: "better",
+        None: "",
+    }
+    rows = [
+        (
+            _time(each["time"]), each["session"], str(each["position"]),
+            f"{for_people(each['before'])} -> {for_people(each['after'])} {each['unit']}",
+            "" if each["change"] is None else f"{each['change']:+.2f} %", words[each["worse"]], f"{each['p']:.1g}",
+        )
+        for each in found
+    ]  # fmt: skip
+    if rows:
+        print_table(("since", "session", "position", metric, "change", "", "p"), rows)
+
+
+@app.command()
+def export(
+    folder: Path,
+    *,
+    otava: Annotated[bool, typer.Option("--otava", help="CSV files and otava.yaml, for Apache Otava.")] = False,
+    recipe: Annotated[list[str] | None, typer.Option(help="Only this recipe.")] = None,
+    history: Where = DEFAULT,
+) -> None:
+    """Write series into a folder, for other programs."""
+    if not otava:
+        raise ConfigError("name the format: --otava")
+    from pytest_llmbench.history.trend.otava import export_otava  # noqa: PLC0415
+
+    with existing(history) as opened:
+        written = export_otava(opened, folder, recipe or ())
+    _echo(f"{counted(len(written) - 1, 'file')} in {folder}; analyse one by")
+    _echo(f"  OTAVA_CONFIG={written[0]} otava analyze {written[1].stem}")
+
+
+@app.command()
+def ledger(
+    *,
+    node: Annotated[str | None, typer.Option(help="Everything that was said of this node and its parts.")] = None,
+    device: Annotated[str | None, typer.Option(help="The same of one device, such as the UUID of a GPU.")] = None,
+    days: Annotated[float, typer.Option(min=0.01, help="Faults count for so many days.")] = 14.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Sessions with a fault from which on to avoid a node.")] = 2,
+    last: Annotated[int, typer.Option(min=1, help="The newest so many entries.")] = 100,
+    history: Where = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
+    from pytest_llmbench.history.fleet.ledger import Rule, entries_of, list_devices  # noqa: PLC0415
+
+    with existing(history) as opened:
+        devices = list_devices(opened, node=node, device=device, rule=Rule(days=days, repeats=repeats))
+        about = device or node
+        entries = entries_of(opened, about, limit=last) if about is not None else []
+    if as_json:
+        _print_json({"devices": [each.plain for each in devices], **({"entries": entries} if about else {})})
+        return
+    print_table(
+        ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),
+        [
+            (
+                each.node, each.kind, "" if each.kind == "node" else each.name, str(each.sessions), _time(each.last),
+                str(each.faults) if each.kind == "node" else "", each.avoid or "" if each.kind == "node" else "",
+            )
+            for each in devices
+        ],
+    )  # fmt: skip
+    for entry in entries:
+        number = "" if entry["value"] is None else f" {for_people(entry['value'])} {entry['unit']}"
+        fault = " (fault)" if entry["blames"] else ""
+        told = f"{_time(entry['time'])} {entry['session']} {entry['device']}: {entry['what']}{number}{fault}: "
+        _echo(told + " ".join(entry["said"].split()))
+
+
+def _numbers(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+    told = (f"{name} {for_people(each['value'])} {each['unit']}" for name, each in metrics.items())
+    return ", ".join(told) or "no numbers"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{for_people(low)} - {for_people(high)}"
+
+
+def _time(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _echo(line: str) -> None:
+    typer.echo(harmless(line))
+
+
+def _print_json(thing: object) -> None:
+    typer.echo(json.dumps(thing, indent=1))
+
+
+def _print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    typer.echo(text.getvalue(), nl=False)
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns that are as wide as their widest text."""
+    clean = [[harmless(" ".join(cell.split())) for cell in row] for row in (heads, *rows)]
+    widths = [max(len(row[column]) for row in clean) for column in range(len(heads))]
+    for row in clean:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

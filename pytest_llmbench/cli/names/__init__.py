@@ -1,0 +1,1 @@
+"""Names, files and their schemas: `llmbench list`, `validate` and `schema`."""

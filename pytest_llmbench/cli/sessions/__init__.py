@@ -1,0 +1,1 @@
+"""Sessions: `llmbench plan`, `resume` and `prune`."""

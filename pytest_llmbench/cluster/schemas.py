@@ -1,0 +1,222 @@
+"""JSON Schemas of the files that people write and of the records that programs read, made from the models.
+
+A schema refuses a key that the loader refuses. It knows less about values: two keys that contradict each other, or a
+bound in a unit of another kind, only the loader finds.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from pytest_llmbench.checks.base import CHECKS, CheckSettings
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.recipe.recipes import NOT_WRITTEN, Recipe
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.schema import Strict, meanings, models_in
+from pytest_llmbench.engines.base import ENGINES
+
+# Raised when a file of an earlier version would be refused, or would mean something else.
+RECIPE_VERSION, SYSTEM_VERSION = 1, 1
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DEFS = "#/$defs/"
+
+Schema = dict[str, Any]
+
+
+def schema_of(kind: str) -> Schema:
+    """The JSON Schema of one of `SCHEMAS`.
+
+    Raises:
+        KeyError: there is none of that kind.
+    """
+    version, title, make = SCHEMAS[kind]
+    # No server has it yet: the id is a name alone.
+    head = {"$schema": _DIALECT, "$id": f"urn:pytest-llmbench:schema:{kind}:{version}", "title": title}
+    return {**head, **make()}
+
+
+def written_schema(kind: str) -> str:
+    """The schema as the text of its file."""
+    return json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
+
+
+def _recipe_file() -> Schema:
+    """A family: what `defaults`, a recipe and `smoke` have is merged, so each of them may lack any key."""
+    options = _options(ENGINES)
+    models: list[type[BaseModel]] = [Recipe, *options.values()]
+    defs = _definitions(models)
+    partial = _partial(defs, [model.__name__ for model in models])
+    block = partial["Recipe"]
+    for key in NOT_WRITTEN:
+        del block["properties"][key]
+    block["properties"]["engine"]["anyOf"] = [{"enum": list(options)}, {"type": "string"}]
+    block["properties"]["engine"].pop("type", None)
+    # The engine stands in the block itself, or in `defaults` for all: then its options are known.
+    block["allOf"] = [
+        {"if": _with(engine=name), "then": {"properties": {"options": _ref(model)}}} for name, model in options.items()
+    ]
+    bare = {"not": {"required": ["engine"]}}
+    inherited = [
+        {
+            "if": {
+                "required": ["defaults"],
+                "properties": {
+                    "defaults": _with(engine=name),
+                    "recipes": {"additionalProperties": bare},
+                    "smoke": bare,
+                },
+            },
+            "then": {
+                "properties": {
+                    "recipes": {"additionalProperties": {"properties": {"options": _ref(model)}}},
+                    "smoke": {"properties": {"options": _ref(model)}},
+                }
+            },
+        }
+        for name, model in options.items()
+    ]
+    properties = {
+        "family": {"type": "string", "description": "name of the family, for people"},
+        "defaults": {**_ref(Recipe), "description": "laid under each recipe"},
+        "smoke": {**_ref(Recipe), "description": "laid over each recipe at --scale smoke"},
+        "recipes": {
+            "type": "object",
+            "additionalProperties": _ref(Recipe),
+            "description": "recipes by name",
+        },
+    }
+    return {**_closed(properties, ["family", "recipes"]), "allOf": inherited, "$defs": partial}
+
+
+def _system_file() -> Schema:
+    options = _options(CHECKS)
+    defs = _definitions([System, CheckSettings, *options.values()])
+    system = defs.pop("System")
+    system.pop("title", None)
+    known = {
+        name: {"allOf": [_ref(CheckSettings), {"properties": {"options": _ref(model)}}]}
+        for name, model in sorted(options.items())
+    }
+    system["properties"]["validation"]["properties"] = known
+    return {**system, "$defs": defs}
+
+
+def _record(model: type[BaseModel]) -> Callable[[], Schema]:
+    def make() -> Schema:
+        defs = _definitions([model])
+        record = defs.pop(model.__name__)
+        record.pop("title", None)
+        return {**record, "$defs": defs}
+
+    return make
+
+
+SCHEMAS: Mapping[str, tuple[int, str, Callable[[], Schema]]] = {
+    "recipe": (RECIPE_VERSION, "Recipe file of pytest-llmbench", _recipe_file),
+    "system": (SYSTEM_VERSION, "System file of pytest-llmbench", _system_file),
+    "run-record": (
+        RunRecord.model_fields["schema_version"].default,
+        "Run record of pytest-llmbench",
+        _record(RunRecord),
+    ),
+    "health-record": (
+        HealthRecord.model_fields["schema_version"].default,
+        "Health record of pytest-llmbench",
+        _record(HealthRecord),
+    ),
+}
+
+
+class _Generator(GenerateJsonSchema):
+    """What JSON has no word for: numbers that are not finite are texts in our records."""
+
+    def float_schema(self, schema: Any) -> Schema:
+        finite = super().float_schema(schema)
+        return {"anyOf": [finite, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
+def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
+    """Schemas of models and of all that they hold, by name, with the meaning of each key from their docstrings."""
+    chosen = list(dict.fromkeys(models))
+    _, found = models_json_schema(
+        [(model, "validation") for model in chosen], ref_template=_DEFS + "{model}", schema_generator=_Generator
+    )
+    defs: dict[str, Schema] = found["$defs"]
+    known = {model.__name__: model for model in _with_parts(chosen)}
+    for name, each in defs.items():
+        model = known.get(name)
+        if "description" in each:
+            each["description"] = " ".join(each["description"].partition("\n\n")[0].split())
+        told = meanings(model) if model is not None else {}
+        for key, field in each.get("properties", {}).items():
+            field.pop("title", None)
+            if key in told:
+                field["description"] = told[key]
+    return defs
+
+
+def _with_parts(models: list[type[BaseModel]]) -> Iterator[type[BaseModel]]:
+    """Models, and each model that is somewhere in them, once."""
+    seen: set[type[BaseModel]] = set()
+    waiting = list(models)
+    while waiting:
+        model = waiting.pop()
+        if model in seen:
+            continue
+        seen.add(model)
+        yield model
+        waiting.extend(part for field in model.model_fields.values() for part in models_in(field.annotation))
+
+
+def _options(known: Extensions[Any]) -> dict[str, type[Strict]]:
+    """The models of the options of our own engines or checks, by name; those of others may be in a file as well."""
+    return {name: known.load(name).options for name in sorted(known.names()) if known.is_ours(name)}
+
+
+def _partial(defs: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
+    """Let every key be missing where mappings are merged: all but what is in a list, which is replaced whole."""
+    merged: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in merged:
+            merged.add(name)
+            waiting.extend(_merged_parts(defs[name]))
+    for name in merged:
+        defs[name].pop("required", None)
+        for field in defs[name].get("properties", {}).values():
+            if "oneOf" in field:  # what told its models apart may be in another block
+                field["anyOf"] = field.pop("oneOf")
+                field.pop("discriminator", None)
+    return defs
+
+
+def _merged_parts(schema: Any) -> Iterator[str]:
+    """Names of the definitions that a schema refers to outside of lists."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _merged_parts(each)
+    elif isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"].removeprefix(_DEFS)
+        for key, each in schema.items():
+            if key not in {"items", "prefixItems"}:
+                yield from _merged_parts(each)
+
+
+def _ref(model: type[BaseModel]) -> Schema:
+    return {"$ref": _DEFS + model.__name__}
+
+
+def _with(**constants: str) -> Schema:
+    """An object that has these keys with these values."""
+    return {"required": list(constants), "properties": {key: {"const": each} for key, each in constants.items()}}
+
+
+def _closed(properties: Schema, required: list[str]) -> Schema:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

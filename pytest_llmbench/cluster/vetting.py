@@ -1,0 +1,174 @@
+"""Every fault of a recipe file or a system file: where a session stops at the first, an author wants to see all."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pytest_llmbench.checks.base import CHECKS, get_check
+from pytest_llmbench.cluster.recipes import check_recipe
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.extensions import ExtensionError
+from pytest_llmbench.core.recipe.recipes import Recipe, RecipeFamily, Scale, in_file
+from pytest_llmbench.core.schema import FaultsError, read_yaml, validate
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.engines.base import get_engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileFault:
+    """One thing that is wrong in a file.
+
+    Attributes:
+        file: the file.
+        line: its line, from 1; None where it is about the whole file, or about a key that is not there.
+        key: the key, dotted from the top of the file; empty for the whole of it.
+        message: what is wrong and what is legal.
+    """
+
+    file: Path
+    key: str
+    message: str
+    line: int | None = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"file": str(self.file), "line": self.line, "key": self.key, "message": self.message}
+
+    def __str__(self) -> str:
+        line = f":{self.line}" if self.line is not None else ""
+        return harmless(f"{self.file}{line}: {f'{self.key}: ' if self.key else ''}{self.message}")
+
+
+def vet(path: Path) -> list[FileFault]:
+    """Find the faults of a file, each once, in the order in which they are found."""
+    try:
+        data = read_yaml(path)
+    except ConfigError as error:
+        return [FileFault(file=path, key="", message=str(error).removeprefix(f"{path}: "))]
+    if {"recipes", "family"} & data.keys():
+        found = list(_recipes(path, data))
+    elif {"name", "cluster"} & data.keys():
+        found = list(_system(path, data))
+    else:
+        told = "neither a recipe file, with the keys family and recipes, nor a system file, with name and cluster"
+        found = [FileFault(file=path, key="", message=told)]
+    lines = _Lines(path)
+    return [replace(fault, line=lines.of(fault.key)) for fault in dict.fromkeys(found)]
+
+
+def _system(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
+    try:
+        system = validate(System, data, str(path))
+    except FaultsError as error:
+        yield from (FileFault(file=path, key=fault.key, message=fault.message) for fault in error.faults)
+        return
+    for name, settings in system.validation.items():
+        key = f"validation.{name}"
+        try:
+            check = get_check(name)
+        except ExtensionError:
+            continue  # a session that does not select it does not need it
+        except ConfigError:
+            yield FileFault(file=path, key=key, message=unknown("check", name, CHECKS.usable()))
+            continue
+        try:
+            validate(check.options, settings.options, "")
+        except FaultsError as error:
+            for fault in error.faults:
+                yield FileFault(file=path, key=f"{key}.options.{fault.key}".rstrip("."), message=fault.message)
+
+
+def _recipes(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
+    try:
+        family = validate(RecipeFamily, data, str(path))
+    except FaultsError as error:
+        yield from (FileFault(file=path, key=fault.key, message=fault.message) for fault in error.faults)
+        return
+    for name in family.recipes:
+        try:
+            laid_out = family.laid_out(name, path)
+        except ConfigError as error:
+            yield FileFault(file=path, key=f"recipes.{name}", message=str(error).removeprefix(f"{path}: "))
+            continue
+        for scale, keys in laid_out.items():
+            yield from _recipe(path, family, name, scale, keys)
+
+
+def _recipe(path: Path, family: RecipeFamily, name: str, scale: Scale, keys: Mapping[str, Any]) -> Iterator[FileFault]:
+    """The faults of one recipe at one scale, each at the key that has it: in the recipe, or in what is laid with it."""
+    blocks = {f"recipes.{name}": family.recipes[name], "defaults": family.defaults}
+    blocks = {"smoke": family.smoke, **blocks} if scale == "smoke" else blocks
+
+    def at(key: str, message: str) -> FileFault:
+        block = next((each for each, told in blocks.items() if key and _has(told, key.split("."))), f"recipes.{name}")
+        return FileFault(file=path, key=f"{block}.{key}".rstrip("."), message=message)
+
+    try:
+        engine = get_engine(str(keys.get("engine")))
+    except ExtensionError:
+        engine = None  # a session that plans no run of it does not need the engine
+    except ConfigError as error:
+        engine = None
+        if "engine" in keys:
+            yield at("engine", str(error))
+    try:
+        recipe = validate(Recipe, keys, in_file(path, name, scale))
+        if engine is not None:
+            check_recipe(recipe)
+    except FaultsError as error:
+        yield from (at(fault.key, fault.message) for fault in error.faults if not fault.where.endswith(": options"))
+    except ConfigError as error:
+        yield at("references", str(error).removeprefix(f"recipe {name}, ").removeprefix(f"recipe {name}: "))
+    options = keys.get("options", {})
+    if engine is None or not isinstance(options, Mapping):
+        return
+    try:
+        validate(engine.options, options, "")
+    except FaultsError as error:
+        yield from (at(f"options.{fault.key}".rstrip("."), fault.message) for fault in error.faults)
+
+
+def _has(block: Any, parts: Sequence[str]) -> bool:
+    """Whether a block has the key that these parts lead to. One of them may be the kind of a union, which is no key."""
+    if not parts:
+        return True
+    first, *rest = parts
+    if isinstance(block, Mapping) and first in block:
+        return _has(block[first], rest)
+    if isinstance(block, Mapping) and rest and rest[0] in block:
+        return _has(block, rest)
+    if isinstance(block, list) and first.isdecimal() and int(first) < len(block):
+        return _has(block[int(first)], rest)
+    return False
+
+
+class _Lines:
+    """The lines of a YAML file at which its keys stand."""
+
+    def __init__(self, path: Path) -> None:
+        self._root = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
+
+    def of(self, key: str) -> int | None:
+        """The line of a dotted key, or of the last key on the way to it that is there; None for the whole file."""
+        node, line, rest = self._root, None, key
+        while rest and (found := _inner(node, rest)) is not None:
+            node, line, rest = found
+        return line
+
+
+def _inner(node: yaml.Node | None, rest: str) -> tuple[yaml.Node, int, str] | None:
+    """The node of the first part of a dotted key, its line, and the other parts; names of recipes may have dots."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if rest == str(name.value) or rest.startswith(f"{name.value}."):
+                return value, name.start_mark.line + 1, rest[len(str(name.value)) + 1 :]
+    first, _, others = rest.partition(".")
+    if isinstance(node, yaml.SequenceNode) and first.isdecimal() and int(first) < len(node.value):
+        item = node.value[int(first)]
+        return item, item.start_mark.line + 1, others
+    return None

@@ -1,0 +1,1 @@
+"""What the history knows of nodes and their parts."""

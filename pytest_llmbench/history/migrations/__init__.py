@@ -1,0 +1,1 @@
+"""Migrations of the history's schema, for Alembic."""

@@ -1,0 +1,182 @@
+"""Change points of a series: where its mean changed, to what, and how surely.
+
+E-divisive means (Matteson and James, arXiv:1306.4933) over windows, with Student's t test for the permutation test, and
+weak points merged away, as in Hunter (Fleming et al., ICPE 2023, doi:10.1145/3578244.3583719), which became Apache
+Otava. Four things differ: the p of a point counts all places that it was chosen from; deviations are those of a sample
+and not of a population, so that short parts do not look surer than they are; every part of a window is split further,
+not only the one that differs most; and each point is moved to the place that fits its neighbourhood best, before it is
+tested for the last time.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_llmbench.judging.interval.student import above
+
+WINDOW = 50
+P_VALUE = 0.001
+# A point that is to be kept may be weaker by this factor as long as others around it are still to be found.
+_WEAK = 10.0
+_LEAST_WINDOW = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangePoint:
+    """A place in a series where its mean changed.
+
+    Attributes:
+        index: position of the first value after the change, from 0.
+        before, after: means of the values from the change point before to this one, and from here to the next.
+        p: probability at most that values of one mean differ as much at any place between the change points around this
+            one, by Student's t test, two-sided.
+    """
+
+    index: int
+    before: float
+    after: float
+    p: float
+
+    @property
+    def change(self) -> float | None:
+        """The change as a share of the mean before; None where that is 0."""
+        return self.after / self.before - 1.0 if self.before else None
+
+
+def change_points(
+    values: Sequence[float], *, window: int = WINDOW, p_value: float = P_VALUE, least_change: float = 0.0
+) -> list[ChangePoint]:
+    """Find the change points of a series, in order.
+
+    Args:
+        values: in order of time.
+        window: values that are looked at together, at least 4; windows overlap by half.
+        p_value: highest p of a change point.
+        least_change: smallest change, as a share of the mean before.
+
+    Raises:
+        ValueError: a value is not finite, or an argument is out of its range.
+    """
+    if window < _LEAST_WINDOW or not 0.0 < p_value < 1.0 or least_change < 0.0:
+        raise ValueError(f"window {window} >= 4, 0 < p_value {p_value} < 1, least_change {least_change} >= 0 must hold")
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a series has only finite values: leave out the others")
+    weak = _strong(values, _weak(values, window, min(_WEAK * p_value, 0.5)), p_value, least_change)
+    places = _fitted(values, [point.index for point in weak])
+    return _strong(values, places, p_value, least_change)
+
+
+def _weak(values: Sequence[float], window: int, p_value: float) -> list[int]:
+    """The places of all windows that may be change points."""
+    found: set[int] = set()
+    start = 0
+    while start < len(values):
+        new = _divide(values, start, min(start + window, len(values)), p_value)
+        found.update(new)
+        start = max(start + window // 2, max(new, default=0))
+    return sorted(found)
+
+
+def _divide(values: Sequence[float], start: int, end: int, p_value: float) -> list[int]:
+    """The change points of a part, each of which divides it further."""
+    if end - start < 2:
+        return []
+    at = start + _most_different(values[start:end])
+    if _p(values[start:at], values[at:end]) > p_value:
+        return []
+    return [*_divide(values, start, at, p_value), at, *_divide(values, at, end, p_value)]
+
+
+def _most_different(values: Sequence[float]) -> int:
+    """The place that parts values into two that differ most by their energy distance, the second of any length."""
+    # sums[k][t]: of the distances of value k from the first t values.
+    sums = []
+    for k, value in enumerate(values):
+        row = [0.0]
+        for i in range(k):
+            row.append(row[-1] + abs(values[i] - value))
+        sums.append(row)
+    best, place, within_left = -math.inf, 1, 0.0
+    for at in range(1, len(values)):
+        within_left += sums[at - 1][at - 1]
+        between = within_right = 0.0
+        left_weight = within_left / (at - 1) if at > 1 else 0.0
+        for last in range(at, len(values)):
+            to_left = sums[last][at]
+            between += to_left
+            within_right += sums[last][last] - to_left
+            right = last - at + 1
+            distance = between - right * left_weight
+            if right > 1:
+                distance -= at * within_right / (right - 1)
+            distance *= 2.0 / (at + right)
+            if distance > best:
+                best, place = distance, at
+    return place
+
+
+def _strong(values: Sequence[float], places: Sequence[int], p_value: float, least_change: float) -> list[ChangePoint]:
+    """Take away the weakest place until all that are left are strong: its neighbours become stronger or weaker."""
+    left = [*places]
+    points = [_point(values, left, number) for number in range(len(left))]
+    while points:
+        number = max(range(len(points)), key=lambda each: points[each].p)
+        if points[number].p <= p_value:
+            number = min(range(len(points)), key=lambda each: _size(points[each]))
+            if _size(points[number]) >= least_change:
+                return points
+        del left[number], points[number]
+        for neighbour in (number - 1, number):
+            if 0 <= neighbour < len(left):
+                points[neighbour] = _point(values, left, neighbour)
+    return []
+
+
+def _size(point: ChangePoint) -> float:
+    return math.inf if point.change is None else abs(point.change)
+
+
+def _point(values: Sequence[float], places: Sequence[int], number: int) -> ChangePoint:
+    start = places[number - 1] if number else 0
+    end = places[number + 1] if number + 1 < len(places) else len(values)
+    before, after = values[start : places[number]], values[places[number] : end]
+    # One of so many places was chosen as the best.
+    p = min(1.0, (end - start - 1) * _p(before, after))
+    return ChangePoint(index=places[number], before=fmean(before), after=fmean(after), p=p)
+
+
+def _fitted(values: Sequence[float], places: Sequence[int]) -> list[int]:
+    """Move each place to where two means fit the values between its neighbours best, by least squares."""
+    moved = [*places]
+    for number in range(len(moved)):
+        start = moved[number - 1] if number else 0
+        end = moved[number + 1] if number + 1 < len(moved) else len(values)
+        part = values[start:end]
+        middle = fmean(part)
+        total = left = 0.0
+        best = -math.inf
+        # Of sums about the middle, so that large values with small differences lose no digits.
+        total = math.fsum(value - middle for value in part)
+        for at in range(1, len(part)):
+            left += part[at - 1] - middle
+            gain = left * left / at + (total - left) ** 2 / (len(part) - at)
+            if gain > best:
+                best, moved[number] = gain, start + at
+    return moved
+
+
+def _p(left: Sequence[float], right: Sequence[float]) -> float:
+    """Two-sided p of Student's t test for two samples with one variance; 1 where there is nothing to test."""
+    freedom = len(left) + len(right) - 2
+    if freedom < 1:
+        return 1.0
+    means = fmean(left), fmean(right)
+    difference = abs(means[0] - means[1])
+    squares = math.fsum((value - mean) ** 2 for part, mean in zip((left, right), means, strict=True) for value in part)
+    error = math.sqrt(squares / freedom * (1 / len(left) + 1 / len(right)))
+    # Values that are the same to the last digits have no scatter but that of rounding.
+    least = 1e-12 * max(map(abs, means))
+    if error <= least:
+        return 0.0 if difference > least else 1.0
+    return 2.0 * above(difference / error, float(freedom))

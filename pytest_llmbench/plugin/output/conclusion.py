@@ -1,0 +1,131 @@
+"""The conclusion of a session: its verdict in one word, its exit code, and the files that CI systems read."""
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench import __version__
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.record.records import Verdict, write_model
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.verdict.overruled import fails
+from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
+from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
+from pytest_llmbench.reporting.ci.annotations import annotations
+from pytest_llmbench.reporting.ci.summary import summary
+from pytest_llmbench.reporting.ci.verdict import (
+    DETAILED,
+    Outcome,
+    SessionVerdict,
+    Word,
+    counted_verdicts,
+    decide,
+    detailed,
+)
+from pytest_llmbench.reporting.sessions import list_sessions
+
+_GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
+
+
+class Conclusion:
+    """Concludes from all verdicts of a session.
+
+    Attributes:
+        rows: the properties of each verdict.
+        clauses: how each required clause ended.
+        unjudged: runs without a verdict on their speed, by the reason.
+        overruled: tests whose failure something else reported as passed.
+        notes: what else a reader of the summary has to know.
+    """
+
+    def __init__(self, config: pytest.Config, bench: Bench) -> None:
+        self.rows: Sequence[Mapping[str, Any]] = ()
+        self.clauses: Sequence[ClauseVerdict] = ()
+        self.unjudged: Mapping[str, Sequence[str]] = {}
+        self.overruled: Sequence[str] = ()
+        self.notes: Sequence[str] = ()
+        self._config = config
+        self._bench = bench
+
+    @property
+    def records(self) -> str:
+        """Path of the session's folder for readers on other machines: as seen from where pytest was started."""
+        return records_of(self._config, self._bench.session.folder)
+
+    @property
+    def warned(self) -> bool:
+        """Whether a test that is INCONCLUSIVE does not fail."""
+        return bool(options.value(self._config, "inconclusive") == "warn")
+
+    def settle(self, session: pytest.Session) -> None:
+        """Set the exit code: failures of ours count, whoever denies them; or the kind of failure."""
+        failed = any(fails(row["verdict"], warned=self.warned) for row in self.rows)
+        if failed and session.exitstatus in _GREEN:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if options.value(self._config, "exit-codes") == "detailed" and session.exitstatus == 1:
+            word, _ = self._decided(1)
+            session.exitstatus = detailed(word, 1)
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines for the terminal about tests whose verdict others do not show."""
+        if self.overruled:
+            yield (
+                f"llmbench: a conftest.py or another plugin reported {len(self.overruled)} failed tests as something "
+                f"else: {', '.join(self.overruled)}. Their verdicts stay, and the session fails"
+            )
+
+    def annotations(self) -> Iterator[str]:
+        """Yield the annotations of GitHub Actions, if this is one of its jobs."""
+        if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
+            yield from annotations(self.rows, self._config.rootpath, warned=self.warned)
+
+    def write(self, exit_code: int) -> None:
+        """Write `summary.md` and, last of all in the session's folder, `verdict.json`; list it among all sessions.
+
+        Raises:
+            OSError: a file cannot be written; there is no verdict then.
+        """
+        folder = self._bench.session.folder
+        word, reason = self._decided(_plain(exit_code))
+        verdict = SessionVerdict(
+            verdict=word, reason=reason, counts=dict(counted_verdicts(self.rows)), exit_code=exit_code,
+            session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
+            llmbench_version=__version__,
+        )  # fmt: skip
+        text = "\n".join([*summary(verdict, self.rows, self.records, [*self.lines(), *self.notes]), ""])
+        write_text(folder / layout.SUMMARY, text, mode=0o600)
+        #: variable GITHUB_STEP_SUMMARY: file to which the summary is appended
+        if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(step).open("a", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+        write_model(folder / layout.VERDICT, verdict)
+        list_sessions(folder.parent)
+
+    def _decided(self, exit_code: int) -> tuple[Word, str]:
+        told = Outcome(
+            rows=self.rows,
+            incomplete=[each.clause.name for each in self.clauses if each.verdict is Verdict.INCOMPLETE],
+            unjudged=[run for runs in self.unjudged.values() for run in runs],
+            runs=len(self._bench.planned.runs),
+            speed_required=bool(self.unjudged) and self._bench.requires_verdict,
+            simulated=self._bench.settings.simulate is not None,
+            exit_code=exit_code,
+        )
+        return decide(told)
+
+
+def records_of(config: pytest.Config, folder: Path) -> str:
+    """A session's folder as readers on other machines find it: from where pytest was started, else by its name."""
+    started, path = config.invocation_params.dir.resolve(), folder.resolve()
+    return path.relative_to(started).as_posix() if path.is_relative_to(started) else path.name
+
+
+def _plain(exit_code: int) -> int:
+    """The exit code of pytest that a detailed one stands for."""
+    return 1 if exit_code in DETAILED.values() else exit_code

@@ -1,0 +1,128 @@
+"""What a session's reports say of it as a whole, and what its records say of the verdicts of tests."""
+
+import os
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_llmbench import __version__
+from pytest_llmbench.cluster.runs import Declared
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.record.records import Judgement, Verdict
+from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.verdict.groups import ComparedGroups
+from pytest_llmbench.session.signing import PytestCommand
+
+# Of the properties of a test, those that its record has as well.
+_ASIDE = (
+    "statistic",
+    "value",
+    "unit",
+    "low",
+    "high",
+    "threshold",
+    "at_least",
+    "at_most",
+    "reference",
+    "reason",
+    "cause",
+)
+
+
+def suite_facts(
+    bench: Bench,
+    records: str,
+    *,
+    unfit: Mapping[str, str],
+    unjudged: Mapping[str, Sequence[str]],
+    groups: ComparedGroups,
+    not_tested: str,
+) -> dict[str, str]:
+    """The properties of the test suite in the XML.
+
+    Args:
+        bench: the planned session.
+        records: path of the session's folder, as readers on other machines find it.
+        unfit: nodes that must not train, and why.
+        unjudged: runs without a verdict on their speed, by the reason.
+        groups: groups of nodes, compared.
+        not_tested: nodes that no run had.
+    """
+    settings, session = bench.settings, bench.session
+    return {
+        "llmbench_version": __version__,  #: suite property llmbench_version: version of this package
+        "llmbench_session": session.id,  #: suite property llmbench_session: id of the session
+        "system": settings.system.name,  #: suite property system: system
+        "cluster": settings.cluster,  #: suite property cluster: `slurm`, `local`, `debug` or `replay`
+        "allocation": settings.allocation,  #: suite property allocation: `session` or `run`
+        "scale": settings.scale,  #: suite property scale: `full` or `smoke`
+        "reports": str(session.folder),  #: suite property reports: the session's folder
+        #: suite property records: the session's folder, relative to where pytest was started; its name if it is not
+        #:  below
+        "records": records,
+        #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
+        #:  are none, and without checks
+        **({"nodes_unfit": "; ".join(f"{h}: {why}" for h, why in unfit.items())} if unfit else {}),
+        #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
+        #:  absent where there are none
+        **({"speed_not_judged": _names(unjudged.values())} if unjudged else {}),
+        #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
+        #:  absent where there are none
+        **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
+        #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
+        #:  none
+        **({"nodes_not_tested": not_tested} if not_tested else {}),
+    }
+
+
+def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Judgement]]:
+    """The verdicts of tests, by what they are about: `run` or `check`, and its name."""
+    found: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
+    for row in rows:
+        about = next((word for word in ("run", "check") if word in row), None)
+        if about is None:
+            continue  # it never got as far as a run
+        value, told = row.get("value"), {**row, **bounds(row.get("threshold"), row.get("unit"))}
+        judgement = Judgement(
+            test=str(row["test"]),
+            verdict=Verdict(str(row["verdict"])),
+            measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
+            **{name: told.get(name) for name in _ASIDE},
+        )
+        for name in str(row.get("runs") or row[about]).split(","):
+            found[about, name].append(judgement)
+    return found
+
+
+def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
+    """The numbers of a threshold as programs read it, in a unit; empty where it has none in that."""
+    found: dict[str, float] = {}
+    for part in (threshold or "").split(" and "):
+        op, _, number = part.strip().partition(" ")
+        name = {">": "at_least", "<": "at_most"}.get(op[:1])
+        if name is not None and unit:
+            try:
+                found[name] = Quantity(number).to(unit).value
+            except ConfigError:
+                continue
+    return found
+
+
+def _names(groups: Iterable[Sequence[str]]) -> str:
+    return ", ".join(name for group in groups for name in group)
+
+
+def command_of(config: pytest.Config, tests: Sequence[Declared]) -> PytestCommand:
+    """The command line of this process, with the options of `PYTEST_ADDOPTS`."""
+    given = config.invocation_params
+    #: variable PYTEST_ADDOPTS: its options are in the command that makes a run again
+    more = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    named = config.args_source == pytest.Config.ArgsSource.ARGS
+    return PytestCommand(
+        version=__version__, words=[*more, *map(str, given.args)], selection=config.args if named else (),
+        directory=given.dir, root=config.rootpath, tests=tests,
+    )  # fmt: skip

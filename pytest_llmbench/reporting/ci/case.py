@@ -1,0 +1,52 @@
+"""The evidence of one test in a few lines of text, for CI systems that show the output of a test case alone."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.text import harmless
+
+_SHARE = 100.0
+
+
+def lines_of(row: Mapping[str, Any], records: str) -> Iterator[str]:
+    """Yield what was measured, its bound and interval, the hosts and the record; then why, if there is a reason.
+
+    Args:
+        row: the properties of the test's report; of numbers in XML, their texts.
+        records: path of the session's folder as a reader of the lines finds it.
+    """
+    unit = str(row.get("unit") or "")
+    yield f"verdict: {row.get('verdict')}"
+    yield f"measured: {measured(row) or 'nothing'}"
+    yield f"bound: {row.get('threshold') or row.get('bound') or 'none'}"
+    yield f"interval: {_interval(row, unit) or 'none'}"
+    yield f"hosts: {', '.join(filter(None, str(row.get('hosts') or '').split(','))) or 'none'}"
+    yield f"record: {records}/{row['record']}" if row.get("record") else "record: none"
+    for name in ("reason", "cause", "severity", "action", "simulated"):
+        if row.get(name):
+            yield f"{name}: {' '.join(harmless(str(row[name])).split())}"
+
+
+def measured(row: Mapping[str, Any]) -> str:
+    """The measured number with its unit and statistic, or what a check measured; empty where that is nothing."""
+    value = number(row.get("value"))
+    if value is None:
+        return str(row.get("measured") or "")
+    return f"{for_people(value, 6)} {row.get('unit') or ''} ({row.get('statistic') or 'no statistic'})"
+
+
+def number(value: object) -> float | None:
+    """A number, also as a text, as in XML; None for anything else."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def _interval(row: Mapping[str, Any], unit: str) -> str:
+    low, high, alpha = (number(row.get(name)) for name in ("low", "high", "alpha"))
+    if low is None or high is None:
+        return ""
+    sure = f", each end {for_people(_SHARE * (1.0 - alpha), 6)} % sure" if alpha is not None else ""
+    return f"{for_people(low, 6)} to {for_people(high, 6)} {unit}{sure}"

@@ -1,0 +1,130 @@
+"""The verdict on a whole session in one word, for gates that read no XML."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.schema import Strict
+
+# The worst first.
+Word = Literal["broken", "incomplete", "slow", "undecided", "nothing_judged", "pass"]
+# Exit codes: of a session that judged no speed, and, with `--exit-codes detailed`, of one whose tests failed. Those of
+# pytest end at 6.
+NOTHING_JUDGED = 10
+DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13}
+
+
+class SessionVerdict(Strict):
+    """The content of `verdict.json`.
+
+    Attributes:
+        schema_version: 1.
+        verdict: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`.
+        reason: why it is not `pass`, in a sentence; empty for a pass.
+        counts: tests by verdict; a verdict that no test has is left out.
+        exit_code: exit code of pytest.
+        session: session id.
+        ended: ISO 8601 time of the end, with zone.
+        llmbench_version: version of this package.
+    """
+
+    schema_version: Literal[1] = 1
+    verdict: Word
+    reason: str
+    counts: Mapping[str, int]
+    exit_code: int
+    session: str
+    ended: str
+    llmbench_version: str
+
+    @classmethod
+    def read(cls, path: Path) -> "SessionVerdict":
+        """Read a verdict back.
+
+        Raises:
+            ConfigError: it is not there, cut, or of another schema version.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"{path}: no verdict of a session of schema version 1: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What the verdict on a session follows from.
+
+    Attributes:
+        rows: the properties of each verdict, of tests and of groups of nodes.
+        incomplete: required clauses that were not judged, by name.
+        unjudged: runs without a verdict on their speed.
+        runs: runs of the session.
+        speed_required: whether a run without such a verdict fails the session.
+        simulated: whether its runs had a fault of `--simulate`.
+        exit_code: pytest's exit code.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    incomplete: Sequence[str] = ()
+    unjudged: Sequence[str] = ()
+    runs: int = 0
+    speed_required: bool = False
+    simulated: bool = False
+    exit_code: int = 0
+
+
+def decide(outcome: Outcome) -> tuple[Word, str]:
+    """The word, and why it is not `pass`: the worst that is true of the session.
+
+    A session is `pass` only if a test passed, and nothing else is true of it: an exit code other than 0 that no
+    verdict explains is `broken`, and so is an unknown verdict.
+    """
+    return next(_worse(outcome), ("pass", ""))
+
+
+def _worse(outcome: Outcome) -> Iterator[tuple[Word, str]]:
+    """Yield what keeps a session from being `pass`, the worst first."""
+    counts, code = counted_verdicts(outcome.rows), outcome.exit_code
+    errors, fails, open_ = counts[Verdict.ERROR], counts[Verdict.FAIL], counts[Verdict.INCONCLUSIVE]
+    if strange := sorted(set(counts) - {str(verdict) for verdict in Verdict}):
+        yield "broken", f"unknown verdicts: {', '.join(strange)}"
+    unexplained = code == 1 and not (errors or fails or open_ or outcome.incomplete)
+    if code not in {0, 1, NOTHING_JUDGED} or unexplained:
+        yield "broken", f"pytest ended with exit code {code} for a reason that is not a verdict: see its output"
+    if errors:
+        yield "broken", f"{counted(errors, 'test')} could not be judged"
+    if outcome.incomplete:
+        yield "incomplete", f"required and not judged: {', '.join(outcome.incomplete)}"
+    if fails:
+        yield "slow", f"{counted(fails, 'test')} missed a threshold, or found a node unfit"
+    if open_:
+        yield "undecided", f"{counted(open_, 'test')} measured a number that is too close to its threshold"
+    yield from _nothing(outcome, counts)
+
+
+def _nothing(outcome: Outcome, counts: Mapping[str, int]) -> Iterator[tuple[Word, str]]:
+    """Yield why a session without a failure judged nothing all the same."""
+    if outcome.simulated:
+        yield "nothing_judged", "the session had a simulated fault, so it measured nothing"
+    if not counts.get(Verdict.PASS, 0) + counts.get(Verdict.XFAIL, 0):
+        yield "nothing_judged", "no test was judged"
+    none = bool(outcome.unjudged) and len(outcome.unjudged) >= outcome.runs
+    if none or (outcome.unjudged and outcome.speed_required) or outcome.exit_code == NOTHING_JUDGED:
+        yield "nothing_judged", f"no threshold judged the speed of {listed(outcome.unjudged) or 'a run'}"
+
+
+def counted_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Tests by verdict."""
+    return Counter(str(row["verdict"]) for row in rows)
+
+
+def detailed(word: Word, exit_code: int) -> int:
+    """The exit code by `--exit-codes detailed`: where pytest says that tests failed, which kind of failure it is."""
+    return DETAILED.get(word, exit_code) if exit_code == 1 else exit_code

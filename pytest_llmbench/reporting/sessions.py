@@ -1,0 +1,70 @@
+"""The folder of all sessions: a link to the latest one, and a list of them."""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.reporting.ci.verdict import SessionVerdict
+
+_SCHEMA = 1
+
+
+def point_to_latest(folder: Path) -> None:
+    """Let `latest`, beside a session's folder, lead to it: in one step, so that there is always one or the other.
+
+    Raises:
+        OSError: the file system has no links, or something else has that name.
+    """
+    link, new = folder.with_name(layout.LATEST), folder.with_name(f".{layout.LATEST}.{secrets.token_hex(4)}")
+    if link.exists() and not link.is_symlink():
+        raise FileExistsError(f"{link} is no link: it stays, and does not lead to the latest session")
+    new.symlink_to(folder.name, target_is_directory=True)
+    try:
+        new.replace(link)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def list_sessions(run_dir: Path) -> None:
+    """Bring `index.json` up to date: every session that has a verdict, the latest first.
+
+    What the list has already is not read again; folders that are gone leave it. Of two sessions that end at the same
+    time, one may miss the other; the next one finds both.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = run_dir / layout.INDEX
+    known = _known(path)
+    found: dict[str, Mapping[str, Any]] = {}
+    with os.scandir(run_dir) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        verdict = run_dir / name / layout.VERDICT
+        with contextlib.suppress(ConfigError, OSError):
+            written = verdict.stat().st_mtime_ns
+            entry = known.get(name)
+            if entry is None or entry.get("written") != written:
+                entry = {"folder": name, "written": written, **SessionVerdict.read(verdict).model_dump(mode="json")}
+            found[name] = entry
+    sessions = sorted(found.values(), key=lambda entry: int(entry["written"]), reverse=True)
+    write_text(path, json.dumps({"schema_version": _SCHEMA, "sessions": sessions}, indent=1) + "\n", mode=0o600)
+
+
+def _known(path: Path) -> dict[str, Mapping[str, Any]]:
+    """The entries of a list; none where it cannot be read, and then it is made anew."""
+    try:
+        told = json.loads(path.read_bytes())
+        if told["schema_version"] == _SCHEMA:
+            return {entry["folder"]: entry for entry in told["sessions"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return {}

@@ -1,0 +1,53 @@
+"""After a session: files that no reader needs any more are taken away, as each costs an inode of the shared folder."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
+
+
+def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
+    """Take away pickles, once every job has ended, empty logs, and of sane runs where each rank stood.
+
+    What cannot be taken away stays, without a word: it is in nobody's way.
+
+    Args:
+        session: its folder.
+        runs: the records of its runs, by key.
+    """
+    for path in (*_pickles(session), *_empty_logs(session)):
+        _remove(path)
+    for key, record in runs.items():
+        if record.problem is None and record.replayed is None:
+            phases = session / layout.FOLDERS["run"] / key / layout.PHASES
+            for path in phases.glob("rank-*"):
+                _remove(path)
+            with contextlib.suppress(OSError):
+                phases.rmdir()
+
+
+def _pickles(session: Path) -> Iterator[Path]:
+    """Yield what jobs of a session executed and returned: nobody may execute it again."""
+    for folder in _log_folders(session):
+        yield from (*folder.glob("*_submitted.pkl"), *folder.glob("*_result.pkl"))
+
+
+def _empty_logs(session: Path) -> Iterator[Path]:
+    for folder in _log_folders(session):
+        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out"), *folder.glob("rank-*.log")):
+            with contextlib.suppress(OSError):
+                if path.stat().st_size == 0:
+                    yield path
+
+
+def _log_folders(session: Path) -> Iterator[Path]:
+    yield session / layout.HOLDER
+    yield from session.glob(f"{layout.FOLDERS['run']}/*/{layout.LOGS}")
+    yield from session.glob(f"{layout.FOLDERS['check']}/*/{layout.STEPS}/*/{layout.LOGS}")
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,84 @@
+"""Signing records: with the command line of their session, its user, and the command that makes them again."""
+
+import getpass
+import os
+import shlex
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.cluster.runs import Declared
+from pytest_llmbench.core.record.made_by import MadeBy, iso
+from pytest_llmbench.core.record.records import Record, RunRecord
+
+# Options that are about one session: with or without a value of their own in the next word.
+_NAMED, _RESUMED = ("--session-name", "--llmbench-session-name"), ("--resume", "--llmbench-resume")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PytestCommand:
+    """The command line of a session, and what it selected.
+
+    Attributes:
+        version: version of this package.
+        words: its words, in their order.
+        selection: those of them that are files, folders or node ids.
+        directory: folder in which pytest was started.
+        root: pytest's root folder, to which node ids are relative.
+        tests: tests of ours that it selected.
+    """
+
+    version: str
+    words: Sequence[str]
+    selection: Sequence[str]
+    directory: Path
+    root: Path
+    tests: Sequence[Declared]
+
+    def sign(self, record: Record, redact: Callable[[Iterable[str]], Sequence[str]]) -> MadeBy:
+        """What a record says of its making.
+
+        Args:
+            record: the record.
+            redact: takes secrets out of words of a command line.
+        """
+        again = ["pytest", *redact(self._options()), *self._tests_of(record)]
+        return MadeBy(
+            llmbench_version=self.version, command=tuple(redact(self.words)), directory=str(self.directory),
+            user=_user(), host=socket.gethostname(), submitted=iso(record.timings.submitted),
+            started=iso(record.timings.started), ended=iso(record.timings.ended),
+            reproduce=f"cd {shlex.quote(str(self.directory))} && {shlex.join(again)}",
+        )  # fmt: skip
+
+    def _options(self) -> Iterator[str]:
+        """Yield the words that are neither a selection nor about one session alone."""
+        before = ""
+        for word in self.words:
+            value = before.startswith("-") and "=" not in before
+            option, last, before = word.partition("=")[0], before, word
+            if option in (*_NAMED, *_RESUMED) or last in _NAMED:
+                continue
+            if last in _RESUMED and not word.startswith("-") and word not in self.selection:
+                continue
+            # A word that is also the value of an option stays there.
+            if word in self.selection and not (value and self.words.count(word) > self.selection.count(word)):
+                continue
+            yield word
+
+    def _tests_of(self, record: Record) -> Iterator[str]:
+        """Yield the node ids of the tests that waited for a record, as seen from where pytest was started."""
+        series = record.name
+        if isinstance(record, RunRecord) and record.repeat > 1:
+            series = series.removesuffix(f"-repeat{record.repeat}")
+        for test in self.tests:
+            if series == (test.run if record.about == "run" else test.check):
+                file, _, name = test.test.partition("::")
+                yield f"{os.path.relpath(self.root / file, self.directory)}::{name}"
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        return None

@@ -1,0 +1,13 @@
+"""The recipes that come with the package, read once in each process: many tests want them."""
+
+import functools
+from collections.abc import Mapping
+
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+
+
+@functools.cache
+def shipped_recipes(scale: Scale = "full") -> Mapping[str, Recipe]:
+    """Every recipe of the suites by name, at `scale`."""
+    return load_recipes([shipped("recipes")], scale)

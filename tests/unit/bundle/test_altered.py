@@ -1,0 +1,120 @@
+"""A bundle is refused if one byte of it is another one than its signer wrote."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.bundle import archive
+from pytest_llmbench.bundle.archive import ATTESTATION, MANIFEST, SESSION, BundleError
+from pytest_llmbench.bundle.contents import Manifest, refuse_name
+from pytest_llmbench.bundle.opened import opened
+from tests.unit.bundle.conftest import KEY, Evidence
+
+
+def refused(path: Path, content: bytes) -> str:
+    """The words with which a bundle is refused."""
+    path.write_bytes(content)
+    with pytest.raises(BundleError) as error, opened(path, [KEY.public_key()]):
+        pass  # pragma: no cover
+    return str(error.value)
+
+
+def test_the_same_session_gives_the_same_bytes(evidence: Evidence) -> None:
+    """Whenever it is bundled."""
+    first = evidence.bundled().read_bytes()
+    (evidence.folder / "junit.xml").touch()
+    assert evidence.bundled().read_bytes() == first
+
+
+def test_any_tar_reads_it(evidence: Evidence) -> None:
+    """Also the session inside, whose files are those of the folder."""
+    with tarfile.open(evidence.bundled()) as outer:
+        assert outer.getnames() == [ATTESTATION, MANIFEST, SESSION]
+        inner = outer.extractfile(SESSION)
+        assert inner is not None
+        with tarfile.open(fileobj=inner) as session:
+            log = session.extractfile("runs/tiny/steps/rank-00000.jsonl")
+            assert log is not None
+            assert log.read() == (evidence.folder / "runs/tiny/steps/rank-00000.jsonl").read_bytes()
+
+
+def test_an_altered_byte_or_bit_is_refused(evidence: Evidence, tmp_path: Path) -> None:
+    """Wherever it is: in a header, in padding, in the envelope, in the manifest or in the files."""
+    whole, chance, target = evidence.bundled().read_bytes(), random.Random(1), tmp_path / "altered"
+    for number in range(300):
+        altered, place = bytearray(whole), chance.randrange(len(whole))
+        altered[place] ^= 1 << chance.randrange(8) if number % 2 else chance.randrange(1, 256)
+        assert refused(target, bytes(altered))
+
+
+ALTERED: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda whole: whole[:-1],
+    "cut in half": lambda whole: whole[: len(whole) // 2],
+    "a byte behind the end": lambda whole: whole + b"\0",
+    "a block behind the end": lambda whole: whole + bytes(512),
+    "twice": lambda whole: whole * 2,
+    "no bundle": lambda whole: b"x" * len(whole),
+    "nothing": lambda whole: whole[:0],
+    "a member before it": lambda whole: archive.header("x", 0) + whole,
+    "another order": lambda whole: whole[512:] + whole[:512],
+}
+
+
+@pytest.mark.parametrize("how", ALTERED)
+def test_another_layout_is_refused(evidence: Evidence, tmp_path: Path, how: str) -> None:
+    """There is one file for a content, and no other."""
+    assert refused(tmp_path / "altered", ALTERED[how](evidence.bundled().read_bytes()))
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "/a", "a/../b", "a//b", "", ".", "a\\b", "a\nb", "a\x1b[31m", "a/", "\u202ea", "a" * 2000]
+)
+def test_a_path_that_leads_elsewhere_is_refused(name: str) -> None:
+    """Or that a person would read as another one."""
+    with pytest.raises(BundleError, match="no path"):
+        refuse_name(name)
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [(["a", "a"], "twice"), (["a", "A"], "case"), (["é", "e\u0301"], "twice"), (["a", "a/b"], "file and a folder")],
+)
+def test_paths_that_meet_are_refused(paths: list[str], words: str) -> None:
+    """On this file system or on another one."""
+    listed = [{"path": path, "size": 0, "sha256": "0" * 64} for path in paths]
+    manifest = Manifest.model_validate({"session": "s", "llmbench": "0", "files": listed})
+    with pytest.raises(BundleError, match=words):
+        Manifest.read(manifest.model_dump_json().encode())
+
+
+def test_what_unpacks_to_too_much_is_refused(evidence: Evidence) -> None:
+    """Before anything is unpacked."""
+    path = evidence.bundled()
+    with pytest.raises(BundleError, match="at most 1000"), opened(path, [KEY.public_key()], most=1000):
+        pass  # pragma: no cover
+
+
+def test_a_compressed_file_is_read_no_further_than_asked() -> None:
+    """Ten bytes of many take no more memory than ten."""
+    made = io.BytesIO()
+    with gzip.GzipFile(fileobj=made, mode="wb") as file:
+        file.write(bytes(1 << 24))
+    source = archive.Unzipped(io.BytesIO(made.getvalue()), len(made.getvalue()))
+    assert source.read(10) == bytes(10)
+    with pytest.raises(BundleError, match="altered at"):
+        archive.expect_end(archive.Unzipped(io.BytesIO(gzip.compress(b"x" * 2000)), 1000), "it")
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"abc")[:-3], gzip.compress(b"abc") + b"x"])
+def test_a_compressed_file_that_is_cut_or_followed_is_refused(content: bytes) -> None:
+    """Nothing may hide behind it."""
+    source = archive.Unzipped(io.BytesIO(content), len(content))
+    with pytest.raises(BundleError):
+        list(iter(lambda: source.read(100), b""))
