@@ -12,7 +12,7 @@ from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, Identity, JobState, JobStatus
+from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, Identity, JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.rank.deadman import hold
 
@@ -40,12 +40,17 @@ class Allocation:
     """The source of the nodes of runs. This one holds none: every run is a Slurm job of its own size.
 
     Attributes:
-        job_id: the Slurm job that holds the nodes, if one does.
+        job: the Slurm job that holds the nodes, if one does.
         note: oddities of its start, for people.
     """
 
-    job_id: str | None = None
+    job: OurJob | None = None
     note = ""
+
+    @property
+    def job_id(self) -> str | None:
+        """The id of the job that holds the nodes, if one does."""
+        return None if self.job is None else self.job.id
 
     def start(self) -> None:
         """Ask for the nodes; return without waiting for them.
@@ -92,24 +97,25 @@ class HeldJob(Allocation):
             )
         except ClusterError as error:
             raise refusal(error, self.request, self._slurm) from error
-        self.job_id, self.note, self._log = submitted.job_id, submitted.note, submitted.stderr
+        self.job, self.note, self._log = submitted.job, submitted.note, submitted.stderr
 
     def hosts(self) -> tuple[str, ...] | Waiting:
         """The job's nodes while it runs."""
-        job_id = self.job_id or ""
-        status = self._slurm.status(job_id)
-        if status.state is JobState.RUNNING and status.nodelist:
-            if not self._hosts:
-                try:
-                    self._hosts = self._slurm.hosts(status.nodelist)
-                except ClusterError as error:  # a command that fails once succeeds on the next look
-                    return Waiting(reason=str(error))
-            return self._hosts
+        if self.job is None:
+            return Waiting(reason="its job is not submitted yet")
+        job_id, status = self.job.id, self._slurm.status(self.job)
+        if status.state is JobState.RUNNING:
+            try:
+                self._hosts = self._hosts or self._slurm.hosts(self.job)
+            except ClusterError as error:  # a command that fails once succeeds on the next look
+                return Waiting(reason=str(error))
+            if self._hosts:
+                return self._hosts
         if status.alive:
             reason = status.reason.split(",")[0]
             if reason in HOPELESS_REASONS:
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
-            gone = self._slurm.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
+            gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})")
         raise JobEndedError(job_id, status, self._log)
@@ -120,27 +126,27 @@ class HeldJob(Allocation):
 
     def release(self) -> None:
         """Cancel the holder."""
-        if self.job_id is not None:
-            self._slurm.cancel(self.job_id)
+        if self.job is not None:
+            self._slurm.let_go(self.job)
+            self._slurm.cancel(self.job)
 
 
 class ExistingJob(Allocation):
     """The Slurm job that pytest itself runs inside (salloc, sbatch): used, never cancelled."""
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
-        self.job_id = existing_allocation()
         self._settings = settings
         self._slurm = slurm
         self._hosts: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Look up the job's nodes."""
-        job_id = self.job_id or ""
         # It has no token of ours: it is the one that the user has now, and its submit time must not change.
-        self._slurm.watch(job_id, Identity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid())))
-        self._slurm.confirm(job_id)
+        identity = Identity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid()))
+        self.job = self._slurm.watch(existing_allocation() or "", identity)
+        self._slurm.confirm(self.job)
         barred = barred_nodes(self._settings)
-        every = self._slurm.hosts(self._slurm.status(job_id).nodelist)
+        every = self._slurm.hosts(self.job)
         hosts = tuple(host for host in every if host not in barred)
         asked = self._settings.nodes or len(hosts)
         if asked > len(hosts):
@@ -154,9 +160,11 @@ class ExistingJob(Allocation):
 
     def hosts(self) -> tuple[str, ...] | Waiting:
         """The job's first `--nodes` nodes."""
-        status = self._slurm.status(self.job_id or "")
+        if self.job is None:
+            return Waiting(reason="its nodes are not known yet")
+        status = self._slurm.status(self.job)
         if not status.alive:
-            raise JobEndedError(self.job_id or "", status)
+            raise JobEndedError(self.job.id, status)
         if status.state is JobState.SUSPENDED:
             return Waiting(reason=f"job {self.job_id} {status.word}")
         return self._hosts
@@ -173,8 +181,8 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
     asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
     asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
     if isinstance(error, NoAnswerError):
-        return NoAnswerError(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
-    there, gone = slurm.partitions(), slurm.unavailable()
+        return type(error)(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
+    there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
     told = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
     return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{told}", command=error.command)
 

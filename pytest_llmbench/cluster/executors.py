@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, is_silence, plain, slurm_words
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import Identity, JobState
+from pytest_llmbench.cluster.slurm.states import Identity, JobState, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
 from pytest_llmbench.core.wire import layout
@@ -171,12 +171,12 @@ class Accepted:
     """A job that Slurm has taken.
 
     Attributes:
-        job_id: its id, not contradicted so far.
+        job: it, whose id is not contradicted so far.
         stderr: file for the output of the batch script and srun.
         note: oddities of the submission, for people.
     """
 
-    job_id: str
+    job: OurJob
     script: Path
     stderr: Path
     note: str = ""
@@ -230,46 +230,48 @@ def submit_slurm(
     make_folder(folder)
     script, pickle = request.script, folder / PICKLE
     script.write_text(sbatch_script(request), encoding="utf-8")
-    slurm.test(request.shape, script)
+    slurm.controller.test(request.shape, script)
     # Where the folder is the job's own, its tasks stand there too; with us, they stand where pytest does.
     here = (run_in, str(Path.cwd()), function) if _has_percent(folder) else (function,)
     work = DelayedSubmission(*here, *args)
     work.set_timeout(request.time_min, max_num_timeout=0)
     work.dump(pickle)
     make_private(folder)
-    job_id, note = _accepted(slurm, request, script, seen=seen)
-    return taken(request, job_id, note)
+    job, note = _accepted(slurm, request, script, seen=seen)
+    return taken(request, job, note)
 
 
-def taken(request: JobRequest, job_id: str, note: str = "") -> Accepted:
+def taken(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     """Let a job begin that Slurm has taken; calling it again does nothing."""
     folder = request.folder
-    script = folder / f"{job_id}_submission.sh"
+    script = folder / f"{job.id}_submission.sh"
     # submitit on the node waits for its pickle under this name: a job whose id we do not know never begins.
-    for path, name in ((folder / PICKLE, folder / f"{job_id}_{PICKLE}"), (request.script, script)):
+    for path, name in ((folder / PICKLE, folder / f"{job.id}_{PICKLE}"), (request.script, script)):
         if not name.exists():
             path.rename(name)
-    return Accepted(job_id=job_id, script=script, stderr=folder / f"{job_id}_0_log.err", note=note)
+    return Accepted(job=job, script=script, stderr=folder / f"{job.id}_0_log.err", note=note)
 
 
-def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[str, str]:
-    """Have sbatch submit a script; return the job's id, and what was odd about it."""
+def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[OurJob, str]:
+    """Have sbatch submit a script; return the job, watched, and what was odd about it."""
     began = time.monotonic()
     try:
-        answer = slurm.ask(["sbatch", "--parsable", str(script)])
+        answer = slurm.queries.ask(["sbatch", "--parsable", str(script)])
     except NoAnswerError as error:
         said, refused = str(error), False
     else:
         job_id = re.search(r"^(\d+)(;.*)?$", answer.stdout, re.MULTILINE)
-        if answer.code == 0 and job_id is not None and _is_ours(slurm, job_id[1], request, seen=seen):
-            return job_id[1], ""
+        if answer.code == 0 and job_id is not None:
+            job = slurm.watch(job_id[1], request.identity)
+            if _is_ours(slurm, job, seen=seen):
+                return job, ""
         said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
         refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
     found = _search(slurm, request, 0.0 if refused else _SEARCH_S)
     if found is not None:
-        return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found}: found by its token"
+        return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found.id}: found by its token"
     if refused:
-        raise slurm.unless_just_back(ClusterError(said, command="sbatch"), began)
+        raise slurm.controller.unless_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)
     raise NoAnswerError(
         f"it is unknown whether Slurm accepted it: sbatch printed {said!r}, and no job {request.name} with the comment "
@@ -278,15 +280,14 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) ->
     )
 
 
-def _is_ours(slurm: Slurm, job_id: str, request: JobRequest, *, seen: bool) -> bool:
-    """Watch a job; with `seen`, look whether it is one of another user, instead of at the next query for all."""
-    slurm.watch(job_id, request.identity)
+def _is_ours(slurm: Slurm, job: OurJob, *, seen: bool) -> bool:
+    """With `seen`, look whether it is a job of another user, instead of at the next query for all."""
     if seen:
         slurm.refresh()
-    return slurm.status(job_id).state is not JobState.LOST
+    return slurm.status(job).state is not JobState.LOST
 
 
-def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> str | None:
+def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | None:
     """Look for a job by its token until it is there, and watch it."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -295,9 +296,9 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> str | None:
         except ClusterError:
             found = None
         if found is not None:
-            slurm.watch(found, request.identity)
-        if found is not None or min(deadline - time.monotonic(), slurm.left_s / 4) < _SEARCH_PERIOD_S:
-            return found
+            return slurm.watch(found, request.identity)
+        if min(deadline - time.monotonic(), slurm.queries.left_s / 4) < _SEARCH_PERIOD_S:
+            return None
         time.sleep(_SEARCH_PERIOD_S)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 from typing import Self
 
@@ -42,7 +43,9 @@ def told_end(folder: Path) -> str | None:
 class Heartbeat:
     """Writes a growing counter to `session/owner` until it is stopped.
 
-    The counter, not the file's time, is what watchers compare: clocks of two hosts may differ.
+    The counter, not the file's time, is what watchers compare: clocks of two hosts may differ. It begins with the time:
+    of a process that takes a session on, no sign may be like one of the process before it, after which a watcher that
+    looked at both would see no change.
 
     Attributes:
         path: the file.
@@ -52,12 +55,13 @@ class Heartbeat:
     def __init__(self, folder: Path, ttl_s: float = TTL_S) -> None:
         self.path = folder / layout.OWNER
         self.ttl_s = ttl_s
+        self._count = time.time_ns()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="llmbench-heartbeat", daemon=True)
 
     def start(self) -> Self:
         """Write the first sign and go on in the background."""
-        write_text(self.path, "0\n")
+        write_text(self.path, f"{self._count}\n")
         self._thread.start()
         return self
 
@@ -69,9 +73,8 @@ class Heartbeat:
         tell_the_end(self.path.parent, "the session ended")
 
     def _beat(self) -> None:
-        count = 0
         while not self._stop.wait(PERIOD_S):
-            count += 1
+            self._count += 1
             # A full or briefly unreachable disk must not end the thread; the next beat may succeed.
             with contextlib.suppress(OSError):
-                write_text(self.path, f"{count}\n")
+                write_text(self.path, f"{self._count}\n")

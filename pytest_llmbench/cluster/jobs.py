@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
-from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.readers.srun import cancelled, failed_node
@@ -59,19 +60,32 @@ class Job(ABC):
         return ""
 
 
-class StepJob(Job):
+class JobOnSlurm(Job):
+    """Processes in a Slurm job.
+
+    Attributes:
+        ours: that job.
+    """
+
+    def __init__(self, ours: OurJob, slurm: Slurm, hosts: tuple[str, ...], command: str, note: str = "") -> None:
+        super().__init__(ours.id, hosts, command, note)
+        self.ours = ours
+        self._slurm = slurm
+
+
+class StepJob(JobOnSlurm):
     """An srun step inside a held allocation, started from outside it."""
 
     def __init__(
-        self, command: list[str], *, job_id: str, hosts: tuple[str, ...], slurm: Slurm, env: dict[str, str], log: Path
-    ) -> None:
-        super().__init__(job_id, hosts, " ".join(command))
-        self._slurm = slurm
+        self, command: list[str], *, holder: OurJob, hosts: tuple[str, ...], slurm: Slurm, env: dict[str, str],
+        log: Path,
+    ) -> None:  # fmt: skip
+        super().__init__(holder, slurm, hosts, " ".join(command))
         self._log = log
         self._failed_at: float | None = None
         make_folder(log.parent)
         # Right before, and again right after: see `status`.
-        slurm.confirm(job_id)
+        slurm.confirm(holder)
         self._launched = time.monotonic()
         # An earlier launch of the same run may have left its words, which are evidence, and not ours.
         self._log_begins = log.stat().st_size if log.exists() else 0
@@ -94,7 +108,7 @@ class StepJob(Job):
     def _while_running(self) -> JobStatus:
         """Its allocation's state. A step that got into a job that is not ours any more is ended at once."""
         since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may not answer for long
-        holder = self._slurm.status(self.job_id, since=since)
+        holder = self._slurm.status(self.ours, since=since)
         if holder.state is JobState.LOST:
             self.cancel()
         return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
@@ -105,7 +119,7 @@ class StepJob(Job):
         if self._failed_at is None:
             self._failed_at = now
             self._slurm.refresh(GLANCE_S)
-        holder = self._slurm.status(self.job_id)
+        holder = self._slurm.status(self.ours)
         if holder.state is JobState.COMPLETED:
             reason = f"its job {self.job_id} ended itself, as it does if pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
@@ -123,7 +137,7 @@ class StepJob(Job):
     def cancel(self) -> None:
         """Have srun end its tasks: it forwards SIGTERM, then KillWait, then SIGKILL."""
         # Where somebody waits for us, the rest of the time is for the job that holds the nodes.
-        _terminate(self._process, min(_TERMINATE_GRACE_S, max(0.0, self._slurm.left_s / 2)))
+        _terminate(self._process, min(_TERMINATE_GRACE_S, max(0.0, self._slurm.queries.left_s / 2)))
 
     def last_words(self) -> str:
         """The output of srun."""
@@ -142,33 +156,32 @@ def _end_of_step(words: str, code: int) -> JobStatus:
     return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
 
-class SlurmJob(Job):
+class SlurmJob(JobOnSlurm):
     """A Slurm job of its own, submitted through submitit."""
 
     def __init__(self, submitted: Accepted, slurm: Slurm) -> None:
-        super().__init__(submitted.job_id, (), f"sbatch {submitted.script}", submitted.note)
+        super().__init__(submitted.job, slurm, (), f"sbatch {submitted.script}", submitted.note)
         self._stderr = submitted.stderr
         # submitit's, at the end of the first task, whether it returned or raised.
-        self._result = submitted.stderr.with_name(f"{submitted.job_id}_0_result.pkl")
+        self._result = submitted.stderr.with_name(f"{self.job_id}_0_result.pkl")
         self._expected = False
-        self._slurm = slurm
 
     def status(self) -> JobStatus:
         """Slurm's word on it, which is asked for when its files say that it ends. They say first that it has begun."""
         if not self._expected and self._result.exists():
             self._expected = True
-            self._slurm.expect(self.job_id)
-        status = self._slurm.status(self.job_id)
-        if status.nodelist and not self.hosts:
+            self._slurm.expect(self.ours)
+        status = self._slurm.status(self.ours)
+        if not self.hosts:
             with contextlib.suppress(ClusterError):  # a command that fails once succeeds on the next look
-                self.hosts = self._slurm.hosts(status.nodelist)
+                self.hosts = self._slurm.hosts(self.ours)
         if status.state is JobState.PENDING and self._stderr.exists():
             return replace(status, state=JobState.RUNNING, reason="")
         return status
 
     def cancel(self) -> None:
         """Cancel the job."""
-        self._slurm.cancel(self.job_id)
+        self._slurm.cancel(self.ours)
 
     def last_words(self) -> str:
         """The output of the batch script and srun."""
@@ -234,7 +247,7 @@ def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
     for job in jobs:
         if isinstance(job, StepJob):
             job.begin_cancel()
-    slurm.cancel(*(job.job_id for job in jobs if isinstance(job, SlurmJob)))
+    slurm.cancel(*(job.ours for job in jobs if isinstance(job, SlurmJob)))
     for job in jobs:
         if not isinstance(job, SlurmJob):
             job.cancel()

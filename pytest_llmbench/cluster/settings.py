@@ -38,6 +38,7 @@ class Settings:
         rerun: whether a run that decides nothing is made again, within its time limit.
         max_runs: runs at once; None for as many as there are nodes.
         budget: most GPU-hours of a session; None for any number.
+        retries: further attempts of a run that a fault of the infrastructure ended.
         first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
         scale: `full` or `smoke`.
         slurm: options handed to sbatch.
@@ -65,6 +66,7 @@ class Settings:
     rerun: bool = False
     max_runs: int | None = None
     budget: float | None = None
+    retries: int = 0
     first_run_alone: bool = False
     scale: Scale = "full"
     slurm: Mapping[str, str] = field(default_factory=dict)
@@ -177,6 +179,11 @@ def check(settings: Settings) -> None:
         raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
     if s.allocation == "session" and s.cluster == "slurm" and s.nodes is None and existing_allocation() is None:
         raise ConfigError("--allocation session holds nodes for the whole session: give their number with --nodes")
+    if s.retries and not s.runs_are_jobs and s.replay is None:
+        raise ConfigError(
+            f"--retries {s.retries} repeats Slurm jobs of runs, and here no run has a job of its own: leave it out, or "
+            "use --cluster slurm without --nodes"
+        )
     if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
         raise ConfigError(
             f"--allocation run makes Slurm jobs, but this process is inside job {existing_allocation()}: its nodes are "

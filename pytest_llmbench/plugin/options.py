@@ -171,6 +171,7 @@ _ALLOCATION = "Hold nodes for the session, or make a Slurm job per run"
 _USUAL_ALLOCATION = "run on Slurm without --nodes and outside a Slurm job, else session"
 _SCALE = "The published configuration, or the same code at a tiny shape"
 _BUDGET = "Most GPU-hours that runs and checks may take by their time limits; a session that could take more is refused"
+_RETRIES = "Further attempts of a run whose Slurm job was lost, preempted or started twice, or lost a node"
 _RUN_DIR = "Folder for records, scripts and logs; on a cluster, on a file system that all nodes share"
 _HEARTBEAT_TIMEOUT = "Seconds without a sign of life from pytest after which its jobs, nodes and ranks end themselves"
 _GATE = "Keep nodes that fail a check out of later work: links are not measured with them, runs go to "
@@ -222,6 +223,7 @@ OPTIONS = (
     Option("repeat", Section.WHAT, _REPEAT, positive, "N", "each test's `repeats`, else 1"),
     Option("max-runs", Section.WHAT, "Most runs at the same time", positive, "N", "as many as the nodes allow"),
     Option("budget", Section.WHAT, _BUDGET, positive_hours, "HOURS"),
+    Option("retries", Section.WHAT, _RETRIES, non_negative, "N", "0"),
     Option("heartbeat-timeout", Section.WHAT, _HEARTBEAT_TIMEOUT, timeout_of, "SECONDS", "60"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
     Option("session-name", Section.WHAT, _SESSION_NAME, session_name, "NAME", "time and digits"),

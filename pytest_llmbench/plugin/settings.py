@@ -46,6 +46,7 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
         repeat=options.value(config, "repeat"),
         max_runs=options.value(config, "max-runs"),
         budget=options.value(config, "budget"),
+        retries=options.value(config, "retries") or 0,
         first_run_alone=options.flag(config, "first_run_alone"),
         replay=replay,
         rerun=options.value(config, "inconclusive") == "rerun",

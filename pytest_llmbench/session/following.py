@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.cluster.jobs import SlurmJob
+from pytest_llmbench.cluster.jobs import JobOnSlurm, SlurmJob
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, Slurm
-from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, JobState, JobStatus
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.driver import read_report
@@ -19,6 +20,9 @@ from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done
 from pytest_llmbench.session.watch import Watch
+
+# A node that refuses to start a job is asked for after this.
+_STARTS_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,14 +116,29 @@ class Follower:
             if active.lease is not None or not self.slurm.silent:
                 self.end(active)
             return self.finish(active, JobStatus(state=JobState.COMPLETED))
-        if (problem := watch.look()) is None:
+        if (problem := watch.look() or self._refused(active)) is None:
             self._look_for_enough(active, watch)
             return None
         if not self.is_done(active):
-            self._cancel(active, problem)
-            return None
+            if not (isinstance(active.job, SlurmJob) and self.slurm.misses(active.job.ours)):
+                self._cancel(active, problem)
+            return None  # of a job that Slurm does not know, its loss is the cause
         self.end(active)  # we may look late: work that was done in time counts
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
+
+    def _refused(self, active: Active) -> Problem | None:
+        """Say that a node has not started a job that Slurm takes for running."""
+        job, since = active.job, active.started
+        if not isinstance(job, SlurmJob) or since is None or active.clock.now() - since < _STARTS_WITHIN_S:
+            return None
+        if began(active.run.place.folder) or not (node := self.slurm.refusing(job.ours)):
+            return None
+        message = (
+            f"{node} refused to start Slurm job {job.job_id}: it remembers another job of this id, which the "
+            "controller has forgotten; Slurm has drained it, and `scontrol update nodename=... state=resume` brings it "
+            "back"
+        )
+        return Problem(kind="job_lost", message=message)
 
     def _look_for_enough(self, active: Active, watch: Watch) -> None:
         """Have the ranks end where every threshold is decided."""
@@ -143,22 +162,22 @@ class Follower:
 
     def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
         """Further events of the job during the run: a state may have come and gone between two looks."""
-        job_id, before = active.job.job_id, active.marks
-        if self.settings.cluster != "slurm":
+        if not isinstance(active.job, JobOnSlurm):
             return status
-        now = self.slurm.marks(job_id)
+        job, before = active.job.ours, active.marks
+        now = self.slurm.marks(job)
         if active.suspended or (now is not None and now.suspended != before.suspended):
             return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
-        if now is None and (why := self._pause_unseen(active, job_id)):
+        if now is None and (why := self._pause_unseen(active, job)):
             return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=why)
         if now is not None and now.preempted != before.preempted:
             return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
         return status
 
-    def _pause_unseen(self, active: Active, job_id: str) -> str:
+    def _pause_unseen(self, active: Active, job: OurJob) -> str:
         """How it is known that a job stood still, where its controller does not say; empty where it did not."""
         # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
-        seconds = None if active.marks.suspended else self.slurm.suspended_s(job_id)
+        seconds = None if active.marks.suspended else self.slurm.suspended_s(job)
         if seconds:
             return f"for {seconds:.0f} s, by sacct"
         recipe, folder = active.run.spec.recipe, active.run.place.folder
@@ -168,7 +187,7 @@ class Follower:
             return f"Slurm does not report it, but {pause[0]} stood still for {pause[1]:.0f} s"
         if seconds is None and active.watch is not None:
             self.say(
-                f"run {active.run.key}: Slurm does not report whether its job {job_id} was suspended; none of its "
+                f"run {active.run.key}: Slurm does not report whether its job {job.id} was suspended; none of its "
                 "processes saw itself stand still"
             )
         return ""

@@ -86,6 +86,10 @@ class Keeper:
             self._records[record.about, record.name] = record
             self._changed.notify_all()
 
+    def keep_attempt(self, path: Path, record: RunRecord) -> None:
+        """Write the record of an attempt at a run that another one follows; no test waits for it."""
+        self.write(path, self._border.crossed(record))
+
     def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
         """Note that this process takes the session on."""
         self.note(

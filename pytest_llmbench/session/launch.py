@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
@@ -45,8 +46,8 @@ class Launcher:
     slurm: Slurm
     note: Callable[..., None]
 
-    def start_run(self, run: PreparedRun, lease: Lease | None, job_id: str | None) -> Job:
-        """Start a run on a lease of Slurm job `job_id`, or as a job of its own where there is none.
+    def start_run(self, run: PreparedRun, lease: Lease | None, holder: OurJob | None) -> Job:
+        """Start a run on a lease of the Slurm job `holder`, or as a job of its own where there is none.
 
         Raises:
             ClusterError: the cluster refuses it.
@@ -63,17 +64,17 @@ class Launcher:
             )  # fmt: skip
             write_model(run.place.folder / layout.TASK, task)
         request = run.processes.request
-        own = self.settings.cluster == "slurm" and job_id is None
+        own = self.settings.cluster == "slurm" and holder is None
         self.note(
             "submitting", name=run.key, plan=digest_of_plan(run.spec, self.settings), hosts=lease or (),
             **({"job": request.name, "script": str(request.script)} if own else {}),
         )  # fmt: skip
-        job = self._start(run.processes, lease or (), job_id)
+        job = self._start(run.processes, lease or (), holder)
         self.note("submitted", name=run.key, job_id=job.job_id)
         return job
 
-    def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], job_id: str | None) -> Job:
-        """Start a check's probe on some nodes of Slurm job `job_id`, or on this machine.
+    def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], holder: OurJob | None) -> Job:
+        """Start a check's probe on some nodes of the Slurm job `holder`, or on this machine.
 
         Raises:
             ClusterError: the cluster refuses it.
@@ -87,7 +88,7 @@ class Launcher:
         request = probe_request(probe, folder, len(hosts), self.settings, self.session)
         # A node that fails must not take the answers of the others with it.
         ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
-        return self._start(ranks, hosts, job_id)
+        return self._start(ranks, hosts, holder)
 
     def _write_script(self, run: PreparedRun, lease: Lease | None, labels: int) -> None:
         topology, place, environment = run.topology, run.place, run.place.environment
@@ -117,7 +118,7 @@ class Launcher:
         write_model(place.folder / layout.COMMAND, task)
         write_text(place.folder / layout.SCRIPT, run.script or "", mode=PRIVATE)
 
-    def _start(self, processes: Startable, hosts: Sequence[str], job_id: str | None) -> Job:
+    def _start(self, processes: Startable, hosts: Sequence[str], holder: OurJob | None) -> Job:
         request, function, folder = processes.request, processes.function, str(processes.folder)
         called = f"{function.__name__}({folder!r})"
         if self.settings.cluster == "debug":
@@ -125,12 +126,12 @@ class Launcher:
         if self.settings.cluster == "local":
             submitted = submit_local(request, function, folder)
             return LocalJob(submitted, socket.gethostname(), f"submitit local: {called}", driven=processes.driven)
-        if job_id is None:
+        if holder is None:
             try:
                 return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
             except ClusterError as error:
                 raise refusal(error, request, self.slurm) from error
         make_folder(request.folder)
-        command, env = processes.step_command(job_id, hosts), clean_environment(self.settings.system.env)
+        command, env = processes.step_command(holder.id, hosts), clean_environment(self.settings.system.env)
         log = request.folder / layout.SRUN
-        return StepJob(command, job_id=job_id, hosts=tuple(hosts), slurm=self.slurm, env=env, log=log)
+        return StepJob(command, holder=holder, hosts=tuple(hosts), slurm=self.slurm, env=env, log=log)

@@ -25,10 +25,11 @@ from pytest_llmbench.session.ending.conclude import findings, identity_of
 from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.journal.adopting import Adoption
-from pytest_llmbench.session.journal.earlier import Earlier
+from pytest_llmbench.session.journal.earlier import Earlier, put_aside
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.nodes.held import HeldNodes
+from pytest_llmbench.session.retries import Retries
 from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 
@@ -68,12 +69,18 @@ class Runner:
             heartbeat=self._heartbeat,
             schedule=self._schedule,
             is_over=self._stopping.is_set,
+            wait=self._stopping.wait,
             changed=self._show,
         )
         self._thread: threading.Thread | None = None
         self._watchman: Watchman | None = None
         self._may_repeat = settings.rerun and settings.cluster != "debug"
         self._repeats = Repeats()
+        self._retries = Retries(
+            settings.retries if settings.runs_are_jobs else 0,
+            put_aside=lambda key: put_aside(session, session.run_folder(key)),
+            write=keeper.keep_attempt,
+        )
 
     def start(self, plan: Plan) -> None:
         """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
@@ -113,7 +120,7 @@ class Runner:
         """Begin no run, and return at once: `stop` follows."""
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
-        self._slurm.end_within(0.8 * self._stop_wait_s)
+        self._slurm.queries.end_within(0.8 * self._stop_wait_s)
 
     def stop(self, say: Callable[[str], None] | None = None) -> None:
         """End every run that is not finished, give the nodes back, fall silent. Safe to call twice.
@@ -233,7 +240,7 @@ class Runner:
         self._keeper.notes.extend([job.note] if job.note else [])
         traces = JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
-            allocation=self._schedule.job_id, job_id=job.job_id, hosts=job.hosts,
+            allocation=self._nodes.job_id, job_id=job.job_id, hosts=job.hosts,
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
         self._keeper.write(active.run.place.folder / layout.JOB, traces)
@@ -296,8 +303,15 @@ class Runner:
             self._schedule.waiting.insert(0, active.run)
             return
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
-        failed = tuple(self._schedule.launches.reasons.get(run.key, ()))
-        record = RunRecord(**{**identity, **_traces_of(active), "failed_launches": failed, **told})
+        attempts = {
+            "failed_launches": tuple(self._schedule.launches.reasons.get(run.key, ())),
+            "superseded": self._retries.superseded[run.key],
+        }
+        record = RunRecord(**{**identity, **_traces_of(active), **attempts, **told})
+        if active and outcome and record.problem and self._retries.wants(run.key, record.problem):
+            self._keeper.notes.append(self._retries.supersede(record, record.problem))
+            self._schedule.waiting.insert(0, active.run)
+            return
         self._keeper.keep(record)
         self._give_up_repeats_of(run)
 

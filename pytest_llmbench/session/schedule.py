@@ -7,15 +7,17 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
-from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
 from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queue import GLANCE_S, SILENCE_S, Slurm
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S
+from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
 from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
+from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
@@ -66,7 +68,7 @@ class Schedule:
         active: runs under way.
         launches: launches that came to nothing.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
-        job_id: the job that holds them, if one does.
+        holder: the job that holds them, if one does.
     """
 
     settings: Settings
@@ -79,7 +81,7 @@ class Schedule:
     active: list[Active] = field(default_factory=list)
     launches: Launches = field(default_factory=Launches)
     pool: LeasePool | None = None
-    job_id: str | None = None
+    holder: OurJob | None = None
     _launching: list[_Launching] = field(default_factory=list)
     _first_run_over: bool = False
 
@@ -96,7 +98,7 @@ class Schedule:
     @property
     def moves_soon(self) -> bool:
         """Whether to look again soon: an answer is due, or a few steps run, whose ends cost next to nothing to see."""
-        return bool(self._launching) or (self.job_id is not None and 0 < len(self.active) <= _FEW_STEPS)
+        return bool(self._launching) or (self.holder is not None and 0 < len(self.active) <= _FEW_STEPS)
 
     def launch_what_fits(self) -> None:
         """Launch the next runs for which there are nodes."""
@@ -130,7 +132,7 @@ class Schedule:
     def _may_launch(self) -> bool:
         """Whether another run may be launched now; waits a moment for the answers to others."""
         # Steps are launched one after the other: each has to know the state of the job in which it runs.
-        most = _SUBMITTED_AT_ONCE if self.job_id is None else 1
+        most = _SUBMITTED_AT_ONCE if self.holder is None else 1
         self.take_launched(0.0)
         while len(self._launching) >= most and time.monotonic() - self._launching[0].work.began < GLANCE_S:
             time.sleep(_LOOK_S)
@@ -148,9 +150,9 @@ class Schedule:
         """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
         launches = self.launches
         if (
-            self.slurm.silent and self.slurm.silent_s < SILENCE_S
+            self.slurm.silent and self.slurm.controller.silent_s < SILENCE_S
         ):  # nobody could launch it now, which says nothing of the run
-            self.slurm.say_silent(why)
+            self.slurm.controller.say_silent(why)
             launches.pause(f"Slurm does not answer: {why}", QUIET_S)
             self.waiting.insert(0, run)
             return
@@ -193,6 +195,8 @@ class Schedule:
         if active not in self.active:
             return  # the run was over, and its end is what broke
         self.active.remove(active)
+        if isinstance(active.job, SlurmJob):
+            self.slurm.let_go(active.job.ours)
         self._free(active.lease)
         if worked:
             self.launches.worked()
@@ -216,7 +220,7 @@ class Schedule:
     def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
         taken = marks is not None and bool(marks.preempted)
-        job = None if taken else self.launcher.start_run(run, lease, self.job_id)
+        job = None if taken else self.launcher.start_run(run, lease, self.holder)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
         return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
 
@@ -224,6 +228,11 @@ class Schedule:
         """Take on what a launch came to."""
         try:
             launched = result()
+        except NotYetError as error:
+            self._free(lease)
+            self.launches.pause(str(error), QUIET_S)
+            self.waiting.insert(0, run)
+            return
         except NoAnswerError as error:
             self._free(lease)
             self.slurm.refresh(GLANCE_S)
@@ -251,7 +260,7 @@ class Schedule:
 
     def _marks(self) -> JobMarks | None:
         """Past events of the job that holds the nodes; empty if each run will have a job of its own."""
-        return JobMarks() if self.job_id is None else self.slurm.marks(self.job_id)
+        return JobMarks() if self.holder is None else self.slurm.marks(self.holder)
 
     def _free(self, lease: Lease | None) -> None:
         if self.pool is not None and lease is not None:

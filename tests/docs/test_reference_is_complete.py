@@ -161,6 +161,7 @@ def record(tmp_path: Path) -> RunRecord:
         timings=Timings(submitted=1.0, started=1.0, ended=2.0),
         steady=steady_state([0.5, 0.501] * 20, skip=0),
         early=EarlyVerdict(planned=200, look=200, done=200, alpha=0.01, whole="why"), simulated="die@5",
+        superseded=("job_lost: why",),
     )  # fmt: skip
 
 

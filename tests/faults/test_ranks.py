@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ASLEEP, TORCH, Result, UserFolder, Watch
+from tests.conftest import ASLEEP, Result, UserFolder, Watch
 
 LOCAL = ("--cluster", "local", "-k", "tiny")
 ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
@@ -71,14 +71,14 @@ def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) ->
 
 def test_a_run_that_never_starts_is_ended(user: UserFolder) -> None:
     """No first step within the deadline is an error that says where the ranks stand."""
-    user.recipe(**TORCH, deadlines={"startup_s": 0.5})  # the others may be that fast
+    user.recipe(**ENDLESS | {"options": {"step_s": 60.0}}, deadlines={"startup_s": 0.5})
     user.test()
     assert "no first step within 0.5 s" in error_of(user.run(*LOCAL))
 
 
 def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -> None:
     """`nohup pytest ... &` ignores SIGINT; ranks that inherited that could not be ended by it."""
-    user.recipe(**TORCH, steps=100_000, deadlines={"startup_s": 0.5})
+    user.recipe(**ENDLESS | {"options": {"step_s": 60.0}}, deadlines={"startup_s": 0.5})
     user.test()
     background = ["bash", "-c", "trap '' INT; exec \"$@\"", "bash", *user.command(*LOCAL)]
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import Identity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm
+from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY, wrap
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
 PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
@@ -172,14 +174,14 @@ def test_a_job_that_slurm_never_closes_has_ended(
         monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
         (job_id,) = slurm.run("sbatch", "--comment=ours", "--job-name=llmbench-x", *SLEEP)
         ours = Slurm()
-        ours.watch(job_id, Identity(token="ours", name="llmbench-x"))
-        wait_until(lambda: ours.status(job_id).state is JobState.RUNNING)
+        job = ours.watch(job_id, Identity(token="ours", name="llmbench-x"))
+        wait_until(lambda: ours.status(job).state is JobState.RUNNING)
         slurm.run("scancel", job_id)
-        wait_until(lambda: ours.status(job_id).word == "COMPLETING")
-        assert ours.status(job_id).alive
+        wait_until(lambda: ours.status(job).word == "COMPLETING")
+        assert ours.status(job).alive
         monkeypatch.setattr(queue, "CLOSING_S", 1.0)
-        wait_until(lambda: not ours.status(job_id).alive)
-        ended = ours.status(job_id)
+        wait_until(lambda: not ours.status(job).alive)
+        ended = ours.status(job)
         if accounting == "1":
             assert ended.state is JobState.CANCELLED
         else:
@@ -267,4 +269,47 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     result = mine.finish(process)
     assert result.returncode == 0, result.text
     assert [result.record(name)["problem"] for name in ("tiny", "tiny2")] == [None, None]
+    wait_until(lambda: not jobs_of(slurm, session))
+
+
+IMPATIENT = """
+from pytest_llmbench.cluster.slurm import queue
+queue.PATIENCE_S = 8.0
+"""
+
+
+def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
+    """With --retries: Slurm starts it a second time, which is refused, and the attempt is kept."""
+    wrap(mine, "sbatch", TEST_ONLY, ONCE, 'exec $real --begin=now+8 "$@"')
+    process = mine.start(*SLURM, "--retries", "1")
+    session = mine.wait_for(lambda session: jobs_of(slurm, session) and session)
+    (ours,), saved = jobs_of(slurm, session), slurm.base / "state" / "job_state"
+    wait_until(lambda: saved.exists() and f"llmbench:{session.name}".encode() in saved.read_bytes())
+    controller = Forgetful(slurm)
+    mine.wait_for(lambda session: watch.steps(session) > 3)
+    controller.forget()
+    result = mine.finish(process)
+    assert result.returncode == 0, result.text
+    (why,) = result.record()["superseded"]
+    # slurmd refuses the second start of a job that it still ends, and our own ranks do after that.
+    assert why.startswith((f"started_again: Slurm started job {ours} a second time", f"job_lost: Slurm job {ours} "))
+    attempt = json.loads((session / "superseded" / "tiny.1" / "record.json").read_text())
+    assert attempt["problem"]["kind"] in {"started_again", "job_lost"}
+    assert result.case.properties["superseded"] == why
+    wait_until(lambda: not jobs_of(slurm, session))
+
+
+def test_a_job_that_slurm_forgot_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
+    """With --retries, and though the next job may be given its id; without a retry that is left, it is lost."""
+    (mine.path / "conftest.py").write_text(IMPATIENT)
+    controller = Forgetful(slurm)
+    process = mine.start(*SLURM, "--retries", "1")
+    mine.wait_for(lambda session: watch.steps(session) > 3)
+    controller.forget()
+    session = mine.wait_for(lambda session: (session / "superseded" / "tiny.1" / "record.json").exists() and session)
+    wait_until(lambda: bool(jobs_of(slurm, session)))
+    result = mine.finish(process)
+    assert result.returncode == 0, result.text
+    (why,) = result.record()["superseded"]
+    assert why.startswith("job_lost: ")
     wait_until(lambda: not jobs_of(slurm, session))

@@ -49,6 +49,10 @@ class NoAnswerError(ClusterError):
     """Slurm did not answer, or the effect of a command is unknown; it may answer if it is asked again."""
 
 
+class NotYetError(NoAnswerError):
+    """Slurm refused what it may take in a moment: its controller has just been started."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmAnswer:
     """The output of a command, and how it ended."""

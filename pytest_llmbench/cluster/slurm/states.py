@@ -95,6 +95,14 @@ class Identity:
     script: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OurJob:
+    """A job by everything that tells it from others: Slurm may give its id out again, even within one session."""
+
+    id: str
+    identity: Identity
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRow:
     """One job as squeue or sacct shows it; sacct shows no script."""

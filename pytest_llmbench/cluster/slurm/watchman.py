@@ -1,8 +1,9 @@
 """A small process that outlives pytest: it cancels the jobs of a session that died and that nothing resumes.
 
 A job that runs ends itself when its session falls silent, and can be adopted until then. One that waits in the queue
-cannot end itself, and neither can one that an sbatch still submits after the death of pytest. The watchman runs on
-pytest's own machine, so it dies with that.
+cannot end itself, and neither can one that an sbatch still submits after the death of pytest. After an end in order no
+job is left, but a controller that was killed may take one for alive again that had ended: that one is cancelled, too.
+The watchman runs on pytest's own machine, so it dies with that.
 """
 
 import contextlib
@@ -14,20 +15,30 @@ from pytest_llmbench.core.wire import layout
 
 # Less than the jobs bear: those that wait hold nothing that could be lost, and are to leave the queue in a minute.
 RESUMED_WITHIN_S = 30.0
-# Arguments: the sign of life, the end in order, seconds, token. Its input ends with pytest, however that ends.
+# A controller that was just killed is back after this, in all likelihood, and asked again until then.
+AFTER_END_S = 15.0
+# Arguments: the sign of life, the end in order, seconds, token, seconds after an end in order. Its input ends with
+# pytest, however that ends.
 _SCRIPT = """
+cancel() {
+    states=$1 token=$2 pause=$3
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        if jobs=$(squeue --noheader --states="$states" --user="$(id -un)" --format='%i %k'); then
+            echo "$jobs" | while read -r id mark _; do [ "$mark" = "$token" ] && scancel "$id"; done
+            return
+        fi
+        sleep "$pause"
+    done
+}
 read -r _
-[ -e "$2" ] && exit
+if [ -e "$2" ]; then
+    (sleep "$5"; cancel PENDING,RUNNING,SUSPENDED "$4" 6) &
+    exit
+fi
 seen=$(cat "$1")
 sleep "$3"
 [ "$(cat "$1")" = "$seen" ] && [ ! -e "$2" ] || exit 0
-for _ in 1 2 3 4 5 6 7 8 9 10; do
-    if jobs=$(squeue --noheader --states=PENDING --user="$(id -un)" --format='%i %k'); then
-        echo "$jobs" | while read -r id token _; do [ "$token" = "$4" ] && scancel "$id"; done
-        exit
-    fi
-    sleep 30
-done
+cancel PENDING "$4" 30
 """
 
 
@@ -35,7 +46,8 @@ class Watchman:
     """Waits for the death of this process."""
 
     def __init__(self, folder: Path, token: str) -> None:
-        words = (str(folder / layout.OWNER), str(folder / layout.STOP), f"{RESUMED_WITHIN_S:g}", token)
+        mine = (str(folder / layout.OWNER), str(folder / layout.STOP), f"{RESUMED_WITHIN_S:g}", token)
+        words = (*mine, f"{AFTER_END_S:g}")
         self._process = subprocess.Popen(
             ["sh", "-c", _SCRIPT, "llmbench-watchman", *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env=clean_environment(), cwd="/", start_new_session=True,

@@ -25,8 +25,9 @@ ProblemKind = Literal[
     "implausible", "impossible", "job_cancelled", "job_lost", "job_node_fail", "job_out_of_memory", "job_preempted",
     "job_suspended", "job_timeout", "launch_failed", "loss_rises", "no_end", "no_evidence_of_completion", "no_gpu",
     "no_log", "no_start", "no_training", "not_finite", "not_prepared", "not_repeated", "not_struck", "other_run",
-    "rank_died", "ranks_differ", "ranks_missing", "restarted", "same_rank", "session_ended", "steps_missing",
-    "time_limit", "unknown_engine", "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks", "wrong_work",
+    "rank_died", "ranks_differ", "ranks_missing", "restarted", "same_rank", "session_ended", "started_again",
+    "steps_missing", "time_limit", "unknown_engine", "unreadable_log", "wrong_hardware", "wrong_nodes", "wrong_ranks",
+    "wrong_work",
 ]  # fmt: skip
 
 # How jobs reach nodes, and what an allocation of nodes is for.
@@ -238,6 +239,7 @@ class RunRecord(Record):
         provenance: facts of what ran.
         timings: Unix times `submitted`, `started`, `ended`.
         failed_launches: the reason for each failed launch before the last, with no rank started.
+        superseded: kind and message of each attempt that `--retries` repeated.
         rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
             what, and what its steps come to.
         steps: each step, or the mean of several (`interval`): seconds, tokens, samples, loss, gradient norm, peak
@@ -282,6 +284,7 @@ class RunRecord(Record):
     versions: Mapping[str, str] = {}
     provenance: Mapping[str, str] = {}
     failed_launches: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     totals: Mapping[str, float] = {}

@@ -4,7 +4,7 @@ session.json  system.json  plan.json  journal  owner  stop  junit.xml  junit-str
 verdict.json  verdicts.json  report.html  allocation/  repeats/  superseded/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
-              simulated/rank-00000  asked  stacks/rank-00000.txt, or stacks/processes.txt
+              simulated/rank-00000  started_again  asked  stacks/rank-00000.txt, or stacks/processes.txt
 checks/NAME/  record.json  steps/001-PROBE/, each with task.json  answers/rank-00000.json  phase/  logs/  meeting/
 """
 
@@ -36,6 +36,8 @@ TASK, RENDEZVOUS = "task.json", "rendezvous.json"
 ENOUGH = "enough.json"
 # Ranks that caused the fault of `--simulate`.
 STRIKES = "simulated"
+# What was started once was started again, and refused itself.
+AGAIN = "started_again"
 # The run may hang: its processes write their stacks.
 ASKED, STACKS, PROCESSES = "asked", "stacks", "processes.txt"
 COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"

@@ -69,6 +69,8 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
         "log": str(record.logs),  #: property log: folder of what the ranks printed, or where the replayed logs are
         #: property findings: [Findings](#findings) about the run, whatever the verdict; empty where there are none
         "findings": "; ".join(record.findings),
+        #: property superseded: with `--retries`: why each earlier attempt at the run was repeated; absent without one
+        **({"superseded": "; ".join(record.superseded)} if record.superseded else {}),
         **(_facts_of_looks(record.early) if record.early is not None else {}),
     }
 

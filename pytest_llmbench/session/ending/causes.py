@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.allocation import ended
-from pytest_llmbench.cluster.jobs import Job
+from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -12,6 +12,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
@@ -70,6 +71,8 @@ def cause(outcome: Outcome) -> Problem | None:
         return outcome.driver.problem
     if outcome.cut_off is not None:
         return None
+    if (told := _started_again(outcome)) is not None:
+        return told
     told = outcome.ended_by_us or _job_problem(outcome)
     if told is not None:
         return told
@@ -117,6 +120,28 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(kind=JOB_ENDS[status.state], message=ended(job.job_id, known), log=str(outcome.folder / layout.LOGS))
+
+
+def _started_again(outcome: Outcome) -> Problem | None:
+    """Say that Slurm started a run's job a second time, whether or not the first start had done all its work.
+
+    Ranks of a job of their own run where it started: those on a node that it does not have are of an earlier start.
+    """
+    who, job = refused(outcome.folder), outcome.job
+    ran = {info.node for info in outcome.series.ranks if info.node is not None}
+    elsewhere = sorted((ran or set(outcome.driver.hosts if outcome.driver else ())) - set(job.hosts))
+    if not isinstance(job, SlurmJob) or not job.hosts or not elsewhere:
+        if who is None or done(outcome.series, outcome.driver, outcome.topology):
+            return None
+        how = f"{who} refused to begin again, and the first start had not done all its work"
+    else:
+        how = f"it has {', '.join(job.hosts)} now, and the first start was on {', '.join(elsewhere)}"
+    #: problem started_again: Slurm started the run's job a second time, after its controller had forgotten the first
+    #:  start; the second measures nothing
+    message = (
+        f"Slurm started {job.title} a second time (its controller was killed before it had saved the first?): {how}"
+    )
+    return Problem(kind="started_again", message=message, log=str(outcome.folder / layout.LOGS))
 
 
 def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:

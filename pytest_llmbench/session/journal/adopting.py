@@ -11,6 +11,7 @@ from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.journal.earlier import Earlier, LeftJob
@@ -44,26 +45,26 @@ class Adoption:
             final: keys of those that have their record.
         """
         runs, unwanted = {run.key: run for run in waiting}, []
-        self.slurm.past |= self.earlier.job_ids
+        self.slurm.past |= self.earlier.submitted
         for job in self.earlier.jobs:
             job_id = job.job_id or self._answer(partial(self.slurm.find, job.identity))
             if job_id is None or job.name in final:
                 continue
-            self.slurm.watch(job_id, job.identity)
+            watched = self.slurm.watch(job_id, job.identity)
             run = runs.get(job.name)
             if run is not None and job.is_of(run.spec, self.settings):
-                yield self._active(run, job, job_id)
+                yield self._active(run, job, watched)
                 del runs[job.name]
             else:
-                unwanted.append(job_id)
+                unwanted.append(watched)
         for key in runs:
             self.earlier.put_aside(key)
         self._answer(partial(self.slurm.cancel, *unwanted))
 
-    def _active(self, run: PreparedRun, job: LeftJob, job_id: str) -> Active:
-        accepted = taken(run.processes.request, job_id)
+    def _active(self, run: PreparedRun, job: LeftJob, watched: OurJob) -> Active:
+        accepted = taken(run.processes.request, watched)
         how = "" if job.job_id else ", found by its token"
-        self.say(f"run {run.key}: job {job_id} of the session's earlier process{how}: adopted")
+        self.say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
         return Active(
             run=run, job=SlurmJob(accepted, self.slurm), lease=None, submitted=job.submitted, started=job.submitted,
             launched=time.monotonic() - (time.time() - job.submitted), marks=JobMarks(), orphan=self.earlier.orphaned,

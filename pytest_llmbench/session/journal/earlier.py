@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, tell_the_end
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.states import Identity
+from pytest_llmbench.cluster.slurm.states import Identity, OurJob
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
@@ -80,9 +80,15 @@ class Earlier:
                 self._digests[event.name] = event.record
 
     @property
-    def job_ids(self) -> set[str]:
-        """Ids of all jobs that they are known to have had."""
-        return {event.job_id for event in self.journal.earlier if event.event == "submitted"}
+    def submitted(self) -> set[OurJob]:
+        """All jobs that they are known to have had."""
+        found, identities = set(), dict[str, Identity]()
+        for event in self.journal.earlier:
+            if event.event == "submitting" and event.job:
+                identities[event.name] = self._identity(event)
+            elif event.event == "submitted" and event.name in identities:
+                found.add(OurJob(event.job_id, identities[event.name]))
+        return found
 
     def not_selected(self, plan: Plan) -> int:
         """How many tests of its first process a plan does not have."""
@@ -94,9 +100,10 @@ class Earlier:
         """The jobs that may still be there."""
         for name, event in self._submitting.items():
             if event.job:
-                identity = Identity(token=self._session.token, name=event.job, script=event.script)
-                job_id = self._job_ids.get(name, "")
-                yield LeftJob(name=name, plan=event.plan, identity=identity, job_id=job_id, submitted=event.at)
+                yield LeftJob(
+                    name=name, plan=event.plan, identity=self._identity(event), job_id=self._job_ids.get(name, ""),
+                    submitted=event.at,
+                )  # fmt: skip
 
     def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
         """How many runs of a plan have their final record, how many a job to look for, and how many neither."""
@@ -125,17 +132,22 @@ class Earlier:
             return "its plan has changed"
         return record.model_copy(update={"recipe": run.recipe})
 
+    def _identity(self, event: JournalEvent) -> Identity:
+        return Identity(token=self._session.token, name=event.job, script=event.script)
+
     def put_aside(self, key: str) -> None:
         """Keep what an earlier attempt at a run left, where nothing takes it for this one's."""
-        _put_aside(self._session, self._session.run_folder(key))
+        put_aside(self._session, self._session.run_folder(key))
 
 
-def _put_aside(session: Session, folder: Path) -> None:
-    if folder.exists():
-        attempts = session.folder / layout.SUPERSEDED
-        make_folder(attempts)
-        number = sum(path.name.rpartition(".")[0] == folder.name for path in attempts.iterdir()) + 1
-        folder.rename(attempts / f"{folder.name}.{number}")
+def put_aside(session: Session, folder: Path) -> Path | None:
+    """Keep an attempt where nothing takes it for a later one; return its new folder, None where it left nothing."""
+    if not folder.exists():
+        return None
+    attempts = session.folder / layout.SUPERSEDED
+    make_folder(attempts)
+    number = sum(path.name.rpartition(".")[0] == folder.name for path in attempts.iterdir()) + 1
+    return folder.rename(attempts / f"{folder.name}.{number}")
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
@@ -215,12 +227,12 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     before = owner.stat().st_mtime if owner.exists() else 0.0
     if nobodys:
         _end_what_runs(session)
-    write_text(owner, "resumed\n")
+    write_text(owner, f"resumed {time.time_ns()}\n")  # unlike that of another resume
     borne_s = min((event.ttl_s for event in began), default=0.0)
     silent_s = owner.stat().st_mtime - before
     for record in (session.folder / layout.FOLDERS["run"]).glob(f"*/{layout.RECORD}"):
         record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
-    _put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
+    put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)
@@ -243,8 +255,10 @@ def _shows_life(folder: Path) -> bool:
     """Whether another process renews a session's sign of life."""
 
     def sign() -> bytes:
-        path = folder / layout.OWNER
-        return path.read_bytes() if path.exists() else b""
+        try:
+            return (folder / layout.OWNER).read_bytes()
+        except OSError:
+            return b""
 
     first, deadline = sign(), time.monotonic() + 2.5 * PERIOD_S
     while time.monotonic() < deadline and not (folder / layout.STOP).exists():

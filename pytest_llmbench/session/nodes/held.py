@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.lease import LeasePool
 from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.slurm.commands import ignored_options
+from pytest_llmbench.cluster.slurm.commands import NotYetError, ignored_options
 from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
@@ -24,6 +24,8 @@ from pytest_llmbench.session.nodes.validation import Validator, health_record
 from pytest_llmbench.session.schedule import Schedule
 from pytest_llmbench.session.script.requests import holder_request
 
+_AGAIN_S = 5.0
+
 
 @dataclass(kw_only=True)
 class HeldNodes:
@@ -31,6 +33,7 @@ class HeldNodes:
 
     Attributes:
         is_over: whether the session is ending.
+        wait: waits for the given seconds; true if the session is ending.
         changed: called when `views` changes while nodes are checked.
         plan: the checks and runs that want them.
         note: the reason why the nodes are not there yet, for people; else empty.
@@ -43,6 +46,7 @@ class HeldNodes:
     heartbeat: Heartbeat
     schedule: Schedule
     is_over: Callable[[], bool]
+    wait: Callable[[float], bool]
     changed: Callable[[], None]
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
     note: str = ""
@@ -63,6 +67,11 @@ class HeldNodes:
             return (RunView(key="checks", state="waiting", detail=self.note),)
         return (RunView(key="checks", state="checking", detail=self._checking),) if self._checking else ()
 
+    @property
+    def job_id(self) -> str | None:
+        """The id of the Slurm job that holds them, if one does."""
+        return self._allocation.job_id
+
     def ask(self) -> None:
         """Ask for the nodes; return without waiting for them.
 
@@ -75,8 +84,8 @@ class HeldNodes:
         if isinstance(self._allocation, HeldJob):
             request = self._allocation.request
             self.keeper.note("submitting", name=layout.HOLDER, job=request.name, script=str(request.script))
-        self._allocation.start()
-        self.schedule.job_id = self._allocation.job_id
+        self._start()
+        self.schedule.holder = self._allocation.job
         if isinstance(self._allocation, HeldJob):
             self.keeper.note("submitted", name=layout.HOLDER, job_id=self._allocation.job_id)
             self._say(f"Slurm job {self._allocation.job_id} asks for {self.settings.nodes} nodes")
@@ -114,6 +123,18 @@ class HeldNodes:
         except ClusterError as error:
             self._say(f"Slurm job {self._allocation.job_id} could not be cancelled: {error}; it ends itself soon")
 
+    def _start(self) -> None:
+        """Submit what holds the nodes; wait while a controller that was just started does not know its nodes."""
+        while True:
+            try:
+                self._allocation.start()
+            except NotYetError as error:
+                self._say(f"waiting: {error}")
+                if self.wait(_AGAIN_S):
+                    raise
+            else:
+                return
+
     def _choose(self) -> Allocation:
         if self.settings.cluster != "slurm":
             return ThisHost()
@@ -142,17 +163,17 @@ class HeldNodes:
 
     def _validate(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """Run every check; return the nodes that runs may have."""
-        launcher, job_id = self.schedule.launcher, self._allocation.job_id
+        launcher, holder = self.schedule.launcher, self._allocation.job
         validator = Validator(
             settings=self.settings,
             session=self.session,
             gate=self.plan.gate,
-            start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, job_id),
+            start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, holder),
             look=self._look_while_checking,
             keep=self.keeper.keep,
             say=self._say_check,
         )
-        validator.run(self.plan.checks, hosts, job_id)
+        validator.run(self.plan.checks, hosts, self.job_id)
         self._checking = ""
         self.keeper.unfit = validator.out
         self.keeper.notes.extend(remove_bad(validator.bad, hosts, self.settings, self.session))

@@ -73,7 +73,7 @@ def hours_at_most(plan: Plan, settings: Settings, session: Session) -> float:
     runs = ((settings.topology(run.recipe), settings.time_limit_min(run.recipe)) for run in plan.runs)
     checked = (settings.nodes or existing_nodes() or 1) * (settings.gpus_of_a_node or 1)
     minutes = sum((topology.gpus or topology.nodes) * limit for topology, limit in runs)
-    return (minutes + checked * _check_minutes(plan, settings)) / 60
+    return (minutes * (1 + settings.retries) + checked * _check_minutes(plan, settings)) / 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from types import FrameType
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import Problem, write_model
 from pytest_llmbench.core.unix_clock import UnixClock
-from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire import again, layout
 from pytest_llmbench.core.wire.driver import CommandTask, DriverReport
 from pytest_llmbench.core.wire.foreign import mark_of
 from pytest_llmbench.core.wire.labels import VARIABLE, Label
@@ -30,6 +30,8 @@ from pytest_llmbench.workloads.node.stacks import Answering, of_marked
 from pytest_llmbench.workloads.rank import deadman
 
 OWNER_GONE = 75
+# EX_CANTCREAT of sysexits.h: another start of the same run was here.
+STARTED_AGAIN = 73
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,7 +45,8 @@ def run_command(folder: str) -> None:
     """Run a run's script, and report how it ended in `driver.json`. Its output goes to `logs/output.log`.
 
     The whole process group of the script is ended with it. The process ends with status 75 when the run's owner goes
-    away, and with 128 and its number on a signal.
+    away, and with 128 and its number on a signal. If an earlier start has reported, it ends with status 73, and
+    touches nothing.
     """
     _Driver(Path(folder)).run()
 
@@ -60,6 +63,9 @@ class _Driver:
     def run(self) -> None:
         """See `run_command`."""
         task = self._task
+        if (self._folder / layout.DRIVER).exists():
+            again.refuse(self._folder, "its driver")
+            raise SystemExit(STARTED_AGAIN)
         if task.owner is not None:  # else this is the process of pytest, which has handlers of its own
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.wire import again, layout
 from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock, stacks
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
@@ -40,7 +41,13 @@ def run_rank(folder: str) -> None:
         Exception: any exception of the task; its first line is in the step log too.
     """
     task, context = arrive(Path(folder))
-    with StepLog(context) as log, ExitStack() as watch:
+    try:
+        own_log = StepLog(context)
+    except RunError as error:
+        if error.kind == "ran_before":
+            again.refuse(context.folder, layout.rank_name(context.rank))
+        raise
+    with own_log as log, ExitStack() as watch:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
             stood_still = partial(note_pause, context.folder, layout.rank_name(context.rank))

@@ -10,11 +10,21 @@ from pytest_llmbench.cluster.heartbeat import Heartbeat, tell_the_end, told_end
 def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
     """Stopping twice is stopping once."""
     heartbeat = Heartbeat(tmp_path).start()
-    assert heartbeat.path.read_text() == "0\n"
+    assert heartbeat.path.read_text().strip().isdecimal()
     assert told_end(tmp_path) is None
     heartbeat.stop()
     heartbeat.stop()
     assert told_end(tmp_path) == "the session ended"
+
+
+def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
+    """Whoever looked at the first sign of its process, and at the first of the next one, has seen a change."""
+    first = Heartbeat(tmp_path).start()
+    before = first.path.read_text()
+    first.stop()
+    second = Heartbeat(tmp_path).start()
+    assert int(second.path.read_text()) > int(before) + 1000
+    second.stop()
 
 
 def test_one_that_never_started_can_be_stopped(tmp_path: Path) -> None:

@@ -13,20 +13,22 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
-from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.heartbeat import Heartbeat, tell_the_end
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm import controller, watchman
 from pytest_llmbench.cluster.slurm import queue as module
-from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.rhythm import Rhythm
-from pytest_llmbench.cluster.slurm.states import Identity, JobState, job_rows, parse_state
+from pytest_llmbench.cluster.slurm.states import Identity, JobState, OurJob, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
 TOKEN = "llmbench:s"
 SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
 OURS = Identity(token=TOKEN, name="llmbench-tiny", script=SCRIPT)
+SEVEN = OurJob("7", OURS)
 FIRST, LATER = "2026-11-23T02:00:00", "2026-11-23T03:00:00"
 
 
@@ -120,30 +122,30 @@ def slurm(commands: Commands) -> Slurm:
 def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
     """One record of squeue gives state, reason and nodes."""
     commands.answer("squeue", row(state="PENDING", reason="Priority", nodes=""))
-    assert (slurm.status("7").state, slurm.status("7").reason) == (JobState.PENDING, "Priority")
+    assert (slurm.status(SEVEN).state, slurm.status(SEVEN).reason) == (JobState.PENDING, "Priority")
     commands.answer("squeue", row(nodes="n[1-4]"))
-    assert (slurm.status("7").state, slurm.status("7").nodelist) == (JobState.RUNNING, "n[1-4]")
+    assert (slurm.status(SEVEN).state, slurm.status(SEVEN).nodelist) == (JobState.RUNNING, "n[1-4]")
 
 
 def test_sacct_is_believed_about_an_end_only(commands: Commands, slurm: Slurm) -> None:
     """Sacct lags behind: its "still running" says nothing, its end is an end."""
     commands.answer("sacct", record("RUNNING"))
-    assert slurm.status("7").state is JobState.PENDING
+    assert slurm.status(SEVEN).state is JobState.PENDING
     commands.answer("sacct", record("TIMEOUT"))
     slurm.refresh()
-    assert slurm.status("7").state is JobState.TIMEOUT
+    assert slurm.status(SEVEN).state is JobState.TIMEOUT
 
 
 def test_sacct_may_keep_no_comments(commands: Commands, slurm: Slurm) -> None:
     """Then the name and the submit time tell; with another comment, or submitted at another time, it is another job."""
     commands.answer("squeue", row())
-    assert slurm.status("7").state is JobState.RUNNING
+    assert slurm.status(SEVEN).state is JobState.RUNNING
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
     for other in (record("COMPLETED", comment="", submitted=LATER), record("COMPLETED", comment="llmbench:t")):
         commands.answer("sacct", other)
-        assert slurm.status("7").state is JobState.RUNNING
+        assert slurm.status(SEVEN).state is JobState.RUNNING
     commands.answer("sacct", record("FAILED", comment=""))
-    assert slurm.status("7").state is JobState.FAILED
+    assert slurm.status(SEVEN).state is JobState.FAILED
 
 
 STRANGERS = {
@@ -166,15 +168,15 @@ def test_a_job_without_our_token_is_not_ours(commands: Commands, slurm: Slurm, s
     commands.answer("scancel")
     if seen:
         commands.answer("squeue", row())
-        slurm.confirm("7")
+        slurm.confirm(SEVEN)
     commands.answer("squeue", stranger)
-    slurm.cancel("7")
+    slurm.cancel(SEVEN)
     slurm.refresh()
     with pytest.raises(ClusterError, match="LOST"):
-        slurm.confirm("7")
-    assert slurm.status("7").state is JobState.LOST
-    assert "its id belongs to another job now" in slurm.status("7").reason
-    slurm.cancel("7")
+        slurm.confirm(SEVEN)
+    assert slurm.status(SEVEN).state is JobState.LOST
+    assert "its id belongs to another job now" in slurm.status(SEVEN).reason
+    slurm.cancel(SEVEN)
     assert commands.asked("scancel") == []
 
 
@@ -183,74 +185,165 @@ def test_a_comment_that_the_site_rewrites_costs_no_job(commands: Commands, slurm
     """It is known by its script then, which is said once; also at its end, by which sacct has the comment."""
     commands.answer("squeue", row(script=SCRIPT, comment=comment))
     assert slurm.find(OURS) is None  # it is watched already
-    slurm.confirm("7")
+    slurm.confirm(SEVEN)
     slurm.refresh()
     (note,) = slurm.notes
     assert "known by its script" in note
     commands.answer("scancel")
-    slurm.cancel("7")
+    slurm.cancel(SEVEN)
     assert commands.asked("scancel") == ["7"]
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
     commands.answer("sacct", record("COMPLETED", comment=comment.removesuffix("(null)")))
     slurm.refresh()
-    assert slurm.status("7").state is JobState.COMPLETED
+    assert slurm.status(SEVEN).state is JobState.COMPLETED
 
 
 def test_a_name_that_the_site_rewrites_is_told(commands: Commands, slurm: Slurm) -> None:
     """Such a job is not used; whoever asks learns what to do."""
     commands.answer("squeue", row(name="physics", script=SCRIPT, uid=str(os.getuid())))
     slurm.refresh()
-    assert slurm.status("7").state is JobState.LOST
-    assert "leave names that begin with llmbench-" in slurm.status("7").reason
+    assert slurm.status(SEVEN).state is JobState.LOST
+    assert "leave names that begin with llmbench-" in slurm.status(SEVEN).reason
 
 
 def test_a_job_that_was_submitted_later_is_not_ours(commands: Commands, slurm: Slurm) -> None:
     """However much it looks like ours: a second session may have been given the very same names."""
     commands.answer("scancel")
     commands.answer("squeue", row())
-    slurm.confirm("7")
+    slurm.confirm(SEVEN)
     commands.answer("squeue", row(submitted=LATER))
     slurm.refresh()
-    assert slurm.status("7").state is JobState.LOST
-    slurm.cancel("7")
+    assert slurm.status(SEVEN).state is JobState.LOST
+    slurm.cancel(SEVEN)
     assert commands.asked("scancel") == []
 
 
 def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> None:
     """All that live, in whatever state; what has ended and what is not ours stays out of it."""
-    for job_id in ("8", "9", "10"):
-        slurm.watch(job_id, OURS)
+    others = [slurm.watch(job_id, OURS) for job_id in ("8", "9", "10")]
     rows = (row(), row("8", "PENDING"), row("9", "COMPLETED"), row("10", comment="x"))
     commands.answer("squeue", "".join(rows))
     commands.answer("scancel")
-    slurm.cancel("7", "8", "9", "10")
+    slurm.cancel(SEVEN, *others)
     assert commands.asked("scancel") == ["7 8"]
+
+
+def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(commands: Commands, slurm: Slurm) -> None:
+    """Its controller forgot the first job, and gave its id to the next: each is looked at and cancelled by its mark."""
+    next_run = Identity(token=TOKEN, name="llmbench-next", script=SCRIPT)
+    commands.answer("squeue", row())
+    slurm.confirm(SEVEN)
+    other = slurm.watch("7", next_run)
+    commands.answer("squeue", row(name="llmbench-next", state="PENDING", submitted=LATER))
+    slurm.refresh()
+    assert (slurm.status(SEVEN).state, slurm.status(other).state) == (JobState.LOST, JobState.PENDING)
+    commands.answer("scancel")
+    slurm.cancel(SEVEN)
+    assert commands.asked("scancel") == []
+    slurm.cancel(other)
+    assert commands.asked("scancel") == ["7"]
+
+
+def test_a_job_that_slurm_takes_for_alive_again_is_cancelled(
+    commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run is over, and its controller was killed before it had saved that; another job of its id is left alone."""
+    monkeypatch.setattr(module, "_LEAVING_S", -1.0)
+    commands.answer("scancel")
+    slurm.watch("8", OURS)
+    commands.answer("squeue", row(state="COMPLETED") + row("8"))
+    slurm.refresh()
+    slurm.let_go(SEVEN)
+    commands.answer("squeue", code=1, stderr="squeue: error: Unable to contact slurm controller")
+    slurm.refresh()
+    commands.answer("squeue", row(comment="somebody's own") + row("8"))
+    slurm.refresh()
+    assert commands.asked("scancel") == []
+    commands.answer("squeue", row(state="COMPLETING") + row("8"))
+    slurm.refresh()
+    assert commands.asked("scancel") == []
+    commands.answer("squeue", row() + row("8"))
+    slurm.refresh()
+    assert commands.asked("scancel") == ["7"]
+    assert [note for note in slurm.notes if "cancelled: job 7, whose run is over" in note]
+
+
+def test_nodes_of_a_job_that_is_closed_are_not_read(commands: Commands, slurm: Slurm) -> None:
+    """Slurm then names only those that are not ready for others: the rest would look like strangers to the run."""
+    commands.answer("scontrol", "n1\nn2\n")
+    commands.answer("squeue", row(state="COMPLETING", nodes="n2"))
+    slurm.refresh()
+    assert slurm.hosts(SEVEN) == ()
+    commands.answer("squeue", row(state="COMPLETED", nodes="n[1-2]"))
+    slurm.refresh()
+    assert slurm.hosts(SEVEN) == ("n1", "n2")
+
+
+def test_no_question_is_asked_while_no_job_lives(commands: Commands, slurm: Slurm) -> None:
+    """However often anybody looks."""
+    commands.answer("squeue", row(state="COMPLETED"))
+    slurm.refresh()
+    commands.answer("sinfo", "test")
+    for _ in range(3):
+        assert slurm.status(SEVEN).state is JobState.COMPLETED
+    assert (len(commands.asked("squeue")), commands.asked("sinfo")) == (1, [])
+
+
+def test_a_job_is_missed_only_by_a_slurm_that_speaks(commands: Commands, slurm: Slurm) -> None:
+    """Silence says nothing of a job; a list without it does, until it is there again."""
+    commands.answer("squeue", row())
+    slurm.refresh()
+    assert not slurm.misses(SEVEN)
+    commands.answer("squeue", code=1, stderr="squeue: error: Unable to contact slurm controller")
+    slurm.refresh()
+    assert not slurm.misses(SEVEN)
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    slurm.refresh()
+    assert slurm.misses(SEVEN)
+    commands.answer("squeue", row())
+    slurm.refresh()
+    assert not slurm.misses(SEVEN)
+
+
+def test_a_node_that_refuses_a_job_for_its_id_is_named(commands: Commands, slurm: Slurm) -> None:
+    """One question is for all jobs; a node that is drained for another reason refuses nobody."""
+    commands.answer("squeue", row() + row("8", nodes="n2") + row("9", "PENDING", nodes=""))
+    jobs = [SEVEN, slurm.watch("8", OURS), slurm.watch("9", OURS)]
+    slurm.refresh()
+    commands.answer("sinfo", "\x1en1\x1ffan broken\n\x1en2\x1fDuplicate jobid\n")
+    assert [slurm.refusing(job) for job in jobs] == ["", "n2", ""]
+    assert len(commands.asked("sinfo")) == 1
+    commands.answer("squeue", row("8", "CANCELLED", nodes="n2") + row("9", "CANCELLED", nodes=""))
+    commands.answer("sinfo", "\x1en2\x1fdrained\x1fDuplicate jobid\n")
+    slurm.refresh()
+    assert (slurm.status(jobs[1]).state, slurm.status(jobs[2]).state) == (JobState.LOST, JobState.CANCELLED)
+    assert slurm.status(jobs[1]).reason == "n2 drained (Duplicate jobid)"
 
 
 def test_what_cannot_be_seen_is_not_cancelled(commands: Commands, slurm: Slurm) -> None:
     """And that is said; a job that Slurm has forgotten needs no cancelling."""
     commands.answer("scancel")
     with pytest.raises(ClusterError, match="it is unknown whether it is still ours"):
-        slurm.cancel("7")
+        slurm.cancel(SEVEN)
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
-    slurm.cancel("7")
+    slurm.cancel(SEVEN)
     assert commands.asked("scancel") == []
 
 
 def test_a_job_is_confirmed_by_a_fresh_look_only(commands: Commands, slurm: Slurm) -> None:
     """A controller that is silent confirms nothing, and a job that does not run is none to launch in."""
     commands.answer("squeue", row())
-    slurm.confirm("7")
-    slurm._jobs["7"].seen -= 60
+    slurm.confirm(SEVEN)
+    slurm._jobs[SEVEN].seen -= 60
     commands.answer("squeue", code=1, stderr="Unable to contact slurm controller")
     with pytest.raises(NoAnswerError, match="does not report whether job 7 still runs"):
-        slurm.confirm("7")
+        slurm.confirm(SEVEN)
     slurm._rhythm.next = 0.0  # a silent controller is asked less often, by how long it took
     for state in ("PENDING", "SUSPENDED", "COMPLETING"):
         slurm.watch("7", OURS)
         commands.answer("squeue", row(state=state))
         with pytest.raises(NoAnswerError, match=state):
-            slurm.confirm("7")
+            slurm.confirm(SEVEN)
 
 
 NOISE = {
@@ -266,8 +359,8 @@ NOISE = {
 def test_odd_bytes_of_others_hide_nothing(commands: Commands, slurm: Slurm, noise: bytes) -> None:
     """Whatever people wrote into a comment, the fields of our job are read as they are."""
     commands.answer("squeue", noise)
-    slurm.confirm("7")
-    assert slurm.status("7").nodelist == "n1"
+    slurm.confirm(SEVEN)
+    assert slurm.status(SEVEN).nodelist == "n1"
 
 
 @given(st.binary(max_size=200))
@@ -282,14 +375,14 @@ def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm
     """On one line, once for all partitions, and without what a terminal would obey."""
     drained = b"\x1en8\x1fdrained\x1ffan\nbr\xf6ken \x1b[2J(loud)\n"
     commands.answer("sinfo", b"\x1en1\x1fidle\x1fnone\n" + drained + drained)
-    assert slurm.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
+    assert slurm.queries.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
 
 
 def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
     """By sinfo, among the nodes of the job."""
     commands.answer("squeue", row(state="NODE_FAIL", nodes="n[7-8]"))
     commands.answer("sinfo", "\x1en7\x1fidle\x1fnone\n\x1en8\x1fdown*\x1fNot responding\n")
-    assert slurm.status("7").reason == "n8 down* (Not responding)"
+    assert slurm.status(SEVEN).reason == "n8 down* (Not responding)"
     assert "--nodes=n[7-8]" in commands.asked("sinfo")[0]
 
 
@@ -297,28 +390,28 @@ def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> Non
     """As long as it is the job that is meant."""
     line = "JobId=7 JobName=x SubmitTime={} EligibleTime=x PreemptTime={} SuspendTime={} SecsPreSuspend=0 Comment=y"
     commands.answer("squeue", row())
-    slurm.confirm("7")
+    slurm.confirm(SEVEN)
     commands.answer("scontrol", line.format(FIRST, "None", LATER))
-    assert slurm.marks("7") == JobMarks(suspended=LATER)
+    assert slurm.marks(SEVEN) == JobMarks(suspended=LATER)
     commands.answer("scontrol", line.format(FIRST, LATER, "None"))
-    assert slurm.marks("7") == JobMarks(preempted=LATER)
+    assert slurm.marks(SEVEN) == JobMarks(preempted=LATER)
     commands.answer("scontrol", line.format(LATER, "None", "None"))
-    assert slurm.marks("7") is None
+    assert slurm.marks(SEVEN) is None
     commands.answer("scontrol", b"\xff\xfe")
-    assert slurm.marks("7") is None
+    assert slurm.marks(SEVEN) is None
 
 
 def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing answers, the last known state stands; past our patience a job that waits is lost, in its words."""
-    assert slurm.status("7").state is JobState.PENDING
+    assert slurm.status(SEVEN).state is JobState.PENDING
     monkeypatch.setattr(module, "PATIENCE_S", -1.0)
     slurm.refresh()
-    assert slurm.status("7").state is JobState.PENDING
+    assert slurm.status(SEVEN).state is JobState.PENDING
     monkeypatch.setattr(module, "SILENCE_S", -1.0)
     slurm.refresh()
-    status = slurm.status("7")
+    status = slurm.status(SEVEN)
     assert status.state is JobState.LOST
     assert "Unable to contact slurm controller" in status.reason
 
@@ -326,19 +419,19 @@ def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
 def test_no_silence_ends_a_job_that_runs(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long: its ranks say how it stands. A Slurm that does not know it any more is another matter."""
     commands.answer("squeue", row())
-    assert slurm.status("7").state is JobState.RUNNING
+    assert slurm.status(SEVEN).state is JobState.RUNNING
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     monkeypatch.setattr(module, "SILENCE_S", -1.0)
     commands.answer("squeue", code=1, stderr="Unable to contact slurm controller")
     time.sleep(0.3)
     slurm.refresh()
-    assert slurm.status("7").state is JobState.RUNNING
+    assert slurm.status(SEVEN).state is JobState.RUNNING
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
     slurm.refresh()
-    assert slurm.status("7").state is JobState.RUNNING
+    assert slurm.status(SEVEN).state is JobState.RUNNING
     time.sleep(0.3)
     slurm.refresh()
-    assert slurm.status("7").state is JobState.LOST
+    assert slurm.status(SEVEN).state is JobState.LOST
 
 
 def test_nobody_waits_for_a_slurm_that_hangs(
@@ -346,7 +439,7 @@ def test_nobody_waits_for_a_slurm_that_hangs(
 ) -> None:
     """The last answer stands while it does; once it goes on, what it says counts."""
     commands.answer("squeue", row())
-    assert slurm.status("7").state is JobState.RUNNING
+    assert slurm.status(SEVEN).state is JobState.RUNNING
     monkeypatch.setattr(module, "GLANCE_S", 0.2)
     commands.answer("squeue", row(state="TIMEOUT"))
     os.mkfifo(tmp_path / "hang")
@@ -354,15 +447,15 @@ def test_nobody_waits_for_a_slurm_that_hangs(
     script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\nread x < {tmp_path}/hang\n"))
     began = time.monotonic()
     for _ in range(20):
-        assert slurm.status("7").state is JobState.RUNNING
+        assert slurm.status(SEVEN).state is JobState.RUNNING
     assert time.monotonic() - began < 10
     assert slurm.silent
-    assert slurm.marks("7") is None
+    assert slurm.marks(SEVEN) is None
     (tmp_path / "hang").write_text("go on\n")
     deadline = time.monotonic() + 20
-    while slurm.status("7").alive and time.monotonic() < deadline:
+    while slurm.status(SEVEN).alive and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert slurm.status("7").state is JobState.TIMEOUT
+    assert slurm.status(SEVEN).state is JobState.TIMEOUT
 
 
 def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
@@ -380,7 +473,7 @@ def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, 
         name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
     )
     held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job_id = "7"
+    held.job = SEVEN
     commands.answer("squeue", row(nodes="n[1-2]"))
     commands.answer("scontrol", code=1, stderr="slurm_load_node error: Socket timed out")
     waiting = held.hosts()
@@ -421,7 +514,7 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
         name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
     )
     held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job_id = "7"
+    held.job = SEVEN
     commands.answer("squeue", row(state="SUSPENDED"))
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
@@ -436,10 +529,10 @@ def test_one_command_has_the_marks_of_all_that_ended(commands: Commands, slurm: 
     commands.answer("squeue", row(state="COMPLETED") + row("8", "FAILED") + row("9", submitted=LATER))
     commands.answer("scontrol", "\n".join(line.format(job, FIRST, mark) for job, mark in (("7", "None"), ("8", LATER))))
     slurm.refresh()
-    assert (slurm.marks("7"), slurm.marks("8")) == (JobMarks(), JobMarks(suspended=LATER))
+    assert (slurm.marks(SEVEN), slurm.marks(OurJob("8", OURS))) == (JobMarks(), JobMarks(suspended=LATER))
     assert commands.asked("squeue") != []
     assert commands.asked("scontrol") == ["--oneliner"]
-    assert slurm.marks("9") is None
+    assert slurm.marks(OurJob("9", OURS)) is None
     assert len(commands.asked("scontrol")) == 2
 
 
@@ -447,24 +540,26 @@ def test_slurm_is_asked_once_about_each_kind_of_job(commands: Commands, slurm: S
     """By many at the same time; a refusal is no answer for the next."""
     commands.answer("sbatch", code=1, stderr="sbatch: error: Batch job submission failed: Requested node configuration")
     with pytest.raises(ClusterError, match="Requested node configuration"):
-        slurm.test(("2 nodes",), tmp_path / "a.sh")
+        slurm.controller.test(("2 nodes",), tmp_path / "a.sh")
     commands.answer("sbatch")
-    threads = [threading.Thread(target=slurm.test, args=(("2 nodes",), tmp_path / f"{n}.sh")) for n in range(4)]
+    threads = [
+        threading.Thread(target=slurm.controller.test, args=(("2 nodes",), tmp_path / f"{n}.sh")) for n in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    slurm.test(("3 nodes",), tmp_path / "b.sh")
+    slurm.controller.test(("3 nodes",), tmp_path / "b.sh")
     assert [call.split()[0] for call in commands.asked("sbatch")] == ["--test-only"] * 3
 
 
 def test_names_of_nodes_need_no_command(commands: Commands, slurm: Slurm) -> None:
     """Lists in brackets do, once each."""
-    assert slurm.hosts("n1") == ("n1",)
-    assert slurm.hosts("n1,gpu-7") == ("n1", "gpu-7")
+    assert slurm.queries.hosts("n1") == ("n1",)
+    assert slurm.queries.hosts("n1,gpu-7") == ("n1", "gpu-7")
     assert commands.asked("scontrol") == []
     commands.answer("scontrol", "n1\nn2\n")
-    assert slurm.hosts("n[1-2]") == slurm.hosts("n[1-2]") == ("n1", "n2")
+    assert slurm.queries.hosts("n[1-2]") == slurm.queries.hosts("n[1-2]") == ("n1", "n2")
     assert commands.asked("scontrol") == ["show hostnames n[1-2]"]
 
 
@@ -489,7 +584,7 @@ def test_a_job_that_sbatch_never_submitted_may_be_there_under_another_id(command
     """What it printed is the id of a stranger's job: ours is looked for when the session ends."""
     commands.answer("squeue", row(comment="somebody's own"))
     slurm.refresh()
-    assert slurm.status("7").state is JobState.LOST
+    assert slurm.status(SEVEN).state is JobState.LOST
     assert slurm.strays == [OURS]
 
 
@@ -501,13 +596,46 @@ def test_a_controller_that_is_just_back_refuses_nothing_for_good(
     slurm.refresh()
     commands.answer("squeue", row())
     slurm.refresh()
-    with pytest.raises(NoAnswerError, match="it was away until now"):
-        slurm.test((), tmp_path / "a.sh")
-    monkeypatch.setattr(module, "_BACK_S", -1.0)
+    with pytest.raises(NoAnswerError, match="may not know its nodes yet"):
+        slurm.controller.test((), tmp_path / "a.sh")
+    monkeypatch.setattr(controller, "_BACK_S", -1.0)
     with pytest.raises(ClusterError, match=r"not available$"):
-        slurm.test((), tmp_path / "a.sh")
-    monkeypatch.setattr(module, "_BACK_S", 60.0)
-    monkeypatch.setattr(slurm, "_back_at", float("-inf"))
-    monkeypatch.setattr(module, "_WAITED_S", -1.0)
+        slurm.controller.test((), tmp_path / "a.sh")
+    monkeypatch.setattr(controller, "_BACK_S", 60.0)
+    monkeypatch.setattr(slurm.controller, "_back_at", float("-inf"))
+    monkeypatch.setattr(controller, "_WAITED_S", -1.0)
     with pytest.raises(NoAnswerError):
-        slurm.test((), tmp_path / "a.sh")
+        slurm.controller.test((), tmp_path / "a.sh")
+
+
+def test_a_controller_that_knows_no_node_was_just_started(
+    commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody asked while it was away; for good, if its nodes stay down, and where it knows one of them."""
+    commands.answer("sbatch", code=1, stderr="allocation failure: Requested node configuration is not available")
+    commands.answer("sinfo", "\x1eidle\n\x1edown*\n")
+    with pytest.raises(ClusterError, match=r"not available$"):
+        slurm.controller.test((), tmp_path / "a.sh")
+    commands.answer("sinfo", "\x1eunknown\n\x1edown*\n")
+    with pytest.raises(NotYetError, match="may not know its nodes yet"):
+        slurm.controller.test((), tmp_path / "a.sh")
+    monkeypatch.setattr(controller, "_BACK_S", -1.0)
+    with pytest.raises(ClusterError, match=r"not available$"):
+        slurm.controller.test((), tmp_path / "a.sh")
+
+
+def test_what_is_alive_again_after_a_session_is_cancelled(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the watchman, a while after the end in order: the jobs with its token, and nobody else's."""
+    monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
+    commands.answer("squeue", f"7 {TOKEN} by us\n8 llmbench:t\n9 {TOKEN}1\n10 {TOKEN}\n")
+    commands.answer("scancel")
+    watching = watchman.Watchman(tmp_path, TOKEN)
+    tell_the_end(tmp_path, "the session ended")
+    watching.dismiss()
+    deadline = time.monotonic() + 20
+    while len(commands.asked("scancel")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert commands.asked("scancel") == ["7", "10"]
+    assert "--states=PENDING,RUNNING,SUSPENDED" in commands.asked("squeue")[0]

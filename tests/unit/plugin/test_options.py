@@ -22,7 +22,7 @@ NAMES = [
     "account", "allocation", "budget", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
     "group-tolerance", "heartbeat-timeout", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run",
     "partition", "qos", "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "resume",
-    "run-dir", "scale", "simulate", "system", "time",
+    "retries", "run-dir", "scale", "simulate", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -40,6 +40,7 @@ TEXTS = {
     "repeat": ("1", "3"),
     "max-runs": ("1", "3"),
     "budget": ("1000", "2.5"),
+    "retries": ("1", "5"),
     "heartbeat-timeout": ("15", "600"),
     "run-dir": ("here", "there"),
     "replay": ("logs", "others"),

@@ -140,7 +140,7 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
     again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
     (job,) = again.jobs
     assert (job.job_id, job.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
-    assert again.job_ids == {"17"}
+    assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:

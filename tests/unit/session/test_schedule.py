@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_llmbench.cluster.slurm.commands import NotYetError
 from pytest_llmbench.session.launches import PAUSES_S
+from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.schedule import Schedule
 
 
@@ -15,7 +17,7 @@ from pytest_llmbench.session.schedule import Schedule
 def schedule() -> Schedule:
     """With one run, and a Slurm that has been silent for a minute."""
     nothing = cast("Any", lambda *_: None)
-    slurm = SimpleNamespace(silent=True, silent_s=60.0, say_silent=nothing)
+    slurm = SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=60.0, say_silent=nothing))
     return Schedule(
         settings=cast("Any", None), launcher=cast("Any", None), slurm=cast("Any", slurm), begun=nothing, fail=nothing,
         say=nothing,
@@ -34,8 +36,44 @@ def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
     assert schedule.launches.reasons == {}
 
 
+def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Schedule) -> None:
+    """It does not know its nodes yet: the run waits, however often that comes."""
+    run = cast("Any", SimpleNamespace(key="a"))
+
+    def refused() -> Any:
+        raise NotYetError("Requested node configuration is not available")
+
+    for _ in range(3 * len(PAUSES_S)):
+        schedule._take(run, None, refused)
+        assert schedule.waiting == [run]
+        assert schedule.launches.paused
+        schedule.waiting.clear()
+    assert schedule.launches.reasons == {}
+
+
+def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
+    """Until the controller knows them, or the session ends."""
+    answers: list[Exception | None] = [NotYetError("not available"), NotYetError("not available"), None]
+
+    def start() -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    said: list[str] = []
+    held = HeldNodes.__new__(HeldNodes)
+    held._allocation = cast("Any", SimpleNamespace(start=start))
+    held.keeper = cast("Any", SimpleNamespace(notes=said))
+    held.wait = lambda _: False
+    held._start()
+    assert said == ["waiting: not available"] * 2
+    answers.append(NotYetError("not available"))
+    held.wait = lambda _: True
+    with pytest.raises(NotYetError):
+        held._start()
+
+
 def test_a_slurm_that_is_silent_for_hours_does(schedule: Schedule) -> None:
     """Somebody has to look at it."""
-    schedule.slurm = cast("Any", SimpleNamespace(silent=True, silent_s=3 * 3600.0))
+    schedule.slurm = cast("Any", SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=3 * 3600.0)))
     schedule.launch_again(cast("Any", SimpleNamespace(key="a")), "connection refused")
     assert schedule.launches.reasons["a"] == ["connection refused"]

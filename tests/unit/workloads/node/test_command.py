@@ -17,11 +17,12 @@ import pytest
 
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.driver import DriverReport, read_report
 from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.session.script.scripts import labels_of, write_script
-from pytest_llmbench.workloads.node.command import OWNER_GONE, run_command
+from pytest_llmbench.workloads.node.command import OWNER_GONE, STARTED_AGAIN, run_command
 
 # A child, and a grandchild in a session of its own, that leave their ids behind.
 FAMILY = """
@@ -119,8 +120,18 @@ def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> Non
     launched, host = f"{report(tmp_path).started:.3f}", report(tmp_path).hosts[0]
     label = f"#llmbench run=llmbench:s/tiny launched={launched} of=3"
     assert output(tmp_path).splitlines()[:2] == [f"{label} host={host} #", label]
+    (tmp_path / "driver.json").unlink()
     assert drive("echo whole").wait(timeout=60) == 0
     assert output(tmp_path) == "whole\n"
+
+
+def test_a_second_start_touches_nothing_of_the_first(drive: Drive, tmp_path: Path) -> None:
+    """A controller that forgot the first starts the job again: log and report stay, and the refusal is on disk."""
+    assert drive("echo first").wait(timeout=60) == 0
+    before = report(tmp_path)
+    assert drive("echo second").wait(timeout=60) == STARTED_AGAIN
+    assert (output(tmp_path), report(tmp_path)) == ("first\n", before)
+    assert (refused(tmp_path) or "").startswith("its driver on ")
 
 
 # A stand-in for Slurm's, which runs a task on each of two nodes.

@@ -9,6 +9,7 @@ from subprocess import TimeoutExpired
 import pytest
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.main import OWNER_GONE, main
 from tests.unit.workloads.conftest import Launch
@@ -80,3 +81,20 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(tmp_path: Path, mon
     with pytest.raises(RunError, match="asks for 2 nodes with 8 ranks each; the launcher started 8 ranks on 1"):
         main([str(tmp_path)])
     assert not (tmp_path / "steps").exists()
+
+
+def test_a_second_start_is_refused_and_leaves_word_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose start its controller forgot is started again: the log stays as it is, and who refused is told."""
+    (tmp_path / "task.json").write_text(
+        '{"entry": "builtins:print", "config": {}, "nodes": 1, "ranks_per_node": 1, "device": "cpu"}'
+    )
+    for name in ("SUBMITIT_EXECUTOR", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    main([str(tmp_path)])
+    log = tmp_path / "steps" / "rank-00000.jsonl"
+    before = log.read_bytes()
+    assert refused(tmp_path) is None
+    with pytest.raises(RunError, match="needs its own folder"):
+        main([str(tmp_path)])
+    assert log.read_bytes() == before != b""
+    assert (refused(tmp_path) or "").startswith("rank-00000 on ")

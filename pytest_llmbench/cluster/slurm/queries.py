@@ -1,0 +1,175 @@
+"""Questions to Slurm: each is one command, and what it printed is read here."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pytest_llmbench.cluster.slurm.commands import TIMEOUT_S, SlurmAnswer, ask, plain, succeeded
+from pytest_llmbench.cluster.slurm.marks import SHOW_JOBS, JobMarks, marks_in, questions
+from pytest_llmbench.cluster.slurm.states import (
+    FIELD,
+    RECORD,
+    SACCT_FIELDS,
+    SQUEUE_FIELDS,
+    JobRow,
+    OurJob,
+    job_rows,
+    seconds_of,
+)
+from pytest_llmbench.core.errors import ClusterError
+
+# Whoever has other runs to look after waits no longer than this for an answer: what was known last stands.
+GLANCE_S = 2.0
+# What was done to a job is asked for when a run is over, and others wait.
+_MARKS_S = 10.0
+_NEVER = float("inf")
+# Whoever waits for the end of a session is told what for after this long.
+_PATIENCE_S = 1.0
+# States of a node, as sinfo begins them.
+_UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
+# The reason of a node that slurmctld has drained because it refused to start a job by its id.
+REFUSED = "Duplicate jobid"
+_REFUSED_PERIOD_S = 30.0
+
+
+class SlurmQueries:
+    """Slurm's commands, cut off when the session cannot wait any more.
+
+    Attributes:
+        notes: lines for people, oldest first; the reader that shows them removes them.
+    """
+
+    def __init__(self, notes: deque[str]) -> None:
+        self.notes = notes
+        self._hosts: dict[str, tuple[str, ...]] = {}
+        self._end_by = _NEVER
+        self._refusing: set[str] = set()
+        self._refusing_asked = -_NEVER
+
+    def end_within(self, seconds: float) -> None:
+        """End every command within `seconds` from now, including the running one: the session waits for it."""
+        self._end_by = min(self._end_by, time.monotonic() + seconds)
+
+    def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
+        """Run one of Slurm's commands to its end, whatever that is; `questions` are its input.
+
+        Raises:
+            NoAnswerError: it was cut off.
+            ClusterError: it is not installed.
+        """
+        told: list[str] = []
+        began = time.monotonic()
+
+        def limit_s() -> float:
+            if not told and self._end_by != _NEVER and time.monotonic() - began > _PATIENCE_S:
+                told.append(command[0])
+                self.notes.append(f"waiting for {command[0]} to answer, at most {max(0.0, self.left_s):.0f} s")
+            # Half of what is left: the next command must have time as well.
+            return min(TIMEOUT_S if timeout_s is None else timeout_s, self.left_s / 2)
+
+        return ask(command, limit_s, questions=questions)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the session stops waiting for us."""
+        return self._end_by - time.monotonic()
+
+    def run(self, command: Sequence[str]) -> str:
+        """Run one of Slurm's commands and return what it printed.
+
+        Raises:
+            ClusterError: it is not installed, failed or did not answer.
+        """
+        return succeeded(command, self.ask(command))
+
+    def marks(self, submitted: Mapping[str, str]) -> dict[str, JobMarks]:
+        """Past events of jobs by id, by one command, of those that were submitted at the given times.
+
+        It fails as a whole, with an empty answer, where one job is not known any more.
+        """
+        try:
+            answer = self.ask(SHOW_JOBS, _MARKS_S, questions(submitted)).stdout
+        except ClusterError:
+            return {}
+        return {job_id: marks for job_id, at, marks in marks_in(answer) if submitted.get(job_id) == at}
+
+    def suspended_s(self, job: OurJob, submitted: str) -> float | None:
+        """For how many seconds a job was suspended in all, as sacct has it; None where it does not say."""
+        fields = "JobIDRaw,Submit,JobName,Suspended"
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={FIELD}", f"--format={fields}"]
+        answer, _ = self.answer([*command, f"--jobs={job.id}"], _MARKS_S)
+        for line in answer.splitlines():
+            found = line.split(FIELD)
+            if len(found) == 4 and found[:2] == [job.id, submitted] and job.identity.name in {"", found[2]}:
+                return seconds_of(found[3])
+        return None
+
+    def refused(self, hosts: Iterable[str]) -> str:
+        """The node among these that refuses jobs because it remembers their ids from before a restart; else nothing.
+
+        One query answers for all jobs, and for half a minute.
+        """
+        if time.monotonic() - self._refusing_asked > _REFUSED_PERIOD_S:
+            self._refusing_asked = time.monotonic()
+            rows = self._sinfo(("%N", "%E"), "--Node", timeout_s=GLANCE_S)
+            self._refusing = {node for node, why in rows if why.startswith(REFUSED)}
+        return next((host for host in hosts if host in self._refusing), "")
+
+    def knows_no_node(self) -> bool:
+        """Whether the controller takes every node for down or unknown, as it does for a while after its start."""
+        states = [state for (state,) in self._sinfo(("%T",)) if state]
+        return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
+
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        """Expand Slurm's node notation.
+
+        Raises:
+            ClusterError: scontrol refuses it.
+        """
+        if "[" not in nodelist:
+            return tuple(nodelist.split(","))
+        if nodelist not in self._hosts:
+            self._hosts[nodelist] = tuple(self.run(["scontrol", "show", "hostnames", nodelist]).split())
+        return self._hosts[nodelist]
+
+    def partitions(self) -> str:
+        """List the partitions with node counts and time limits, for people; empty when sinfo fails."""
+        rows = self._sinfo(("%P", "%D", "%l"))
+        return ", ".join(dict.fromkeys(f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in rows))
+
+    def unavailable(self, nodelist: str = "") -> str:
+        """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
+        rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
+        # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
+        bad = (
+            f"{node} {state} ({why})" for node, state, why in rows
+            if state.startswith(_UNAVAILABLE) or (state.startswith("comp") and why != "none")
+        )  # fmt: skip
+        return ", ".join(dict.fromkeys(bad))
+
+    def squeue(self, *which: str) -> tuple[list[JobRow], str]:
+        """The jobs that squeue shows, and the reason if it failed."""
+        fields = RECORD + FIELD.join(SQUEUE_FIELDS)
+        answer, error = self.answer(["squeue", "--noheader", "--states=all", f"--format={fields}", *which])
+        return list(job_rows(answer.split(RECORD))), error
+
+    def sacct(self, *which: str) -> tuple[list[JobRow], str]:
+        """The jobs that sacct shows, and the reason if it failed."""
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={FIELD}"]
+        answer, error = self.answer([*command, f"--format={','.join(SACCT_FIELDS)}", *which])
+        rows = (line.split(FIELD, len(SACCT_FIELDS) - 1) for line in answer.split("\n"))
+        return list(job_rows(FIELD.join((*row[:-1], "", *row[-1:])) for row in rows)), error
+
+    def answer(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[str, str]:
+        """The output of a command, and the reason if it failed."""
+        try:
+            return succeeded(command, self.ask(command, timeout_s)), ""
+        except ClusterError as error:
+            return "", str(error)
+
+    def _sinfo(self, fields: Sequence[str], *which: str, timeout_s: float | None = None) -> Iterator[list[str]]:
+        answer, _ = self.answer(["sinfo", "--noheader", f"--format={RECORD}{FIELD.join(fields)}", *which], timeout_s)
+        for record in answer.split(RECORD):
+            found = [plain(text) for text in record.split(FIELD)]
+            if len(found) == len(fields):
+                yield found
