@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/losses/compare.py --gpus 2 --record losses.json
 
-Every layout of `tests/support/same_loss.py` that has the GPUs it needs is trained for 20 steps, in fp32 (without TF32)
+Every layout of `tests/support/training/same_loss.py` that has the GPUs it needs is trained for 20 steps, in fp32 (no TF32)
 and bf16, the engines beside one another; an engine that is not installed is left out, and named. The table has the
 largest relative difference of loss and gradient norm over the first 5 steps, because roundings grow from step to step;
 the record has that of all too. Status 1: one is beyond its bound, or a training failed.
@@ -29,8 +29,8 @@ sys.path.insert(0, str(CHECKOUT))  # started as a file, Python looks beside it, 
 
 from pytest_llmbench.core.schema import merge  # noqa: E402 - see above
 from pytest_llmbench.readers.steps.step_log import read_steps  # noqa: E402
-from tests.support.plain_decoder import Point  # noqa: E402
-from tests.support.same_loss import (  # noqa: E402
+from tests.support.training.plain_decoder import Point  # noqa: E402
+from tests.support.training.same_loss import (  # noqa: E402
     ENGINES,
     LAYOUTS,
     ON_GPUS,

@@ -3,8 +3,8 @@
     python benchmarks/gpu/losses/true_shape.py RECORD.json... --row opt125m --gpus 1 --steps 3 --record true_shape.json
 
 The records are of `engines.py`; this needs no GPU. It draws the values that the GPUs started from, trains with
-`tests/support/plain_decoder.py` for the first steps on the same tokens, a sequence at a time, and prints each launch's
-largest relative difference of loss and gradient norm, after every step. A step of `opt125m` takes two cores half an
+`tests/support/training/plain_decoder.py` for the first steps on the same tokens, one sequence at a time; it prints the
+largest relative difference of a launch, of loss and gradient norm, after every step. A step of `opt125m` takes two cores half an
 hour. Exit status: 0, or 2 when the records have no such launch.
 """
 
@@ -29,9 +29,9 @@ from benchmarks.gpu.training.records import Launch, read_record
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from tests.support.plain_decoder import Point, Weights, train
-from tests.support.same_loss import batches, difference, rules
-from tests.support.several_trainings import of_decoder, of_opt
+from tests.support.training.plain_decoder import Point, Weights, train
+from tests.support.training.same_loss import batches, difference, rules
+from tests.support.training.several_trainings import of_decoder, of_opt
 
 _FIELDS = ("loss", "norm")
 

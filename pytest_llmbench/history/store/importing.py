@@ -277,7 +277,7 @@ def _add(connection: Connection, record: RecordRows) -> None:
 
 
 def _counts(connection: Connection, record: RecordRows) -> bool:
-    """Whether a run is a measurement of its own. Of one that was read twice, the one that is no replay is."""
+    """Whether a run is a measurement of its own. If a run was read twice, the one that is not a replay counts."""
     if record.simulated is not None:
         return False
     if record.measurement is None:

@@ -35,7 +35,7 @@ class Compared:
         metric: the statistic that was compared.
         change: None where nothing was compared.
         sessions: those of the baseline.
-        reason: why it is no PASS.
+        reason: why it is not a PASS.
     """
 
     key: str
@@ -67,7 +67,7 @@ def compare_with_baseline(
 
     Args:
         history: has the earlier runs.
-        session: id of the session of the new ones: its own records are no baseline.
+        session: id of the session of the new ones: its own records are never a baseline.
         runs: those that are judged together, together.
         wanted: which baseline.
     """

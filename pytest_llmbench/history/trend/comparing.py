@@ -143,7 +143,7 @@ def deviation_of_runs(
 
     Before any run is there, it is that of runs of other systems together with that of the steps of one run. The
     scatter of the runs themselves has both in it, and counts the more the more there are. Earlier runs scatter about
-    the mean of their time: a change of the system that the history shows is no scatter.
+    the mean of their time: a change of the system that the history shows is not scatter.
 
     Args:
         past: earlier runs, in order of time.

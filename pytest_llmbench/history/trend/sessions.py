@@ -23,7 +23,7 @@ class ComparedNumber:
         verdict: PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number
             that has no direction or no interval.
         change: None where nothing was compared.
-        reason: why it is no PASS, or what to know about it.
+        reason: why it is not a PASS, or what to know about it.
     """
 
     recipe: str

@@ -15,8 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.plain_decoder import NONE, Mistake, Point
-from tests.support.same_loss import ENGINES, LAYOUTS, SMALL, Difference, Layout, difference, logged, reference, task
+from tests.support.training.plain_decoder import NONE, Mistake, Point
+from tests.support.training.same_loss import (
+    ENGINES,
+    LAYOUTS,
+    SMALL,
+    Difference,
+    Layout,
+    difference,
+    logged,
+    reference,
+    task,
+)
 
 from .conftest import Fork
 

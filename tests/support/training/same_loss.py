@@ -20,7 +20,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.training.tokens import open_tokens
-from tests.support.plain_decoder import NONE, Mistake, Point, Rules, train
+from tests.support.training.plain_decoder import NONE, Mistake, Point, Rules, train
 
 Engine = Literal["torch", "megatron_core", "deepspeed"]
 ENGINES: tuple[Engine, ...] = ("torch", "megatron_core", "deepspeed")
@@ -171,7 +171,7 @@ def logged(folder: Path, layout: Layout) -> list[Point]:
 
 
 def reference(folder: Path, recipe: Recipe, mistake: Mistake = NONE) -> list[Point]:
-    """Train a recipe by `tests.support.plain_decoder` from the weights that are in the folder of `task`."""
+    """Train a recipe by `tests.support.training.plain_decoder` from the weights that are in the folder of `task`."""
     weights = torch.load(folder / "initial.pt", weights_only=True)
     return list(train(weights, batches(recipe), rules(recipe), mistake))
 
