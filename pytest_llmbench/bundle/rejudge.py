@@ -21,7 +21,7 @@ _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
 
 
 class NoFurtherRuns:
-    """In the place of `Rerun`: the runs are those that were made."""
+    """Stands in for `Rerun`: the runs are those that were made."""
 
     def more(self, *_: object) -> str:
         """Say that there is none."""

@@ -196,7 +196,7 @@ class Statistic:
         steady: how it follows from the mean duration of a step: an amount of something by it, a number of steps times
             it, or the duration itself. The steady state of a run then judges a bound on it; else its own rule does.
         of_ceiling: it is a share of the matrix-product rate that the ranks measured, and as well known as that.
-        better: which direction of it is an improvement; None where neither is. One that has an amount need not declare
+        better: direction of its improvement; None where neither is. One that has an amount need not declare
             it: a rate is better if it is higher, a time if it is lower.
     """
 

@@ -53,7 +53,7 @@ class TelemetryRule:
     """How one number comes about: its unit, what it is in words, and the number, None where it is not known.
 
     Attributes:
-        better: which direction of it is an improvement; None where neither is.
+        better: direction of its improvement; None where neither is.
     """
 
     unit: str

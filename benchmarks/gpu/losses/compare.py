@@ -2,11 +2,11 @@
 
     python benchmarks/gpu/losses/compare.py --gpus 2 --record losses.json
 
-Every layout of `tests/support/training/same_loss.py` that has the GPUs it needs is trained for 20 steps, in fp32 (no TF32)
-and bf16, the engines beside one another; an engine that is not installed is left out, and named. The table has the
-largest relative difference of loss and gradient norm over the first 5 steps, because roundings grow from step to step;
-the record has that of all too. Status 1: one is beyond its bound, or a training failed.
-`--smoke` rehearses on CPUs with the tiny shape of the tests.
+Every layout of `tests/support/training/same_loss.py` that has the GPUs it needs is trained for 20 steps, in fp32 (no
+TF32) and bf16, the engines beside one another; an engine that is not installed is left out, and named. The table has
+the largest relative difference of loss and gradient norm over the first 5 steps, because roundings grow from step to
+step; the record has that of all too. Status 1: one is beyond its bound, or a training failed. `--smoke` rehearses on
+CPUs with the tiny shape of the tests.
 """
 
 from __future__ import annotations

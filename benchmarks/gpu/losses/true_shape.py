@@ -3,9 +3,9 @@
     python benchmarks/gpu/losses/true_shape.py RECORD.json... --row opt125m --gpus 1 --steps 3 --record true_shape.json
 
 The records are of `engines.py`; this needs no GPU. It draws the values that the GPUs started from, trains with
-`tests/support/training/plain_decoder.py` for the first steps on the same tokens, one sequence at a time; it prints the
-largest relative difference of a launch, of loss and gradient norm, after every step. A step of `opt125m` takes two cores half an
-hour. Exit status: 0, or 2 when the records have no such launch.
+`tests/support/training/plain_decoder.py` for the first steps on the same tokens, one sequence at a time; it prints
+the largest relative difference of a launch, of loss and gradient norm, after every step. A step of `opt125m` takes
+two cores half an hour. Exit status: 0, or 2 when the records have no such launch.
 """
 
 from __future__ import annotations

@@ -68,12 +68,12 @@ class About:
 
 
 def import_sessions(history: History, paths: Iterable[Path], about: About | None = None) -> Imported:
-    """Import the sessions in some folders; what is damaged is told, and the rest imported.
+    """Import the sessions in some folders; report what is damaged, and import the rest.
 
     Args:
-        history: where to.
+        history: gets the records.
         paths: sessions' folders, or folders of sessions' folders.
-        about: what to note of all of them.
+        about: facts to note with each of them.
 
     Raises:
         ConfigError: a path is not there, or the history cannot be written.
@@ -159,11 +159,11 @@ def add_records(
     """Write the records of one session, in one transaction.
 
     Args:
-        history: where to.
+        history: gets the records.
         session: its id.
         records: at least one.
         ended: none of them will change any more.
-        about: what else is known of the session.
+        about: further facts of the session.
         told: is added to.
 
     Raises:

@@ -54,7 +54,7 @@ class PastRun:
     """A run of the history that can be compared.
 
     Attributes:
-        problem: why it cannot be judged; None of a sane one.
+        problem: the reason that it cannot be judged; None of a sane one.
         metrics: by name.
     """
 
@@ -163,7 +163,7 @@ def read_series(
         history: the history.
         recipe: its name.
         metric: name of a statistic.
-        last: the newest so many only.
+        last: at most this many, the newest.
         series: number of one series only.
 
     Raises:

@@ -35,7 +35,7 @@ _OF_GROUP = "slower_than_others"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """What runs have in common whose numbers may be compared.
+    """Properties that two runs share if their numbers may be compared.
 
     Attributes:
         hardware: device of the ranks; `unknown` where no rank got that far.
@@ -69,7 +69,7 @@ class MetricRow:
     """One measured number of a run; attributes as of `Metric`.
 
     Attributes:
-        better: which direction is an improvement; None where neither is, or where nobody says.
+        better: direction of an improvement; None where neither is, or where the statistic declares none.
     """
 
     name: str
@@ -82,7 +82,7 @@ class MetricRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sighting:
-    """What a record says of a device.
+    """Facts of a record about a device.
 
     Attributes:
         device: kind (`node`, `gpu`, `part`), name and node.
@@ -113,7 +113,7 @@ class RecordRows:
         time: Unix time at which it began.
         content: digest of the record.
         measurement: digest of its steps; None where it has none.
-        problem: why it cannot be judged; None of a sane one.
+        problem: the reason that it cannot be judged; None of a sane one.
         version: of pytest-llmbench; None where the record does not say.
         verdicts: each test's, as plain values.
     """
@@ -276,7 +276,7 @@ def _of_hosts(record: RunRecord) -> Iterator[Sighting]:
 
 
 def _of_nodes(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[Sighting]:
-    """What a check says of nodes, of their GPUs and other parts."""
+    """Findings of a check about nodes, their GPUs and other parts."""
     # What is wrong with every node is more likely the fault of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
@@ -318,7 +318,7 @@ def _part(told: Finding | Reading, gpus: Mapping[tuple[str, str], str]) -> tuple
 def uuids_in(path: Path) -> dict[tuple[str, str], str]:
     """UUIDs of GPUs by node and bus, and by node and number, where the health record in a file lists them.
 
-    A file that cannot be read has none: it is said where it is imported.
+    A file that cannot be read has none; the import reports it.
     """
     try:
         listed = HealthRecord.read(path).report.evidence.get("gpus")

@@ -35,7 +35,7 @@ class Compared:
         metric: the statistic that was compared.
         change: None where nothing was compared.
         sessions: those of the baseline.
-        reason: why it is not a PASS.
+        reason: the reason that it is not a PASS.
     """
 
     key: str
@@ -69,7 +69,7 @@ def compare_with_baseline(
         history: has the earlier runs.
         session: id of the session of the new ones: its own records are never a baseline.
         runs: those that are judged together, together.
-        wanted: which baseline.
+        wanted: the baseline that the user asked for.
     """
     told = [_new(records) for records in runs]
     # Each may be wrong so seldom that all together keep to alpha.

@@ -30,10 +30,10 @@ class Change:
         runs_before, runs_after: their numbers.
         share: the change as a share of the mean before.
         low, high: the interval of the share; None where one run does not say how well it is known.
-        better: which direction is an improvement.
+        better: direction of an improvement.
         deviation: standard deviation of the number of one run, as a share; None where it is not known.
         alpha: probability that an end of the interval is wrong.
-        why: why there is no interval.
+        why: the reason that the interval is missing.
     """
 
     before: float
@@ -79,7 +79,7 @@ class Change:
 
 
 def usual_spread(*, gpus: int, scale: str) -> BetweenRuns | None:
-    """What is known of the difference between runs before any is there; None on CPUs and of tiny shapes."""
+    """The difference between runs that is usual, before any is there; None on CPUs and of tiny shapes."""
     return USUAL_BETWEEN_RUNS if gpus and scale == "full" else None
 
 

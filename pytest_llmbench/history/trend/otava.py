@@ -28,13 +28,13 @@ _ATTRIBUTES = ("session", "run", "git_commit")
 
 
 def export_otava(history: History, folder: Path, recipes: Sequence[str] = ()) -> list[Path]:
-    """Write a CSV file for each number of each series, and `otava.yaml` beside them.
+    """Write a CSV file for each number of each series, and `otava.yaml` next to them.
 
     Numbers whose direction nobody declares are left out: Otava would call each of their changes a regression or not.
 
     Args:
         history: the history.
-        folder: where to; it is made.
+        folder: gets the files; it is made.
         recipes: of these only; all where none is named.
 
     Returns:

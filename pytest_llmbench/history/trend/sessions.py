@@ -23,7 +23,7 @@ class ComparedNumber:
         verdict: PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number
             that has no direction or no interval.
         change: None where nothing was compared.
-        reason: why it is not a PASS, or what to know about it.
+        reason: the reason that it is not a PASS, or a note about it.
     """
 
     recipe: str

@@ -12,7 +12,7 @@ _SHA = re.compile(r"[0-9a-f]{7,64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Which earlier runs to compare with.
+    """The earlier runs to compare with.
 
     Attributes:
         kind: `last`: those of the newest sessions; `best`: of the one session with the best mean; `tag`: of all
