@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
+import yaml
 
 from pytest_llmbench import plugin
 from pytest_llmbench.cluster.runs import Declared
@@ -116,7 +117,7 @@ def test_every_portable_dimension_is_there() -> None:
 def test_every_shipped_system_is_there() -> None:
     """By name."""
     (line,) = re.findall(r"^Shipped systems: (.*?)\.\n\n", TEXT, re.MULTILINE | re.DOTALL)
-    files = {re.sub(r"^name: ", "", path.read_text().splitlines()[0]) for path in shipped("systems").glob("*.yaml")}
+    files = {yaml.safe_load(path.read_text())["name"] for path in shipped("systems").glob("*.yaml")}
     assert set(re.findall(r"`([^`]+)`", line)) == files
 
 

@@ -117,7 +117,11 @@ def test_a_compressed_file_is_read_no_further_than_asked() -> None:
         archive.expect_end(archive.Unzipped(io.BytesIO(gzip.compress(b"x" * 2000)), 1000), "it")
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"abc")[:-3], gzip.compress(b"abc") + b"x"])
+# Without the time: workers must name their tests alike.
+ABC = gzip.compress(b"abc", mtime=0)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", ABC[:-3], ABC + b"x"])
 def test_a_compressed_file_that_is_cut_or_followed_is_refused(content: bytes) -> None:
     """Nothing may hide behind it."""
     source = archive.Unzipped(io.BytesIO(content), len(content))

@@ -13,18 +13,20 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
 from pytest_llmbench.core.recipe.recipes import Scale
+from pytest_llmbench.history.trend.wanted import Wanted
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
 from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
-    "account", "allocation", "budget", "cluster", "comment", "constraint", "drain", "exclude", "gate", "gpus-per-node",
-    "group-tolerance", "heartbeat-timeout", "inconclusive", "max-runs", "nodelist", "nodes", "nodes-per-run",
-    "partition", "qos", "quarantine", "repeat", "replay", "require", "require-verdict", "reservation", "resume",
-    "retries", "run-dir", "scale", "simulate", "system", "time",
+    "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude", "exit-codes",
+    "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive", "max-runs", "metrics-file",
+    "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos", "quarantine", "repeat", "replay", "report",
+    "require", "require-verdict", "reservation", "resume", "retries", "run-dir", "scale", "session-name", "simulate",
+    "system", "time",
 ]  # fmt: skip
-NAMES_OF_FLAGS = ["early-verdict", "first-run-alone", "nccl", "plan"]
+NAMES_OF_FLAGS = ["avoid-from-history", "early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
 
 # A legal text of each option, and another one.
@@ -52,6 +54,13 @@ TEXTS = {
     "require": ("clauses.yaml", "others.yaml"),
     "require-verdict": ("yes", "no"),
     "inconclusive": ("fail", "warn"),
+    "history": ("postgresql://me@here/runs", "postgresql://me@there/runs"),
+    "compare-to": ("best", "last:3"),
+    "exit-codes": ("detailed", "usual"),
+    "metrics-file": ("here.prom", "there.prom"),
+    "otlp": ("http://here:4318/v1/metrics", "http://there:4318/v1/metrics"),
+    "report": ("no", "yes"),
+    "session-name": ("monday", "tuesday"),
     "group-tolerance": ("5 %", "0.02 1"),
     **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
 }
@@ -76,8 +85,14 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
         Journal(pytester.path / "reports" / session / "journal").close()
     config = pytester.parseconfigure(*args)
     bench = bench_of(config)
-    if name in {"inconclusive", "group-tolerance"}:
+    if name in {"inconclusive", "group-tolerance", "exit-codes", "report"}:
         return value(config, name)
+    if name in {"history", "compare-to", "otlp"}:
+        return str(value(config, name))
+    if name == "metrics-file":
+        return value(config, name).name
+    if name == "session-name":
+        return bench.session.folder.name
     if name == "resume":
         return bench.session.id
     if name == "require":
@@ -115,6 +130,8 @@ def meant(name: str, text: str) -> Any:
         return Quantity(text)
     if name == "budget":
         return float(text)
+    if name == "compare-to":
+        return str(Wanted.parse(text))
     return int(text) if text.isdecimal() else text
 
 
