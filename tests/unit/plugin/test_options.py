@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
 NAMES = [
-    "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude", "exit-codes",
-    "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive", "max-runs", "metrics-file",
-    "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos", "quarantine", "repeat", "replay", "report",
-    "require", "require-verdict", "reservation", "resume", "retries", "run-dir", "scale", "session-name", "simulate",
-    "system", "time",
+    "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude",
+    "exit-codes", "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive",
+    "max-runs", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos", "quarantine",
+    "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries", "run-dir",
+    "scale", "session-name", "simulate", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["avoid-from-history", "early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -85,20 +86,17 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
         Journal(pytester.path / "reports" / session / "journal").close()
     config = pytester.parseconfigure(*args)
     bench = bench_of(config)
-    if name in {"inconclusive", "group-tolerance", "exit-codes", "report"}:
-        return value(config, name)
-    if name in {"history", "compare-to", "otlp"}:
-        return str(value(config, name))
-    if name == "metrics-file":
-        return value(config, name).name
-    if name == "session-name":
-        return bench.session.folder.name
-    if name == "resume":
-        return bench.session.id
-    if name == "require":
-        return bench.requirements.name if bench.requirements else None
-    if name == "require-verdict":
-        return "yes" if bench.requires_verdict else "no"
+    told: dict[str, Callable[[], Any]] = {
+        **dict.fromkeys(("inconclusive", "group-tolerance", "exit-codes", "report"), lambda: value(config, name)),
+        **dict.fromkeys(("history", "compare-to", "otlp"), lambda: str(value(config, name))),
+        "metrics-file": lambda: value(config, name).name,
+        "session-name": lambda: bench.session.folder.name,
+        "resume": lambda: bench.session.id,
+        "require": lambda: bench.requirements.name if bench.requirements else None,
+        "require-verdict": lambda: "yes" if bench.requires_verdict else "no",
+    }
+    if name in told:
+        return told[name]()
     return field(bench.settings, name)
 
 
