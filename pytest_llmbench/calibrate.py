@@ -203,7 +203,10 @@ def _judged(runs: Sequence[GoodRun], reference: Reference, statistic: Statistic)
 
 def _runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     """The runs of all records that are named, or lie in a folder of reports."""
-    paths = [path for each in given for path in ([each] if each.is_file() else _below(each))]
+    found = [path for each in given for path in ([each] if each.is_file() else _below(each))]
+    # A shell's `reports/*` names the folder of the latest session twice: as itself, and by the link `latest`.
+    named = {path.absolute() for path in found}
+    paths = [path for path in found if path.absolute() == (real := path.resolve()) or real not in named]
     runs = [good_run(path, RunRecord.read(path)) for path in paths]
     chosen = [run for run in runs if recipe in {None, run.record.recipe.name}]
     names = {run.record.recipe.name for run in runs}

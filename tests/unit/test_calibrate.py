@@ -308,6 +308,13 @@ def test_too_few_runs_are_refused(write: Write, capsys: pytest.CaptureFixture[st
     assert f"{given}: a threshold needs at least 3, better 5" in refusal(capsys, write(runs=runs))
 
 
+def test_the_link_to_the_latest_session_adds_no_run(write: Write) -> None:
+    """A shell's `reports/*` names that session twice."""
+    folder = write(runs=5)
+    (folder / "latest").symlink_to("4")
+    assert main([*map(str, sorted(folder.glob("*/runs/opt125m/record.json")))]) == 0
+
+
 def test_one_run_given_three_times_is_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs are counted, not files."""
     path = write(runs=1) / "0" / "runs" / "opt125m" / "record.json"
