@@ -86,7 +86,7 @@ EXPECTED = {
     "test_through_a_fixture[tiny]": ("PASS", "passed"),
     "test_parametrized[tiny-1 words/s]": ("PASS", "passed"),
     "test_parametrized[tiny-2 words/s]": ("PASS", "passed"),
-    "test_method[tiny]": ("PASS", "passed"),
+    "TestClass::test_method[tiny]": ("PASS", "passed"),
     "test_expected_to_fail[tiny]": ("SKIP", "skipped"),
     "test_unexpectedly_fast[tiny]": ("FAIL", "failure"),
     "test_skipped[tiny]": ("SKIP", "skipped"),
