@@ -89,7 +89,7 @@ def _rows(numbers: range) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
 
 
 def questions(records: int) -> dict[str, Callable[[History], object]]:
-    """What is asked, by its words."""
+    """The questions, by name."""
     now = _FIRST + records * _APART_S
     last = f"s{(records - 1) // _PER_SESSION:08}"
     return {

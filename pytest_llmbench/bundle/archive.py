@@ -19,7 +19,7 @@ from pytest_llmbench.core.errors import LLMBenchError
 ATTESTATION, MANIFEST, SESSION = "attestation.dsse.json", "manifest.json", "session.tar.gz"
 _BLOCK, _PIECE = 512, 1 << 20
 _END = bytes(2 * _BLOCK)
-# What is read into memory as a whole.
+# Members that are read into memory whole.
 _LARGEST = {ATTESTATION: 4 << 20, MANIFEST: 256 << 20}
 
 

@@ -22,7 +22,7 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.session.ending.conclude import judged, with_expectations
 
-# What of a record follows from the logs.
+# Fields of a record that follow from the logs.
 _COMPUTED = (
     "device", "versions", "rank_info", "steps", "totals", "telemetry", "times", "unreadable", "metrics", "steady",
     "outside_steps", "unjudged", "findings",

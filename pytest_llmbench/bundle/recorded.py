@@ -19,7 +19,7 @@ from pytest_llmbench.session.journal.kept_system import KeptSystem
 
 _LARGEST = 512 << 20
 _Record = TypeVar("_Record", bound=Record)
-# What pytest calls the end of a test of ours with each verdict.
+# pytest's word for the outcome of a test with each verdict.
 OUTCOMES: Mapping[str, frozenset[str]] = {
     Verdict.PASS: frozenset({"passed"}),
     Verdict.FAIL: frozenset({"failure"}),

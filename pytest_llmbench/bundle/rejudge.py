@@ -24,7 +24,7 @@ class NoFurtherRuns:
     """Stands in for `Rerun`: the runs are those that were made."""
 
     def more(self, *_: object) -> str:
-        """Say that there is none."""
+        """Answer, as `Rerun` does, that no further run is made."""
         return "no further run is made of a bundle"
 
 

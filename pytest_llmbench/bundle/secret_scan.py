@@ -34,7 +34,7 @@ def secrets_in(contents: Contents, folder: Path, looked_at: Collection[str]) -> 
     Args:
         contents: files of the bundle.
         folder: that of the session.
-        looked_at: files in which a person has seen that there is none.
+        looked_at: files that a person has read and found free of secrets.
     """
     known = secret_values(os.environ, ()) | _of_tasks(folder)
     for name, path in contents.paths.items():

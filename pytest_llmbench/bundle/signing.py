@@ -141,7 +141,7 @@ def open_envelope(
         payload = base64.b64decode(told["payload"], validate=True)
         found = [(each["keyid"], base64.b64decode(each["sig"], validate=True)) for each in told["signatures"]]
         statement = read_json(payload)
-        # Another way to write the same would be a byte that nobody signed.
+        # The same content in other bytes is refused: the signature covers bytes.
         as_written = isinstance(statement, dict) and _envelope(payload, found) == text
     except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
         raise BundleError(f"the envelope of the signature was altered: {error}") from error
