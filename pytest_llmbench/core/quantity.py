@@ -225,6 +225,14 @@ def for_people(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+_BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
+
+
+def bounds_for_people(text: str, digits: int = 4) -> str:
+    """Write bounds in a text for people: `>= 9e+08 words/s` becomes `>= 900,000,000 words/s`; see `for_people`."""
+    return _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]), digits)}", text)
+
+
 def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:
     """Write two quantities for people, with as many digits as they need not to look the same, unless they are."""
     if one == other:

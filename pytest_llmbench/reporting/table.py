@@ -1,13 +1,11 @@
 """The verdict table."""
 
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.core.quantity import for_people, listed
+from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "reference")
-_BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 # Tests that share these share what is told under them.
 _ALIKE = ("verdict", "reason", "cause", "run_record")
 
@@ -77,7 +75,7 @@ def _cell(row: Mapping[str, object], column: str) -> str:
         value = row.get("value")
         return f"{for_people(value)} {row['unit']}" if isinstance(value, float | int) else "—"
     if column == "threshold":
-        return _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]))}", str(row.get(column) or "—"))
+        return bounds_for_people(str(row.get(column) or "—"))
     return str(row.get(column, "—")) or "—"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.ci.case import measured
+from pytest_llmbench.reporting.ci.case import bound, measured
 
 # GitHub shows no more of a step.
 _MOST = 10
@@ -34,7 +34,7 @@ def annotated(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) ->
 def _message(row: Mapping[str, Any]) -> str:
     parts = [str(row.get("reason") or row.get("verdict"))]
     if (told := measured(row)) and row.get("threshold"):
-        parts.append(f"measured {told}, bound {row['threshold']}")
+        parts.append(f"measured {told}, bound {bound(row)}")
     parts += [f"{name}: {row[name]}" for name in ("cause", "action", "hosts") if row.get(name)]
     return harmless("\n".join(parts))
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.text import harmless
 
 _SHARE = 100.0
+_DIGITS = 6
 
 
 def lines_of(row: Mapping[str, Any], records: str) -> Iterator[str]:
@@ -19,7 +20,7 @@ def lines_of(row: Mapping[str, Any], records: str) -> Iterator[str]:
     unit = str(row.get("unit") or "")
     yield f"verdict: {row.get('verdict')}"
     yield f"measured: {measured(row) or 'nothing'}"
-    yield f"bound: {row.get('threshold') or row.get('bound') or 'none'}"
+    yield f"bound: {bound(row) or 'none'}"
     yield f"interval: {_interval(row, unit) or 'none'}"
     yield f"hosts: {', '.join(filter(None, str(row.get('hosts') or '').split(','))) or 'none'}"
     yield f"record: {records}/{row['record']}" if row.get("record") else "record: none"
@@ -33,7 +34,12 @@ def measured(row: Mapping[str, Any]) -> str:
     value = number(row.get("value"))
     if value is None:
         return str(row.get("measured") or "")
-    return f"{for_people(value, 6)} {row.get('unit') or ''} ({row.get('statistic') or 'no statistic'})"
+    return f"{for_people(value, _DIGITS)} {row.get('unit') or ''} ({row.get('statistic') or 'no statistic'})"
+
+
+def bound(row: Mapping[str, Any]) -> str:
+    """The bound that the test compared with, with as many digits as the measured number; empty without one."""
+    return bounds_for_people(str(row.get("threshold") or row.get("bound") or ""), _DIGITS)
 
 
 def number(value: object) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.ci.case import measured
+from pytest_llmbench.reporting.ci.case import bound, measured
 from pytest_llmbench.reporting.ci.verdict import SessionVerdict
 
 # GitHub takes at most 1 MiB a step, and nobody reads as much.
@@ -71,7 +71,7 @@ def _sentence(text: str) -> str:
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     hosts = [each for each in str(row.get("hosts") or "").split(",") if each]
     places = f"{', '.join(hosts[:4])}{f' and {len(hosts) - 4} more' if len(hosts) > 4 else ''}"
-    told = (row["verdict"], row["test"], places, measured(row), row.get("threshold") or row.get("bound"))
+    told = (row["verdict"], row["test"], places, measured(row), bound(row))
     yield from (markdown(str(each or "")) for each in told)
     yield markdown(str(row.get("record") or ""))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.cluster.runs import Declared
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.core.record.verdicts import Property
 from pytest_llmbench.reporting.health import NO_BOUND
@@ -160,13 +160,7 @@ def _of_properties(told: Mapping[str, Property]) -> VerdictRow:
 
 def for_reader(threshold: str) -> str:
     """A threshold as people write it: `>= 200000 words/s` becomes `≥ 200,000 words/s`."""
-    words = []
-    for word in threshold.split():
-        try:
-            words.append({">=": "≥", "<=": "≤"}.get(word) or for_people(float(word), 6))
-        except ValueError:
-            words.append(word)
-    return " ".join(words)
+    return bounds_for_people(threshold, 6).replace(">=", "≥").replace("<=", "≤")
 
 
 def _recorded(session: SessionFolder) -> Iterator[tuple[str, VerdictRow]]:

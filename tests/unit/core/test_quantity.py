@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import UNITS, Quantity, counted, for_people, listed, told_apart
+from pytest_llmbench.core.quantity import UNITS, Quantity, bounds_for_people, counted, for_people, listed, told_apart
 
 # Far enough from the largest float that every unit's factor leaves it finite.
 NUMBERS = st.floats(min_value=-1e280, max_value=1e280)
@@ -262,3 +262,10 @@ def test_a_very_long_text_is_refused_at_once(text: str) -> None:
     with pytest.raises(UnitError, match="is not a quantity") as error:
         Quantity(text)
     assert len(str(error.value)) < 300
+
+
+def test_bounds_are_written_like_what_was_measured() -> None:
+    """Each number behind a comparison, and nothing else, also where a text has two."""
+    assert bounds_for_people(">= 9e+08 words/s") == ">= 900,000,000 words/s"
+    assert bounds_for_people(">= 387000 and <= 1.5e+06 tokens/s") == ">= 387,000 and <= 1,500,000 tokens/s"
+    assert bounds_for_people("no bound in 20000 words") == "no bound in 20000 words"
