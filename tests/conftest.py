@@ -151,8 +151,10 @@ def read_junit(path: Path) -> dict[str, Case]:
     return cases
 
 
-# Pytest as users have it, but for plugins that take a tenth of a second to start.
+# Pytest as users have it, but for plugins that take a tenth of a second to start, and the report, which takes one:
+# tests of the report ask for it, and the documents have it as users do.
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
+PYTEST += ["-o", "llmbench_report=no"]
 
 # Plugins of others that would be in the way of every other test: see the Makefile.
 GUESTS = Path(sys.prefix) / "guests"

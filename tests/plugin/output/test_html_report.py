@@ -22,7 +22,7 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
     """Each test is a row of it, as it is a case of the XML; one that compared nothing is no plain PASS."""
     user.recipe()
     user.test(TESTS)
-    result = user.run("--cluster=local", "-k", "tiny", distribution)
+    result = user.run("--cluster=local", "-k", "tiny", "--report=yes", distribution)
     assert result.returncode == 0, result.text
     page = (result.session / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr data-k=") == len(result.cases) == 2
