@@ -185,10 +185,10 @@ class Results:
             terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
         for line in self._groups.lines:
             terminalreporter.write_line(line, yellow=True)
-        for report in self._made:
-            terminal.report_lines(terminalreporter, report, self._bench.session.folder)
         if self.keeper is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
+        for report in self._made:
+            terminal.report_lines(terminalreporter, report, self._bench.session.folder)
         if self._is_judged:
             self._summarise_conclusion(terminalreporter)
 
