@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
@@ -182,11 +183,4 @@ def _ended(folder: Path, records: Sequence[Record]) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}; is this the folder of a session?") from error
-    if len(text) > _LARGEST:
-        raise ConfigError(f"{path} is larger than {_LARGEST >> 20} MiB")
-    return text
+    return read_at_most(path, _LARGEST, "; is this the folder of a session?")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.bundle.archive import BundleError
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import PRIVATE, make_folder
+from pytest_llmbench.core.files import PRIVATE, make_folder, read_at_most
 from pytest_llmbench.core.schema import read_json
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # likewise
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  # likewise
 
-    text = _read(path)
+    text = read_at_most(path, _LARGEST_KEY)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigError(f"{path} can be read by others: chmod 600 {path}, and consider whether it is still secret")
     try:
@@ -98,7 +98,7 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415  # likewise
 
     try:
-        key = serialization.load_pem_public_key(_read(path))
+        key = serialization.load_pem_public_key(read_at_most(path, _LARGEST_KEY))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path} must be a public key in PEM, which begins with BEGIN PUBLIC KEY: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
@@ -174,14 +174,3 @@ def _envelope(payload: bytes, signatures: Sequence[tuple[str, bytes]]) -> bytes:
 def _signed(payload: bytes) -> bytes:
     """The signed bytes of a payload: DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_KEY + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(text) > _LARGEST_KEY:
-        raise ConfigError(f"{path} is too large for a key")
-    return text

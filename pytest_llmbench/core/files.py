@@ -79,6 +79,27 @@ def make_private(folder: Path) -> None:
                 path.chmod(PRIVATE)
 
 
+def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
+    """Read a file that others may have written, whole.
+
+    Args:
+        path: the file.
+        most: its largest size, bytes.
+        hint: the end of the message if it cannot be read.
+
+    Raises:
+        ConfigError: it cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{hint}") from error
+    if len(content) > most:
+        raise ConfigError(f"{path}: is larger than {most} bytes")
+    return content
+
+
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace a file's content in one step, creating its folder: readers see the old file or the new one, whole."""
     make_folder(path.parent)
