@@ -154,7 +154,7 @@ def read_junit(path: Path) -> dict[str, Case]:
 # Pytest as users have it, but for plugins that take a tenth of a second to start, and the report, which takes one:
 # tests of the report ask for it, and the documents have it as users do.
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
-PYTEST += ["-o", "llmbench_report=no"]
+WITHOUT_REPORT = ("-o", "llmbench_report=no")
 
 # Plugins of others that would be in the way of every other test: see the Makefile.
 GUESTS = Path(sys.prefix) / "guests"
@@ -182,7 +182,7 @@ class UserFolder:
 
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
-        return [*PYTEST, *args]
+        return [*PYTEST, *(() if "no:llmbench" in args else WITHOUT_REPORT), *args]
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest and return at once."""
@@ -274,7 +274,7 @@ def trained_in(folder: Path, *args: str) -> Path:
     """Run pytest in a user's folder that many tests share, which has to pass; return the folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
     done = subprocess.run(
-        [*PYTEST, "-k", "tiny", *args],
+        [*PYTEST, *WITHOUT_REPORT, "-k", "tiny", *args],
         cwd=folder, env={**clean, "TMPDIR": str(folder), "PYTHONPATH": str(INSTALLED)},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip

@@ -263,7 +263,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     )
     system = "name: here\ncluster: local\ngpus_per_node: 0\nenvironments: {megatron_lm: {root: /, python: 'false'}}\n"
     (user.path / "here.yaml").write_text(system)
-    result = user.run("--system", "here.yaml", "-k", "tiny or command or fit")
+    result = user.run("--system", "here.yaml", "--report=yes", "-k", "tiny or command or fit")
     assert {name: case.outcome for name, case in result.cases.items()} == {
         "test_it_ran[tiny]": "passed", "test_it_ran[command]": "error",
         "test_fit[limits-slot0]": "passed", "test_fit[shared_folder-slot0]": "passed",
