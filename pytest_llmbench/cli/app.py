@@ -17,6 +17,7 @@ from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
 from pytest_llmbench.cli.sessions.prune import prune_sessions
 from pytest_llmbench.cli.sessions.report import REPORT, report_session
 from pytest_llmbench.cli.sessions.resume import resume_session
+from pytest_llmbench.cli.sessions.watch import watch_session
 from pytest_llmbench.cli.site.doctor import examine_machine
 from pytest_llmbench.cli.site.init import make_site
 from pytest_llmbench.core.errors import LLMBenchError
@@ -55,6 +56,7 @@ app.command("validate")(validate_files)
 app.command("schema")(print_schema)
 app.command("plan", context_settings=FOR_PYTEST)(plan_session)
 app.command("resume", context_settings=FOR_PYTEST)(resume_session)
+app.command("watch")(watch_session)
 app.command("report", help=REPORT)(report_session)
 app.command("prune")(prune_sessions)
 app.command("calibrate", context_settings=PASSED_ON)(calibrate_threshold)

@@ -19,9 +19,14 @@ from pytest_llmbench.workloads.rank.deadman import hold
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """The allocation is not there yet, for a reason such as `Priority`."""
+    """The allocation is not there yet, for a reason such as `Priority`.
+
+    Attributes:
+        starts: Unix time at which Slurm expects to start the job that will hold the nodes; None if unknown.
+    """
 
     reason: str
+    starts: float | None = None
 
 
 class JobEndedError(ClusterError):
@@ -117,7 +122,7 @@ class HeldJob(Allocation):
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
-            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})")
+            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})", starts=status.starts)
         raise JobEndedError(job_id, status, self._log)
 
     def ends_at(self) -> float:

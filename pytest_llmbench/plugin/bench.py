@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_llmbench.checks.base import CHECKS, get_check
+from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
 from pytest_llmbench.cluster.recipes import RECIPES, check_recipe, with_references
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
@@ -177,7 +178,7 @@ class Bench:
         self.earlier = take_over(self.session, self.settings.cluster)
 
     @cached_property
-    def choices(self) -> dict[str, RunSpec]:
+    def choices(self) -> RunChoices | ReplayChoices:
         """Every run there could be, by key: each recipe once, or once on each group of nodes.
 
         Raises:
@@ -185,15 +186,8 @@ class Bench:
         """
         settings = self.settings
         if settings.replay is not None:
-            return find_replays(settings.replay, self._published, settings)
-        if settings.groups == 1:
-            return {name: RunSpec(key=name, recipe=recipe) for name, recipe in self.recipes.items()}
-        specs = [
-            RunSpec(key=f"{name}-group{group}", recipe=recipe, group=group)
-            for name, recipe in self.recipes.items()
-            for group in range(1, settings.groups + 1)
-        ]
-        return {spec.key: spec for spec in specs}
+            return ReplayChoices(find_replays(settings.replay, self._published, settings))
+        return RunChoices(self.recipes, settings.groups)
 
     @cached_property
     def nodes_to_check(self) -> int:
@@ -260,9 +254,9 @@ class Bench:
             if test.run is not None:
                 asked[test.run] = max(asked.get(test.run, 0), test.repeats)
         repeated = {key for key, most in asked.items() if most > 1 or self.settings.rerun}
-        for other, spec in self.choices.items() if repeated else ():  # they are wrong where an ini file is
+        for other in self.choices if repeated else ():  # they are wrong where an ini file is
             key = other.rpartition("-repeat")[0]
-            if key in repeated and spec.series != key:
+            if key in repeated and self.choices[other].series != key:
                 raise ConfigError(f"a repeat of {key} could have the name of recipe {other}: rename that recipe")
         runs = tuple(self._run(key, number) for key, most in asked.items() for number in range(1, most + 1))
         needed: tuple[tuple[Extensions[Any], Iterable[str]], ...] = (

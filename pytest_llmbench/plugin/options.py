@@ -189,6 +189,8 @@ _EARLY_VERDICT = (
     "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent "
 )
 _EARLY_VERDICT += "of its steps"
+_LIVE = "Table of all runs while they go on: auto draws it on a terminal, without -s and outside of CI, and writes "
+_LIVE += "plain lines anywhere else; on draws it on any terminal; off shows neither"
 _REPORT = "Write the report of the session for people, report.html, into its folder"
 _RESUME = "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; without a "
 _RESUME += "value, the newest that did not end"
@@ -243,6 +245,7 @@ OPTIONS = (
         "SHARE",
         "3 percent on GPUs at scale full, else not compared",
     ),
+    choice("live", Section.WHAT, _LIVE, "auto|on|off", "auto"),
     Option("history", Section.WHAT, _HISTORY, file_or_url, "URL"),
     Option("compare-to", Section.WHAT, _COMPARE_TO, Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA"),
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),

@@ -1,13 +1,13 @@
 """Runs of recipes, and their references, become test cases."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Self
 
 import pytest
 
+from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
 from pytest_llmbench.cluster.recipes import RECIPES
-from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.plugin import fixtures
 
@@ -41,7 +41,7 @@ class RunKey(str):
 
 def parametrize(
     metafunc: pytest.Metafunc,
-    choices: Mapping[str, RunSpec],
+    choices: RunChoices | ReplayChoices,
     recipes: Collection[str],
     unmarked: Collection[str],
     repeat: int | None,
@@ -64,13 +64,11 @@ def parametrize(
             f"{metafunc.function.__name__}: the fixture `reference` of pytest-llmbench needs its `run`, and here "
             "another fixture has that name: rename that one"
         )
-    at_hand: dict[str, list[RunSpec]] = {}
-    for spec in choices.values():
-        at_hand.setdefault(spec.recipe.name, []).append(spec)
-    names = _marked(metafunc, at_hand, recipes) or [name for name in at_hand if name in unmarked]
-    chosen = [spec for name in names for spec in at_hand[name] if spec.repeat == 1]
+    names = _marked(metafunc, choices.names, recipes) or [name for name in choices.names if name in unmarked]
+    runs = [spec for name in names for spec in choices.of(name)]
+    chosen = [spec for spec in runs if spec.repeat == 1]
     asked = _repeats(metafunc) if repeat is None else repeat
-    there = Counter(spec.series for spec in choices.values())
+    there = Counter(spec.series for spec in runs)
     keys = {spec.key: RunKey(spec.key, max(asked or 1, there[spec.key])) for spec in chosen}
     if is_ours(metafunc, "reference"):
         pairs = [(spec.key, reference) for spec in chosen for reference in spec.recipe.references]

@@ -24,7 +24,7 @@ def register(config: pytest.Config) -> None:
     with usage_errors():
         config.stash[KEY] = bench = Bench(config)
         distributed = xdist.is_distributed(config)
-        progress = LiveLine(config, live=not distributed)
+        progress = LiveLine(config)
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")
         manager.register(reports := Reports(interruption), "llmbench-unfinished")

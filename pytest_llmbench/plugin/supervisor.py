@@ -23,6 +23,9 @@ from pytest_llmbench.plugin.verdict.declared import all_declared
 from pytest_llmbench.reporting.sessions import point_to_latest
 from pytest_llmbench.session.journal.kept_system import KeptSystem
 from pytest_llmbench.session.keeper import Keeper
+from pytest_llmbench.session.live.making import Pictures
+from pytest_llmbench.session.live.snapshot import LiveSnapshot
+from pytest_llmbench.session.live.writing import LiveWriter
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.replay.replayer import replay
 from pytest_llmbench.session.runner import Runner
@@ -36,6 +39,7 @@ class Supervisor:
     ) -> None:
         self.results = results
         self._runner: Runner | None = None
+        self._live: LiveWriter | None = None
         self._config = config
         self._bench = bench
         self._progress = progress
@@ -57,12 +61,16 @@ class Supervisor:
         settings, session = self._bench.settings, self._bench.session
         try:
             keeper = self.results.keeper = Keeper(settings.system, self._bench.journal)
-            self._bench.board = KeeperBoard(keeper, self._progress, self._interruption, self.repeat)
+            pictures = Pictures(keeper, settings, session, lambda: self._bench.planned)
+            live = LiveWriter(pictures, folder, keeper)
+            self._bench.board = KeeperBoard(keeper, live, self._progress, self._interruption, self.repeat)
             keeper.command = command_of(self._config, self._bench.planned.tests)
             keeper.note_begin(settings, session, keeper.command)
             write_model(folder / layout.PLAN, self._bench.planned)
             write_model(folder / layout.SYSTEM, KeptSystem.of(settings))
             self.results.expect()
+            self._live = live
+            live.start()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:
                     replay(self._bench.planned, settings, session, keeper)
@@ -143,9 +151,11 @@ class Supervisor:
         """End what still runs before anything is reported, and hand the results to the other reporters."""
         self._interruption.bear_all()
         self._stop()
+        self._progress.close()
         self.results.finish(session)
         result = yield
         self.results.end(session)
+        self._end_live(int(session.exitstatus))
         return result
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -155,6 +165,7 @@ class Supervisor:
     def pytest_unconfigure(self) -> None:
         """Stop even when the session broke down before it could finish."""
         self._stop()
+        self._end_live(int(pytest.ExitCode.INTERNAL_ERROR))
 
     def _print_plan(self, session: pytest.Session) -> bool:
         bench = self._bench
@@ -177,6 +188,16 @@ class Supervisor:
         except KeyboardInterrupt:
             self._progress.note("not waiting for the processes that still end; they end within a minute")
             tell_the_end(self._bench.session.folder, "the session ended")
+
+    @property
+    def latest(self) -> LiveSnapshot | None:
+        """The last picture of the session; None before its runs start."""
+        return self._live.latest if self._live is not None else None
+
+    def _end_live(self, exit_code: int) -> None:
+        """Tell those who watch how the session ended."""
+        if self._live is not None:
+            self._live.stop(self.results.word, exit_code)
 
     def take_signals(self, session: pytest.Session) -> None:
         """A CI system ends a job with SIGTERM, a lost connection with SIGHUP: free the nodes, and report."""

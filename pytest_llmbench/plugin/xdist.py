@@ -171,4 +171,4 @@ class Controller:
         while keeper is not None and not self._over.wait(_LOOK_S):
             self._take_on_repeats()
             self._progress.take(keeper.notes)
-            self._progress.show(keeper.views)
+            self._progress.show(self._supervisor.latest)

@@ -23,6 +23,9 @@ class RunView:
         step, steps: its progress.
         words_per_s: of the last step; None before the first, and where its duration is not known.
         eta_s: seconds to its last step at that rate; None where there is none.
+        starts: Unix time at which Slurm expects to start it; None if unknown.
+        started: Unix time; None before.
+        run: the run, where it was launched.
     """
 
     key: str
@@ -32,6 +35,9 @@ class RunView:
     steps: int = 0
     words_per_s: float | None = None
     eta_s: float | None = None
+    starts: float | None = None
+    started: float | None = None
+    run: PreparedRun | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(kw_only=True)
@@ -41,6 +47,7 @@ class Active:
     Attributes:
         marks: past events of its job when it was launched.
         submitted, launched: when its launch began: as Unix time, and by our clock.
+        pending_reason, starts: of its pending job: Slurm's reason, and when Slurm expects to start it, as Unix time.
         clock: of the Unix times that come later.
         suspended: whether its job was seen suspended.
         orphan: whether its ranks may have ended themselves, because their session was dead before it was resumed.
@@ -57,6 +64,7 @@ class Active:
     watch: Watch | None = None
     looking: Looking | None = None
     pending_reason: str = ""
+    starts: float | None = None
     cancelled: Problem | None = None
     marks: JobMarks = field(default_factory=JobMarks)
     suspended: bool = False
@@ -67,10 +75,14 @@ def view_of(active: Active) -> RunView:
     """How a run under way stands."""
     key, recipe = active.run.key, active.run.spec.recipe
     if active.watch is None:
-        return RunView(key=key, state="pending", detail=f"{active.job.title} {active.pending_reason}".strip())
+        detail = f"{active.job.title} {active.pending_reason}".strip()
+        return RunView(key=key, state="pending", detail=detail, starts=active.starts, run=active.run)
     seen = active.watch.progress
     if seen is None:
-        return RunView(key=key, state="starting", detail=active.job.title, steps=recipe.steps)
+        return RunView(
+            key=key, state="starting", detail=active.job.title, steps=recipe.steps, started=active.started,
+            run=active.run,
+        )  # fmt: skip
     return RunView(
         key=key,
         state="running",
@@ -78,4 +90,6 @@ def view_of(active: Active) -> RunView:
         steps=recipe.steps,
         words_per_s=recipe.tokens_per_step / seen.seconds if seen.seconds else None,
         eta_s=(recipe.steps - seen.step) * seen.seconds if seen.seconds else None,
+        started=active.started,
+        run=active.run,
     )

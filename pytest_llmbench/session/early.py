@@ -1,7 +1,7 @@
 """Early verdicts: looks at a run that goes on, and its end as soon as every threshold of its tests is decided."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
@@ -142,14 +142,7 @@ class Looking:
         Raises:
             _RunsWholeError: so will every other look.
         """
-        recipe, topology = self.run.spec.recipe, self.run.topology
-        early = EarlyVerdict(
-            planned=recipe.steps, look=look, looks=tuple(self._taken), done=look, alpha=alpha_at(look, recipe.steps)
-        )
-        told = Evidence(recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, early=early)
-        evidence = with_expectations(told, self.settings.system)
-        measurement = measurement_of(evidence, self.settings.system)
-        early = early.model_copy(update={"peak_step_s": _peak_step_s(evidence, measurement)})
+        evidence, measurement, early = looked_at(self.run, self.settings, series, look, self._taken)
         verdicts = [self._verdict(each, measurement, early) for each in self._asked_of(evidence)]
         if None in verdicts or first_problem(evidence, over=False) is not None:
             return None
@@ -157,13 +150,7 @@ class Looking:
 
     def _asked_of(self, evidence: Evidence) -> list[Reference]:
         """The references of its tests that are for the machine that it is on."""
-        recipe, topology = self.run.spec.recipe, self.run.topology
-        machine = Machine(
-            system=self.settings.system.name, device=device_of(evidence) or "unknown", gpus=topology.gpus,
-            nodes=topology.nodes, scale=recipe.scale,
-        )  # fmt: skip
-        names = self.plan.references
-        asked = [each for each in recipe.references if each.name in names and not why_not_applicable(each, machine)]
+        asked = references_for(self.run, self.settings, evidence, self.plan.references)
         if not asked:
             raise _RunsWholeError("none of its references is for this machine and scale")
         return asked
@@ -183,6 +170,38 @@ class Looking:
             return None
         verdict = Verdict.PASS if all(holds) else Verdict.FAIL
         return f"{reference.name}: {reference.statistic} {reference.threshold}: {verdict}"
+
+
+def looked_at(
+    run: PreparedRun, settings: Settings, series: StepSeries, look: int, taken: Sequence[int]
+) -> tuple[Evidence, Measurement, EarlyVerdict]:
+    """Gather the evidence of the first steps of a run.
+
+    Args:
+        run: the run, which goes on.
+        settings: of the session.
+        series: all that it logged so far.
+        look: number of steps that count.
+        taken: all looks so far, this one last.
+    """
+    recipe = run.spec.recipe
+    early = EarlyVerdict(
+        planned=recipe.steps, look=look, looks=tuple(taken), done=look, alpha=alpha_at(look, recipe.steps)
+    )
+    told = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
+    evidence = with_expectations(told, settings.system)
+    measurement = measurement_of(evidence, settings.system)
+    return evidence, measurement, early.model_copy(update={"peak_step_s": _peak_step_s(evidence, measurement)})
+
+
+def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, names: Collection[str]) -> list[Reference]:
+    """The references of these names that are for the machine that a run is on."""
+    recipe, topology = run.spec.recipe, run.topology
+    machine = Machine(
+        system=settings.system.name, device=device_of(evidence) or "unknown", gpus=topology.gpus,
+        nodes=topology.nodes, scale=recipe.scale,
+    )  # fmt: skip
+    return [each for each in recipe.references if each.name in names and not why_not_applicable(each, machine)]
 
 
 def _peak_step_s(evidence: Evidence, measurement: Measurement) -> float | None:

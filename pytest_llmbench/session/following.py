@@ -51,7 +51,7 @@ class Follower:
         """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
         status = active.job.status()
         if status.state is JobState.PENDING:
-            active.pending_reason, active.started = status.reason, None
+            active.pending_reason, active.starts, active.started = status.reason, status.starts, None
             if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))

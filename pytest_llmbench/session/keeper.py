@@ -14,7 +14,7 @@ from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, write_model
+from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.border import Border
@@ -33,6 +33,7 @@ class Keeper:
         views: how every unfinished run stands; replaced whole, so that readers need no lock.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
+        verdicts: those of the tests that are over, by node id.
         unwritten: files of evidence that could not be written.
         left_over: nodes that the session had and that are in no group, because they are too few for one.
         command: the command line with which records are signed; None where they are not.
@@ -42,6 +43,7 @@ class Keeper:
         self.views: tuple[RunView, ...] = ()
         self.unfit: dict[str, str] = {}
         self.notes: deque[str] = deque()
+        self.verdicts: dict[str, Verdict] = {}
         self.unwritten: list[Path] = []
         self.left_over: tuple[str, ...] = ()
         self.command: PytestCommand | None = None

@@ -35,6 +35,8 @@ from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
 _SOON_S = 0.02
+# People look at it once a second.
+_SHOW_S = 0.5
 #: problem session_ended: pytest ended, or was killed, before the run did
 _ENDED = Problem(kind="session_ended", message="the session ended before this run did")
 # How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
@@ -44,6 +46,8 @@ _SLURM_STOP_WAIT_S = 10.0
 
 class Runner:
     """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the keeper has what it tells."""
+
+    _shown = 0.0
 
     def __init__(self, settings: Settings, session: Session, keeper: Keeper, earlier: Earlier | None = None) -> None:
         self._settings = settings
@@ -232,7 +236,7 @@ class Runner:
                 self._break(active)
         if ready and len(self._schedule.active) < len(under_way):
             self._schedule.launch_what_fits()  # now: nodes that wait for our next look do nothing
-        self._show()
+        self._show_in_time()
 
     def _note_begun(self, active: Active) -> None:
         """Write what it takes to find a run again from another process."""
@@ -321,13 +325,19 @@ class Runner:
         if record is not None and record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
             self._schedule.give_up_repeats(run, record.problem)
 
+    def _show_in_time(self) -> None:
+        """Show all runs, if the last time is long enough ago: thousands of them take a while."""
+        if time.monotonic() - self._shown >= _SHOW_S:
+            self._show()
+
     def _show(self) -> None:
-        note = self._nodes.note or self._schedule.launches.note
+        self._shown = time.monotonic()
+        note, starts = self._nodes.note or self._schedule.launches.note, self._nodes.starts
         self._keeper.views = (
             *self._nodes.views,
             *(view_of(active) for active in self._schedule.active),
             *(RunView(key=run.key, state="waiting", detail="for Slurm to answer") for run in self._schedule.launching),
-            *(RunView(key=run.key, state="waiting", detail=note) for run in self._schedule.waiting),
+            *(RunView(key=run.key, state="waiting", detail=note, starts=starts) for run in self._schedule.waiting),
         )
 
 

@@ -158,7 +158,7 @@ class SlurmQueries:
         command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--delimiter={FIELD}"]
         answer, error = self.answer([*command, f"--format={','.join(SACCT_FIELDS)}", *which])
         rows = (line.split(FIELD, len(SACCT_FIELDS) - 1) for line in answer.split("\n"))
-        return list(job_rows(FIELD.join((*row[:-1], "", *row[-1:])) for row in rows)), error
+        return list(job_rows(FIELD.join((*row[:-1], "", "", *row[-1:])) for row in rows)), error
 
     def answer(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[str, str]:
         """The output of a command, and the reason if it failed."""

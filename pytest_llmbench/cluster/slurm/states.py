@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from pytest_llmbench.cluster.slurm.commands import plain
 
 # Before and between the fields of an answer: nothing that people write into a comment or a reason.
 RECORD, FIELD = "\x1e", "\x1f"
-SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%k")
+SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%S", "%k")
 SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
 
 # A pending job with one of these reasons waits for an administrator, not for nodes.
@@ -59,12 +60,15 @@ class JobStatus:
         reason: the reason why it is pending or ended, in Slurm's word.
         nodelist: its nodes in Slurm's notation, empty while it is pending.
         word: the state as Slurm printed it.
+        starts: Unix time at which Slurm expects to start it; None where it does not say, or has started it. Two
+            answers that differ in it alone are equal: a new guess changes nothing about the job.
     """
 
     state: JobState
     reason: str = ""
     nodelist: str = ""
     word: str = ""
+    starts: float | None = field(default=None, compare=False)
 
     @property
     def alive(self) -> bool:
@@ -151,12 +155,14 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
         fields = record.removesuffix("\n").split(FIELD, len(SQUEUE_FIELDS) - 1)
         if len(fields) != len(SQUEUE_FIELDS):
             continue
-        job_id, word, reason, nodelist, submitted, uid, name, script, comment = fields
+        job_id, word, reason, nodelist, submitted, uid, name, script, starts, comment = fields
+        state = parse_state(word)
         status = JobStatus(
-            state=parse_state(word),
+            state=state,
             reason="" if reason == "None" else plain(reason),
             nodelist="" if nodelist == "None assigned" else nodelist,
             word=plain(word),
+            starts=unix_time_of(starts) if state is JobState.PENDING else None,
         )
         yield JobRow(
             job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
@@ -176,6 +182,14 @@ def seconds_of(text: str) -> float | None:
 def time_of(text: str) -> str:
     """A time as Slurm prints it; empty where it has none."""
     return "" if text in {"None", "Unknown", "N/A"} else text
+
+
+def unix_time_of(text: str) -> float | None:
+    """Read a time as Slurm prints it, in the time zone of this process; None if it has none, or cannot be read."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if time_of(text) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def told(status: JobStatus) -> str:

@@ -1,7 +1,7 @@
 """The folder of a session: the names that the login node, the ranks and the plugin agree on.
 
-session.json  system.json  plan.json  journal  owner  stop  junit.xml  junit-strict.xml  summary.md
-verdict.json  verdicts.json  report.html  allocation/  repeats/  superseded/
+session.json  system.json  plan.json  journal  live.json  owner  stop  junit.xml  junit-strict.xml
+summary.md  verdict.json  verdicts.json  report.html  allocation/  repeats/  superseded/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
               simulated/rank-00000  started_again  asked  stacks/rank-00000.txt, or stacks/processes.txt
@@ -24,6 +24,8 @@ VERDICTS, PAGE = "verdicts.json", "report.html"
 # Attempts at runs, and checks, that a session that was resumed has made again; the record of a run before that.
 SUPERSEDED, EARLIER = "superseded", "earlier.json"
 OWNER, STOP = "owner", "stop"
+# How all runs stand, for people who watch.
+LIVE = "live.json"
 # What xdist workers ask for, a file for each run that is to be repeated, with the number of runs and of the look.
 REPEATS = "repeats"
 HOLDER = "allocation"

@@ -1,41 +1,55 @@
-"""Live lines: how the runs stand while tests wait for them."""
+"""The live view in pytest's own terminal: a table under the results, or plain lines where nothing can be redrawn."""
 
 import contextlib
+import os
+import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.session.active import RunView
+from pytest_llmbench.plugin import options
+from pytest_llmbench.reporting.live.lines import StateLines
+from pytest_llmbench.reporting.live.screen import BlockScreen
+from pytest_llmbench.reporting.live.table import console_for, table_lines
+from pytest_llmbench.session.live.snapshot import LiveSnapshot
 
-_REDRAW_S = 0.5
-_PLAIN_LINE_S = 30.0
+_REDRAW_S, _MOST_S = 1.0, 2.0
+# A large table is drawn less often: no more than this share of one processor goes into it.
+_SHARE = 0.02
+# Rows of the terminal that the table leaves to the results above it.
+_LEFT = 4
+_NO = {"", "0", "false", "no"}
 
 
 class LiveLine:
-    """One line that is redrawn on a terminal; a plain line per run now and then anywhere else."""
+    """Shows how the runs stand while tests wait for them, and writes the plain lines of a session."""
 
-    def __init__(self, config: pytest.Config, *, live: bool) -> None:
-        self._plugins = config.pluginmanager
-        self._wants_live = live
-        self._drawn = False
-        self._last = time.monotonic()
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._screen: BlockScreen | None = None
+        self._lines = StateLines()
+        self._last = float("-inf")
+        self._pause_s = _REDRAW_S
+        self._shown: LiveSnapshot | None = None
 
-    def show(self, views: Sequence[RunView]) -> None:
-        """Show how the runs stand, if it is time to."""
-        reporter = self._reporter
-        live = self._wants_live and reporter is not None and reporter.isatty
-        period = _REDRAW_S if live else _PLAIN_LINE_S
-        if not views or time.monotonic() - self._last < period:
+    def show(self, snapshot: LiveSnapshot | None) -> None:
+        """Show a picture of the session, if it is a new one and time for it."""
+        now = time.monotonic()
+        if snapshot is None or snapshot is self._shown or now - self._last < self._pause_s:
             return
-        self._last = time.monotonic()
-        if live:
-            self._draw(" | ".join(describe(view) for view in views))
-        else:
-            for view in views:
-                self.note(describe(view))
+        self._last, self._shown = now, snapshot
+        kind = self._kind()
+        if kind == "table":
+            began = time.thread_time()
+            self._draw(snapshot)
+            self._pause_s = min(max(_REDRAW_S, (time.thread_time() - began) / _SHARE), _MOST_S)
+        elif kind == "lines":
+            for line in self._lines.of(snapshot):
+                self.note(line)
 
     def note(self, text: str) -> None:
         """Write one plain line that stays, marked as ours."""
@@ -45,7 +59,6 @@ class LiveLine:
         """Write one plain line that stays."""
         with self._terminal() as reporter:
             if reporter is not None:
-                self._erase(reporter)
                 reporter.ensure_newline()
                 reporter.write_line(harmless(line))
 
@@ -55,48 +68,62 @@ class LiveLine:
             self.note(notes.popleft())
 
     def clear(self) -> None:
-        """Take the live line away, before pytest writes its own."""
-        if self._drawn:
-            with self._terminal() as reporter:
-                if reporter is not None:
-                    self._erase(reporter)
+        """Take the table away, before a test has the terminal."""
+        if self._screen is not None and self._screen.is_drawn:
+            with self._terminal():
+                self._screen.clear(_size()[0])
 
-    def _draw(self, text: str) -> None:
+    def close(self) -> None:
+        """Take the table away, and give pytest its file back."""
+        self.clear()
+        screen, self._screen = self._screen, None
+        reporter = self._reporter
+        if screen is not None and reporter is not None and reporter._tw._file is screen:  # noqa: SLF001 - see `_draw`
+            reporter._tw._file = screen.file  # noqa: SLF001 - see `_draw`
+
+    def _kind(self) -> Literal["table", "lines", "nothing"]:
+        asked = options.value(self._config, "live") or "auto"
+        if asked == "off":
+            return "nothing"
+        reporter = self._reporter
+        able = reporter is not None and reporter.isatty and os.environ.get("TERM", "").lower() not in {"", "dumb"}
+        wanted = asked == "on" or not (is_ci() or self._config.getoption("capture", "fd") == "no")
+        return "table" if able and wanted and hasattr(reporter, "_tw") else "lines"
+
+    def _draw(self, snapshot: LiveSnapshot) -> None:
         with self._terminal() as reporter:
             if reporter is None:
                 return
-            if not self._drawn:
-                reporter.ensure_newline()
-            width = max(20, reporter._tw.fullwidth - 1)  # noqa: SLF001 - pytest offers no other way to the width
-            reporter.rewrite(harmless(text).replace("\n", " ")[:width], erase=True)
-            self._drawn = True
-
-    def _erase(self, reporter: pytest.TerminalReporter) -> None:
-        if self._drawn:
-            reporter.rewrite("", erase=True)
-            reporter.rewrite("")
-            self._drawn = False
+            if self._screen is None:
+                # pytest has no hook that is called before it writes: whatever it writes goes through this.
+                self._screen = BlockScreen(reporter._tw._file)  # noqa: SLF001 - as said above
+                reporter._tw._file = self._screen  # noqa: SLF001 - as said above
+            width, height = _size()
+            coloured = reporter.hasmarkup and not os.environ.get("NO_COLOR")
+            # A line as wide as the terminal wraps on some.
+            console = console_for(max(10, width - 1), coloured=coloured)
+            self._screen.draw(table_lines(snapshot, console, max(1, height - _LEFT)), width)
 
     @property
     def _reporter(self) -> pytest.TerminalReporter | None:
         # Asked for anew each time: it is registered after us.
-        reporter: pytest.TerminalReporter | None = self._plugins.get_plugin("terminalreporter")
+        reporter: pytest.TerminalReporter | None = self._config.pluginmanager.get_plugin("terminalreporter")
         return reporter
 
     @contextlib.contextmanager
     def _terminal(self) -> Iterator[pytest.TerminalReporter | None]:
         """The terminal, with pytest's capturing out of the way."""
-        capture, reporter = self._plugins.get_plugin("capturemanager"), self._reporter
+        capture, reporter = self._config.pluginmanager.get_plugin("capturemanager"), self._reporter
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
             yield reporter
             if reporter is not None:
                 reporter.flush()
 
 
-def describe(view: RunView) -> str:
-    """One run in one line."""
-    if view.state != "running":
-        return f"{view.key}: {view.state}{f' ({view.detail})' if view.detail else ''}"
-    speed = f", {view.words_per_s:,.0f} words/s" if view.words_per_s is not None else ""
-    left = f", {view.eta_s:.0f} s to go" if view.eta_s is not None else ""
-    return f"{view.key}: step {view.step}/{view.steps}{speed}{left}"
+def is_ci() -> bool:
+    """Whether a CI system runs this, as they say by the variable CI."""
+    return os.environ.get("CI", "").lower() not in _NO
+
+
+def _size() -> tuple[int, int]:
+    return shutil.get_terminal_size()

@@ -28,6 +28,7 @@ from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requireme
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished
 from pytest_llmbench.reporting.base import FinishedSession
+from pytest_llmbench.reporting.ci.verdict import SessionVerdict
 from pytest_llmbench.session.keeper import Keeper
 
 
@@ -92,6 +93,7 @@ class Results:
         if properties is not None:
             self._rows.append({**properties, "test": report.nodeid})
             if self.keeper is not None:
+                self.keeper.verdicts[report.nodeid] = Verdict(str(properties["verdict"]))
                 self.keeper.note("judged", sync=False, name=report.nodeid, verdict=str(properties["verdict"]))
             self._waiting.discard(report.nodeid)
 
@@ -157,6 +159,14 @@ class Results:
             self._conclusion.enlist()
         except OSError as error:  # it costs no evidence, and the next session lists this one
             self._progress.note(f"the list of sessions could not be written: {error}")
+
+    @property
+    def word(self) -> str:
+        """The verdict on the session in one word, as `verdict.json` has it; `broken` where it could not be written."""
+        try:
+            return SessionVerdict.read(self._bench.session.folder / layout.VERDICT).verdict
+        except ConfigError:
+            return "broken"
 
     @property
     def unwritten(self) -> bool:

@@ -14,6 +14,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.session.keeper import AnyRecord, Keeper
+from pytest_llmbench.session.live.writing import LiveWriter
 
 _LOOK_S = 0.2
 # Asks for runs, up to one with a number, of the series with a key, for a look with a number.
@@ -26,9 +27,12 @@ class KeeperBoard:
     The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
     """
 
-    def __init__(self, keeper: Keeper, progress: LiveLine, interruption: Interruption, repeat: Repeat) -> None:
+    def __init__(
+        self, keeper: Keeper, live: LiveWriter, progress: LiveLine, interruption: Interruption, repeat: Repeat
+    ) -> None:
         self.repeat = repeat
         self._keeper = keeper
+        self._live = live
         self._progress = progress
         self._interruption = interruption
 
@@ -41,7 +45,7 @@ class KeeperBoard:
                 if record is not None:
                     self._progress.clear()
                     return record
-                self._progress.show(self._keeper.views)
+                self._progress.show(self._live.latest)
 
 
 class FileBoard:

@@ -18,26 +18,39 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.keeper import Keeper
 
 
-def declared(item: pytest.Item) -> Declared | None:
-    """The task that a test waits for; None for a test that is not ours."""
+def declared(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
+    """The task that a test waits for; None for a test that is not ours.
+
+    Args:
+        item: the test.
+        lines: those of functions seen before, by identity: pytest looks for the file of each of thousands of cases.
+    """
     run, check = key_of(item, "run", RunKey), key_of(item, "health", CheckKey)
     if run is not None:
         reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
         name = reference.name if isinstance(reference, Reference) else None
-        return Declared(test=item.nodeid, run=str(run), repeats=run.repeats, reference=name, line=_line(item))
+        return Declared(test=item.nodeid, run=str(run), repeats=run.repeats, reference=name, line=_line(item, lines))
     if check is not None:
-        return Declared(test=item.nodeid, check=check.check, slot=check.slot, line=_line(item))
+        return Declared(test=item.nodeid, check=check.check, slot=check.slot, line=_line(item, lines))
     return None
 
 
-def _line(item: pytest.Item) -> int | None:
+def _line(item: pytest.Item, lines: dict[int, int | None] | None) -> int | None:
+    made = getattr(item, "obj", item)
+    function = id(getattr(made, "__func__", made))
+    if lines is not None and function in lines:
+        return lines[function]
     line = item.location[1]
-    return None if line is None else line + 1
+    found = None if line is None else line + 1
+    if lines is not None:
+        lines[function] = found
+    return found
 
 
 def all_declared(items: Sequence[pytest.Item]) -> list[Declared]:
     """Every test of ours among these, in their order."""
-    return [test for item in items if (test := declared(item)) is not None]
+    lines: dict[int, int | None] = {}
+    return [test for item in items if (test := declared(item, lines)) is not None]
 
 
 def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ class HeldNodes:
         changed: called when `views` changes while nodes are checked.
         plan: the checks and runs that want them.
         note: the reason why the nodes are not there yet, for people; else empty.
+        starts: Unix time at which Slurm expects to give them; None if unknown.
         ends_at: Unix time at which Slurm takes them back; infinite if no job holds them.
     """
 
@@ -50,6 +51,7 @@ class HeldNodes:
     changed: Callable[[], None]
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
     note: str = ""
+    starts: float | None = None
     ends_at: float = math.inf
     _allocation: Allocation = field(default_factory=Allocation)
     _checking: str = ""
@@ -64,7 +66,7 @@ class HeldNodes:
     def views(self) -> tuple[RunView, ...]:
         """How the checks stand."""
         if self.unchecked and self.note:
-            return (RunView(key="checks", state="waiting", detail=self.note),)
+            return (RunView(key="checks", state="waiting", detail=self.note, starts=self.starts),)
         return (RunView(key="checks", state="checking", detail=self._checking),) if self._checking else ()
 
     @property
@@ -101,9 +103,9 @@ class HeldNodes:
         if isinstance(hosts, Waiting):
             if not self.note and self.settings.cluster != "slurm":
                 self._say(f"waiting: {hosts.reason}")
-            self.note = hosts.reason
+            self.note, self.starts = hosts.reason, hosts.starts
             return False
-        self.note = ""
+        self.note, self.starts = "", None
         if hosts is not None and self.schedule.pool is None:
             self.schedule.pool = self._take_over(hosts)
         return True

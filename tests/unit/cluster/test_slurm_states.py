@@ -63,10 +63,10 @@ def test_no_state_is_read_as_success_by_chance(word: str) -> None:
 
 def row(
     job_id: str = "7", state: str = "RUNNING", reason: str = "None", nodes: str = "n1", *, submitted: str = FIRST,
-    uid: str = "1000", name: str = OURS.name, script: str = "(null)", comment: str = TOKEN,
+    uid: str = "1000", name: str = OURS.name, script: str = "(null)", starts: str = "N/A", comment: str = TOKEN,
 ) -> str:  # fmt: skip
     """A job as squeue shows it."""
-    fields = (job_id, state, reason, nodes, submitted, uid, name, script, comment)
+    fields = (job_id, state, reason, nodes, submitted, uid, name, script, starts, comment)
     return "\x1e" + "\x1f".join(fields) + "\n"
 
 
@@ -344,6 +344,23 @@ def test_a_job_is_confirmed_by_a_fresh_look_only(commands: Commands, slurm: Slur
         commands.answer("squeue", row(state=state))
         with pytest.raises(NoAnswerError, match=state):
             slurm.confirm(SEVEN)
+
+
+def test_the_expected_start_is_of_the_same_query_and_no_news(commands: Commands, slurm: Slurm) -> None:
+    """Slurm's guess at when a pending job starts is told, and a new guess does not make anyone ask more often."""
+    told = []
+    for starts in ("2026-11-23T05:00:00", "2026-11-23T06:00:00", "N/A"):
+        commands.answer("squeue", row(state="PENDING", reason="Priority", nodes="", starts=starts))
+        slurm.refresh()
+        told.append(slurm.status(SEVEN))
+    first, second, unknown = told
+    assert first.starts is not None
+    assert second.starts == first.starts + 3600
+    assert unknown.starts is None
+    assert first == second == unknown
+    commands.answer("squeue", row(starts=FIRST))
+    slurm.refresh()
+    assert slurm.status(SEVEN).starts is None
 
 
 NOISE = {

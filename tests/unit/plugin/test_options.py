@@ -23,7 +23,7 @@ from pytest_llmbench.session.journal.journal import Journal
 NAMES = [
     "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude",
     "exit-codes", "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive",
-    "max-runs", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos", "quarantine",
+    "live", "max-runs", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos", "quarantine",
     "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries", "run-dir",
     "scale", "session-name", "simulate", "system", "time",
 ]  # fmt: skip
@@ -55,6 +55,7 @@ TEXTS = {
     "require": ("clauses.yaml", "others.yaml"),
     "require-verdict": ("yes", "no"),
     "inconclusive": ("fail", "warn"),
+    "live": ("on", "off"),
     "history": ("postgresql://me@here/runs", "postgresql://me@there/runs"),
     "compare-to": ("best", "last:3"),
     "exit-codes": ("detailed", "usual"),
@@ -87,7 +88,9 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     config = pytester.parseconfigure(*args)
     bench = bench_of(config)
     told: dict[str, Callable[[], Any]] = {
-        **dict.fromkeys(("inconclusive", "group-tolerance", "exit-codes", "report"), lambda: value(config, name)),
+        **dict.fromkeys(
+            ("inconclusive", "group-tolerance", "exit-codes", "live", "report"), lambda: value(config, name)
+        ),
         **dict.fromkeys(("history", "compare-to", "otlp"), lambda: str(value(config, name))),
         "metrics-file": lambda: value(config, name).name,
         "session-name": lambda: bench.session.folder.name,

@@ -1,0 +1,85 @@
+"""A terminal with a block of lines that is redrawn, under all other output."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+_CLEAR_BELOW = "\x1b[J"
+# Of an unfinished line, what is kept to write it again.
+_MOST = 4096
+
+
+class BlockScreen:
+    """Stands in for the file of pytest's terminal writer: each write to it takes the block away first.
+
+    The block begins on a line of its own. An unfinished line above it, such as a row of dots, is written again when the
+    block goes, so that it goes on where it was. Writers may be in several threads.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+        self._lock = threading.RLock()
+        self._unfinished = ""
+        self._drawn: list[int] = []
+        self._width = 0
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the block is there."""
+        return bool(self._drawn)
+
+    def write(self, text: str) -> int:
+        """Write a text where the block was."""
+        with self._lock:
+            self.file.write(self._taken_away())
+            written = self.file.write(text)
+            self._unfinished = (self._unfinished + text).rpartition("\n")[2][-_MOST:]
+            return written
+
+    def draw(self, lines: Sequence[str], width: int) -> None:
+        """Redraw the block, in one write.
+
+        Args:
+            lines: may have colours; none is wider than the terminal.
+            width: of the terminal.
+        """
+        with self._lock:
+            gone = self._taken_away(width)
+            begin = "\n" if self._unfinished and lines else ""
+            self.file.write(gone + begin + "\n".join(lines))
+            self.file.flush()
+            self._drawn, self._width = [_visible(line) for line in lines], width
+
+    def clear(self, width: int | None = None) -> None:
+        """Take the block away."""
+        with self._lock:
+            if self._drawn:
+                self.file.write(self._taken_away(width))
+                self.file.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the file's."""
+        return getattr(self.file, name)
+
+    def _taken_away(self, width: int | None = None) -> str:
+        """The text that takes the block away. A terminal that has become narrower has wrapped its lines."""
+        if not self._drawn:
+            return ""
+        width = max(1, width or self._width)
+        rows = sum(_rows(length, width) for length in self._drawn) - 1
+        self._drawn = []
+        if self._unfinished:
+            rows += _rows(_visible(self._unfinished), width)
+        up = f"\x1b[{rows}A" if rows else ""
+        return f"\r{up}{_CLEAR_BELOW}{self._unfinished}"
+
+
+def _rows(length: int, width: int) -> int:
+    return max(1, -(-length // width))
+
+
+def _visible(text: str) -> int:
+    """Columns that a line takes; pytest counts wide characters in the same way."""
+    from rich.text import Text  # noqa: PLC0415  # heavy, and needed on terminals only
+
+    return Text.from_ansi(text).cell_len

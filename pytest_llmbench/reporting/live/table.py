@@ -1,0 +1,157 @@
+"""The table of a live view: a row a run, the most urgent first, as many as fit, and all of them counted."""
+
+from __future__ import annotations
+
+import heapq
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.reporting.live.words import clock_time, counts, duration, plain, speed
+from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, word_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# What goes first: the lowest.
+_ORDER = {
+    "running": 1, "checking": 1, "starting": 2, "ended": 3, "ERROR": 4, "FAIL": 4, "INCOMPLETE": 5,
+    "INCONCLUSIVE": 5, "pending": 6, "waiting": 7, "XFAIL": 8, "PASS": 9, "SKIP": 9,
+}  # fmt: skip
+_STYLES = {
+    "PASS": "green", "FAIL": "red", "ERROR": "bold red", "SKIP": "yellow", "INCONCLUSIVE": "bold yellow",
+    "XFAIL": "yellow", "INCOMPLETE": "bold red", "running": "bold", "undecided": "yellow",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LiveColumn:
+    """One column.
+
+    Attributes:
+        least: width of the terminal from which it is shown.
+        most: of its own width.
+    """
+
+    title: str
+    cell: Callable[[LiveTask, LiveSnapshot], str]
+    least: int = 0
+    right: bool = False
+    most: int = 40
+
+
+def _progress(task: LiveTask, _: LiveSnapshot) -> str:
+    return f"{task.step}/{task.steps}" if task.step else ""
+
+
+def _rate(task: LiveTask, _: LiveSnapshot) -> str:
+    return f"{task.words_per_s:,.0f}" if task.words_per_s is not None else ""
+
+
+def _measured(task: LiveTask, _: LiveSnapshot) -> str:
+    seen = task.projected
+    if seen is None or task.state != "running" or seen.value is None:
+        return ""
+    return " ".join((speed(seen), seen.unit))
+
+
+def _bound(task: LiveTask, _: LiveSnapshot) -> str:
+    return task.projected.bound if task.projected is not None and task.state == "running" else ""
+
+
+def _projected(task: LiveTask, _: LiveSnapshot) -> str:
+    return task.projected.verdict if task.projected is not None and task.state == "running" else ""
+
+
+def _left(task: LiveTask, snapshot: LiveSnapshot) -> str:
+    if task.state == "running" and task.eta_s is not None:
+        return duration(task.eta_s)
+    if task.starts is not None and task.state in {"pending", "waiting"}:
+        return f"starts {clock_time(max(task.starts, snapshot.at))}"
+    return ""
+
+
+def _hours(task: LiveTask, snapshot: LiveSnapshot) -> str:
+    hours = task.hours(snapshot.at)
+    return for_people(hours, 2) if hours else ""
+
+
+def _why(task: LiveTask, _: LiveSnapshot) -> str:
+    if task.state == "running" and task.projected is not None and task.projected.verdict == "undecided":
+        return plain(task.projected.why)
+    return plain(task.detail)
+
+
+_COLUMNS = (
+    _LiveColumn(title="run", cell=lambda task, _: plain(task.name), most=48),
+    _LiveColumn(title="state", cell=lambda task, _: word_of(task)),
+    _LiveColumn(title="step", cell=_progress, right=True),
+    _LiveColumn(title="words/s", cell=_rate, least=50, right=True),
+    _LiveColumn(title="so far", cell=_measured, least=120),
+    _LiveColumn(title="bound", cell=_bound, least=140),
+    _LiveColumn(title="projected", cell=_projected, least=70),
+    _LiveColumn(title="ETA", cell=_left, least=58, right=True),
+    _LiveColumn(title="hours", cell=_hours, least=100, right=True),
+    _LiveColumn(title="why", cell=_why, least=100, most=60),
+)
+
+
+def urgency(task: LiveTask) -> tuple[int, float]:
+    """Order of the rows: runs that may fail while they still cost hours, other runs under way, bad ends, good ends."""
+    if task.projected is not None and task.state == "running" and task.projected.verdict == "FAIL":
+        return 0, 0.0
+    return _ORDER[word_of(task)], task.eta_s or 0.0
+
+
+def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:
+    """Draw a picture of a session as lines that a terminal takes; none is wider than the console, nor are there more.
+
+    Args:
+        snapshot: the picture.
+        console: has the width and colours; nothing is printed to its file.
+        height: most lines.
+        notes: said under the counters, such as that the picture is old.
+    """
+    from rich.console import Group  # noqa: PLC0415  # heavy, and needed on terminals only
+    from rich.text import Text  # noqa: PLC0415
+
+    head = [Text(counts(snapshot), style="bold", no_wrap=True, overflow="ellipsis")]
+    head += [Text(plain(note), style="bold red") for note in notes]
+    # A number of rows that fits where no note is longer than a line; what does not fit is cut off at the end.
+    rows = heapq.nsmallest(max(0, height - len(head) - 1), snapshot.tasks, key=urgency)
+    parts = [*head, _table(snapshot, rows, console.width)] if rows else head
+    with console.capture() as drawn:
+        console.print(Group(*parts))
+    return drawn.get().splitlines()[:height]
+
+
+def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    columns = [column for column in _COLUMNS if column.least <= width]
+    cells = {column.title: [column.cell(task, snapshot) for task in rows] for column in columns}
+    columns = [column for column in columns if any(cells[column.title])]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(
+            column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis",
+            max_width=column.most,
+        )  # fmt: skip
+    for number in range(len(rows)):
+        texts = [cells[column.title][number] for column in columns]
+        table.add_row(*(Text(text, style=_STYLES.get(text, ""), no_wrap=True, overflow="ellipsis") for text in texts))
+    return table
+
+
+def console_for(width: int, *, coloured: bool, file: TextIO | None = None) -> Console:
+    """Make a console to draw with."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(
+        file=file or io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
+        markup=False, emoji=False, legacy_windows=False, color_system="standard" if coloured else None,
+    )  # fmt: skip
