@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -150,14 +151,26 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
+def script(folder: Path) -> Path:
+    """Write a `pytest` to put first in somebody's PATH; returns its folder."""
+    folder.mkdir(exist_ok=True)
+    command = shlex.join([sys.executable, "-I", "-S", __file__, str(address()), "script"])
+    (folder / "pytest").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    (folder / "pytest").chmod(0o755)
+    return folder
+
+
 def main() -> None:
     """Stand for a session."""
     at, kind, *args = sys.argv[1:]
     try:
+        if not may_ask(args, os.environ):
+            raise RefusedError
         server = ask(kind, args, cwd=Path.cwd(), environment=os.environ, streams=(0, 1, 2), at=Path(at))
         status = status_of(server)
     except RefusedError:
-        os.execv(sys.executable, [sys.executable, *({"code": ["-u", "-c"], "script": ["-m", "pytest"]}[kind]), *args])
+        new = {"code": ["-u", "-c"], "script": [str(Path(sys.executable).with_name("pytest"))]}[kind]
+        os.execv(sys.executable, [sys.executable, *new, *args])
     if status < 0:
         os.kill(os.getpid(), -status)
     os._exit(status)

@@ -157,6 +157,7 @@ def warm_up(door: Path) -> None:
     heavy = {"torch", "numpy", "deepspeed", "megatron"} & set(sys.modules)
     assert not heavy, f"{heavy} imported"
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
+    sys.stdout.flush()  # a session would print what is left of it
     gc.collect()
     gc.freeze()
 
