@@ -23,7 +23,7 @@ from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.health import refuse_unknown
+from pytest_llmbench.plugin.collection.checks import refuse_unknown
 from pytest_llmbench.plugin.settings import folders_of, from_here, settings_of
 from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of

@@ -18,7 +18,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.health import check_names
+from pytest_llmbench.plugin.collection.checks import check_names
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
@@ -28,16 +28,6 @@ from pytest_llmbench.plugin.verdict.declared import all_declared
 
 _INPUT = "llmbench"
 _LOOK_S = 0.2
-
-
-def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is an xdist worker."""
-    return hasattr(config, "workerinput")
-
-
-def is_distributed(config: pytest.Config) -> bool:
-    """Whether this process is an xdist controller."""
-    return not is_worker(config) and config.getoption("dist", "no") != "no" and not config.option.collectonly
 
 
 def session_of_worker(config: pytest.Config) -> Session:

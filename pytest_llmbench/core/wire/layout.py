@@ -18,6 +18,8 @@ SYSTEM = "system.json"
 JUNIT_STRICT, SUMMARY, VERDICT = "junit-strict.xml", "summary.md", "verdict.json"
 # Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
 LATEST, INDEX = "latest", "index.json"
+# In the place of a session's name, after `--resume`: the newest that did not end.
+NEWEST = "newest"
 JOURNAL = "journal"
 # Every verdict of the session with its properties, and the page that shows them with the records.
 VERDICTS, PAGE = "verdicts.json", "report.html"
