@@ -21,6 +21,8 @@ from pytest_llmbench.history.trend.wanted import Wanted
 
 _INI_PREFIX = "llmbench_"
 _FOLDERS = ("recipes", "systems")
+# They concern tests of others as well, or are refused before anything is collected.
+_OF_ANY_SESSION = ("require", "resume", "session_name")
 _LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
 
 
@@ -352,10 +354,9 @@ def given_on_command_line(config: pytest.Config) -> bool:
     return any(flag(config, each.key) for each in FLAGS) or any(value is not None for value in values)
 
 
-def is_any_given(config: pytest.Config) -> bool:
-    """Whether any of our options was, or any ini key."""
-    keys = (*(option.key for option in OPTIONS), *_FOLDERS)
-    return given_on_command_line(config) or any(config.getini(_INI_PREFIX + key) for key in keys)
+def asks_for_a_session(config: pytest.Config) -> bool:
+    """Whether any of our options was, or an ini key that means something without a test of ours."""
+    return given_on_command_line(config) or any(config.getini(_INI_PREFIX + key) for key in _OF_ANY_SESSION)
 
 
 def plan_only(config: pytest.Config) -> bool:

@@ -1,8 +1,8 @@
 """The beginning of a session of ours: as late as it can be, and what has to be known before it.
 
 Most sessions of pytest have no test of ours, and the modules that make a session take a second to import. So this
-module, `options` and `fixtures` import none of them. The session begins when pytest is configured where the user asked
-for it in any way, and else with the first test of ours that is collected.
+module, `options` and `fixtures` import none of them. The session begins while pytest is configured where
+the user gave an option of ours, and else with the first test of ours that is collected.
 """
 
 import pytest
@@ -28,7 +28,7 @@ class FeasibilityWarning(pytest.PytestWarning):
     """A threshold asks for more of the published peak than can be hoped for."""
 
 
-class Missed:
+class MissedEvents:
     """What happened before the session of ours began, as far as its reports have it.
 
     Attributes:
@@ -80,15 +80,15 @@ def is_begun(config: pytest.Config) -> bool:
 
 
 def begin_or_wait(config: pytest.Config) -> None:
-    """Begin now if the user asks for anything of ours; else with the first test of ours.
+    """Begin now if the user gave any option of ours; else with the first test of ours.
 
     A controller of xdist collects no test, and has to tell its workers the session when it starts them.
     """
     hooks = (getattr(config.hook, name).get_hookimpls() for name in _HOOKS)
-    if options.is_any_given(config) or any(hooks) or is_distributed(config):
+    if options.asks_for_a_session(config) or any(hooks) or is_distributed(config):
         begin(config)
     else:
-        config.pluginmanager.register(Missed(), _PLACE)
+        config.pluginmanager.register(MissedEvents(), _PLACE)
 
 
 def begin(config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ from pytest_llmbench.plugin.bench import KEY, Bench, bench_of
 from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.options import usage_errors
-from pytest_llmbench.plugin.ours import Missed, is_distributed, is_worker
+from pytest_llmbench.plugin.ours import MissedEvents, is_distributed, is_worker
 from pytest_llmbench.plugin.output import reports as benchmark_json
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results, SafeReports
@@ -16,7 +16,7 @@ from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 
 
-def register(config: pytest.Config, missed: Missed | None) -> None:
+def register(config: pytest.Config, missed: MissedEvents | None) -> None:
     """Register what this process needs, and nothing that costs anything before a test asks for a run.
 
     Args:
@@ -57,7 +57,7 @@ def _register_worker(config: pytest.Config) -> None:
     config.pluginmanager.register(Requirements(config, bench.requirements), "llmbench-requirements")
 
 
-def _register_owner(config: pytest.Config, missed: Missed | None) -> None:
+def _register_owner(config: pytest.Config, missed: MissedEvents | None) -> None:
     manager = config.pluginmanager
     with usage_errors():
         config.stash[KEY] = bench = Bench(config)

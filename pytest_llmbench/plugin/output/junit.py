@@ -16,7 +16,7 @@ from _pytest.junitxml import LogXML, xml_key
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin.ours import Missed
+from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output.cases import complete
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 from pytest_llmbench.reporting.ci.strict import strict
@@ -49,7 +49,7 @@ class JUnit:
             self._own = config.stash[xml_key] = _writer(config, path)
             config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
 
-    def catch_up(self, missed: Missed) -> None:
+    def catch_up(self, missed: MissedEvents) -> None:
         """Take the place that this has in a session of ours from the start, and what it missed.
 
         The user's writer is called before ours at the end, and after ours in the terminal, as one that is registered

@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVe
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.ours import Missed
+from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.exporting import exported
@@ -65,7 +65,7 @@ class Results:
         self._conclusion = Conclusion(config, bench)
         self._is_judged = self._is_refused = False
 
-    def catch_up(self, missed: Missed) -> None:
+    def catch_up(self, missed: MissedEvents) -> None:
         """Take what happened before the session began into the report."""
         self._junit.catch_up(missed)
 
