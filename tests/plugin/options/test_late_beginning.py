@@ -88,7 +88,7 @@ def test_a_session_without_our_tests_imports_nothing_heavy(user: UserFolder, dis
     on_this_machine(user)
     user.test(NOT_OURS)
     user.test(WATCHER, "conftest.py")
-    result = user.run(distribution)
+    result = user.finish(user.start(distribution))  # in a new Python, with nothing imported
     assert result.returncode == 0, result.text
     assert "llmbench:" not in result.text
     assert result.found is None
@@ -105,7 +105,7 @@ def test_what_was_asked_for_begins_at_once(user: UserFolder) -> None:
     (user.path / "contract.yaml").write_text("'1': test_only_marked\n'2': test_nowhere\n")
     with (user.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_require = contract.yaml\n")
-    result = user.run()
+    result = user.finish(user.start())
     assert result.returncode == 1, result.text
     assert re.search(r"^1 +PASS", result.text, re.MULTILINE)
     assert re.search(r"^2 +INCOMPLETE", result.text, re.MULTILINE)
