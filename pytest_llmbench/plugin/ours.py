@@ -61,7 +61,7 @@ def keep_warning(config: pytest.Config) -> None:
 def is_of_ours(thing: object) -> bool:
     """Whether this package made the type of a thing."""
     package = __name__.partition(".")[0]
-    return any(kind.__module__.partition(".")[0] == package for kind in type(thing).__mro__)
+    return any(str(kind.__module__).partition(".")[0] == package for kind in type(thing).__mro__)
 
 
 def is_worker(config: pytest.Config) -> bool:
