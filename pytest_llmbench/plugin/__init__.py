@@ -1,6 +1,6 @@
 """The pytest plugin: hooks that only delegate. Each feature lives in the module its name says.
 
-Every session of pytest imports this file. What only a session of ours needs is imported where it is used.
+Every session of pytest imports this file. A hook that only a session of ours needs imports its module when called.
 """
 
 from collections.abc import Generator

@@ -1,6 +1,6 @@
 """The fixtures that a test asks for: `run` and `reference` of a benchmark, `health` of the nodes.
 
-What they do is in `verdict/awaited.py`: pytest imports this file in each of its sessions, also in those without us.
+They are made in `verdict/awaited.py`: pytest imports this file in each of its sessions, also in those without us.
 """
 
 from collections.abc import Iterator

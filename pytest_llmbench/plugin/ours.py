@@ -1,4 +1,4 @@
-"""The beginning of a session of ours: as late as it can be, and what has to be known before it.
+"""The beginning of a session of ours: as late as it can be, and the words that are known before it.
 
 Most sessions of pytest have no test of ours, and the modules that make a session take a second to import. So this
 module, `options` and `fixtures` import none of them. The session begins while pytest is configured where
@@ -29,7 +29,7 @@ class FeasibilityWarning(pytest.PytestWarning):
 
 
 class MissedEvents:
-    """What happened before the session of ours began, as far as its reports have it.
+    """Events before the session of ours began, as far as its reports have them.
 
     Attributes:
         start: time at which pytest's session started; None while it has not.

@@ -21,7 +21,7 @@ def register(config: pytest.Config, missed: MissedEvents | None) -> None:
 
     Args:
         config: pytest's.
-        missed: what happened before; None where the session begins while pytest is configured.
+        missed: events before; None where the session begins while pytest is configured.
     """
     if missed is None:  # else no conftest file of the rootdir lends anything, and those of other folders may not
         with usage_errors():

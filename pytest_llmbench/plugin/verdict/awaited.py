@@ -1,4 +1,4 @@
-"""What the fixtures do: they wait for the record of a run or a check, and end the test that cannot be judged by it."""
+"""The work of the fixtures: they wait for the record of a run or a check, and end a test that it cannot judge."""
 
 from collections.abc import Iterator
 
