@@ -359,6 +359,16 @@ def asks_for_a_session(config: pytest.Config) -> bool:
     return given_on_command_line(config) or any(config.getini(_INI_PREFIX + key) for key in _OF_ANY_SESSION)
 
 
+def from_here(config: pytest.Config, path: Path) -> Path:
+    """A path as the user meant it: from the folder in which pytest was started."""
+    return Path(config.invocation_params.dir, path.expanduser())
+
+
+def run_dir(config: pytest.Config) -> Path:
+    """The folder of all sessions' folders."""
+    return from_here(config, value(config, "run-dir") or Path("reports"))
+
+
 def plan_only(config: pytest.Config) -> bool:
     """Whether `--plan` was given."""
     return flag(config, "plan")

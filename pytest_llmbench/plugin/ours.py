@@ -5,9 +5,14 @@ module, `options` and `fixtures` import none of them. The session begins while p
 the user gave an option of ours, and else with the first test of ours that is collected.
 """
 
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from _pytest.timing import Instant  # pytest's writer of XML takes its time by it, and by nothing else
 
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import fixtures, options
 
 RECIPE_MARKER = (
@@ -19,6 +24,7 @@ CHECK_MARKER = (
     "check(*names): run this test for these checks, or families of checks, only; without it, for every check there "
     "is. Provided by pytest-llmbench."
 )
+WORKER_INPUT = "llmbench"
 _HOOKS = ("pytest_llmbench_engines", "pytest_llmbench_checks")
 _PLACE = "llmbench-missed"
 _BEGUN = pytest.StashKey[bool]()
@@ -32,17 +38,19 @@ class MissedEvents:
     """Events before the session of ours began, as far as its reports have them.
 
     Attributes:
-        start: time at which pytest's session started; None while it has not.
+        session: pytest's; None while it has not started.
+        start: time at which it started.
         collected: reports of the collectors that failed or were skipped.
     """
 
     def __init__(self) -> None:
+        self.session: pytest.Session | None = None
         self.start: Instant | None = None
         self.collected: list[pytest.CollectReport] = []
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Take the time."""
-        self.start = Instant()
+        self.session, self.start = session, Instant()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep what the XML shows of a collector."""
@@ -64,6 +72,51 @@ def is_of_ours(thing: object) -> bool:
     return any(str(kind.__module__).partition(".")[0] == package for kind in type(thing).__mro__)
 
 
+class MissedLoop(MissedEvents):
+    """The same in a controller of xdist, whose workers alone know whether any test is ours.
+
+    Attributes:
+        id: that of the session, if it begins.
+        folder: its folder.
+        over: whether the loop of the tests is.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__()
+        self.id = layout.new_id()
+        self.folder = options.run_dir(config) / self.id
+        self.over = False
+        self._config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker its session: it may have tests of ours."""
+        tell_worker(node, self.id, self.folder)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """Begin if the worker that has collected has planned something. No test runs before all have collected."""
+        self._begin_if_planned()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Begin at the end for tests that were planned while xdist ended the session, of which it tells nothing."""
+        try:
+            return (yield)
+        finally:
+            self.over = True
+            self._begin_if_planned()
+
+    def _begin_if_planned(self) -> None:
+        if (self.folder / layout.WORKERS_PLAN).exists():
+            begin(self._config)
+
+
+def tell_worker(node: Any, session: str, folder: Path) -> None:
+    """Tell a worker of xdist the id and folder of its session: plain text only, which is all that crosses."""
+    node.workerinput[WORKER_INPUT] = {"id": session, "folder": str(folder)}
+
+
 def is_worker(config: pytest.Config) -> bool:
     """Whether this process is an xdist worker."""
     return hasattr(config, "workerinput")
@@ -80,15 +133,12 @@ def is_begun(config: pytest.Config) -> bool:
 
 
 def begin_or_wait(config: pytest.Config) -> None:
-    """Begin now if the user gave any option of ours; else with the first test of ours.
-
-    A controller of xdist collects no test, and has to tell its workers the session when it starts them.
-    """
+    """Begin now if the user gave any option of ours; else with the first test of ours."""
     hooks = (getattr(config.hook, name).get_hookimpls() for name in _HOOKS)
-    if options.asks_for_a_session(config) or any(hooks) or is_distributed(config):
+    if options.asks_for_a_session(config) or any(hooks):
         begin(config)
     else:
-        config.pluginmanager.register(MissedEvents(), _PLACE)
+        config.pluginmanager.register(MissedLoop(config) if is_distributed(config) else MissedEvents(), _PLACE)
 
 
 def begin(config: pytest.Config) -> None:

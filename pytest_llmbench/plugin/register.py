@@ -2,12 +2,13 @@
 
 import pytest
 
+from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.plugin import lending, options, xdist
 from pytest_llmbench.plugin.bench import KEY, Bench, bench_of
 from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.options import usage_errors
-from pytest_llmbench.plugin.ours import MissedEvents, is_distributed, is_worker
+from pytest_llmbench.plugin.ours import MissedEvents, MissedLoop, is_distributed, is_worker
 from pytest_llmbench.plugin.output import reports as benchmark_json
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results, SafeReports
@@ -60,7 +61,8 @@ def _register_worker(config: pytest.Config) -> None:
 def _register_owner(config: pytest.Config, missed: MissedEvents | None) -> None:
     manager = config.pluginmanager
     with usage_errors():
-        config.stash[KEY] = bench = Bench(config)
+        told = Session(id=missed.id, folder=missed.folder) if isinstance(missed, MissedLoop) else None
+        config.stash[KEY] = bench = Bench(config, told)
         progress = LiveLine(config)
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")
@@ -70,7 +72,12 @@ def _register_owner(config: pytest.Config, missed: MissedEvents | None) -> None:
         supervisor = Supervisor(config, bench, progress, interruption, results)
     manager.register(SafeReports(results, progress), "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
-    if is_distributed(config):
-        manager.register(xdist.Controller(config, bench, supervisor, progress, interruption), "llmbench-controller")
     if missed is not None:
         results.catch_up(missed)
+    if is_distributed(config):
+        controller = xdist.Controller(config, bench, supervisor, progress, interruption)
+        manager.register(controller, "llmbench-controller")
+        if isinstance(missed, MissedLoop) and missed.session is not None:
+            supervisor.pytest_runtestloop(missed.session)
+            if not missed.over:
+                controller.pytest_runtestloop(missed.session)

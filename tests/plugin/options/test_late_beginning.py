@@ -93,9 +93,8 @@ def test_a_session_without_our_tests_imports_nothing_heavy(user: UserFolder, dis
     assert "llmbench:" not in result.text
     assert result.found is None
     found = imported(user)
-    if distribution == "-n2":  # the controller tells its workers a session of ours before they collect
-        assert HEAVY & found.pop("alone")
-    assert found == ({"alone": set()} if distribution == "-n0" else {"gw0": set(), "gw1": set()})
+    processes = ["alone"] if distribution == "-n0" else ["alone", "gw0", "gw1"]
+    assert found == {process: set() for process in processes}
 
 
 def test_what_was_asked_for_begins_at_once(user: UserFolder) -> None:
@@ -171,3 +170,29 @@ def test_a_conftest_lends_without_an_option(
     result = user.run(distribution)
     assert result.returncode == 0, result.text
     assert result.case.properties["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_plan_that_cannot_be_is_refused(user: UserFolder, distribution: str) -> None:
+    """With the message and the exit code that it has where an option was given, and without a test."""
+    after_others(user)
+    user.recipe("tiny-repeat2")
+    user.test("import pytest\n\n@pytest.mark.recipe('tiny', repeats=2)\ndef test_twice(run):\n    pass\n")
+    late, early = user.run(distribution), user.run(distribution, "--cluster=local")
+    for result in (late, early):
+        assert "a repeat of tiny could have the name of recipe tiny-repeat2: rename that recipe" in result.text
+        assert result.returncode == pytest.ExitCode.USAGE_ERROR
+        assert "passed" not in result.text
+
+
+def test_planned_tests_have_verdicts_where_collection_fails(user: UserFolder) -> None:
+    """Xdist ends the session by itself before it tells of the collection; without an option it is the same."""
+    after_others(user)
+    user.test("import nowhere\n", "test_4_broken.py")
+    late, early = user.run("-n2"), user.run("-n2", "--cluster=local")
+    assert late.returncode == early.returncode != 0
+    assert late.found is not None, late.text
+    assert early.found is not None
+    assert {name: case.properties.get("verdict") for name, case in late.cases.items()} == {
+        name: case.properties.get("verdict") for name, case in early.cases.items()
+    }
