@@ -185,8 +185,8 @@ def test_a_plan_that_cannot_be_is_refused(user: UserFolder, distribution: str) -
         assert "passed" not in result.text
 
 
-def test_planned_tests_have_verdicts_where_collection_fails(user: UserFolder) -> None:
-    """Xdist ends the session by itself before it tells of the collection; without an option it is the same."""
+def test_a_file_that_cannot_be_imported_costs_no_verdict(user: UserFolder) -> None:
+    """With workers and without an option, it is as with one."""
     after_others(user)
     user.test("import nowhere\n", "test_4_broken.py")
     late, early = user.run("-n2"), user.run("-n2", "--cluster=local")

@@ -1,0 +1,28 @@
+"""The beginning of a session of ours in a controller of xdist whose loop ends without telling of a collection."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.record.records import write_model
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin.bench import bench_of
+from pytest_llmbench.plugin.ours import MissedLoop, is_begun
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_what_was_planned_begins_at_the_end(pytester: pytest.Pytester, *, planned: bool) -> None:
+    """Xdist tells of no collection after `-x`; tests that a worker has planned by then still need verdicts."""
+    config = pytester.parseconfigure("--dist=load")
+    (waiting,) = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, MissedLoop)]
+    if planned:
+        write_model(waiting.folder / layout.WORKERS_PLAN, Plan(runs=(), checks=("limits",)))
+    loop = waiting.pytest_runtestloop()
+    next(loop)
+    assert not is_begun(config)
+    with pytest.raises(KeyboardInterrupt):
+        loop.throw(KeyboardInterrupt())
+    assert is_begun(config) is planned
+    if planned:
+        assert (bench_of(config).session.id, bench_of(config).session.folder) == (waiting.id, waiting.folder)
