@@ -1,6 +1,6 @@
 """What the plugin adds to a session of pytest that has nothing of ours: one plain test, with the plugin and without.
 
-    .venv/bin/python -m benchmarks.start_up [--rounds 21]
+    .venv/bin/python -m benchmarks.start_up [--rounds 21] [ARGUMENT OF PYTEST...]
 
 The two take turns, as whole processes, so that whatever else the machine does hits both. The first round, which
 may have to compile modules, is not counted.
@@ -41,13 +41,13 @@ def main() -> None:
     """Print the medians of both, with the least and the most, and their difference."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
-    rounds = parser.parse_args().rounds
-    pytest = [sys.executable, "-m", "pytest", "-q"]
+    told, of_pytest = parser.parse_known_args()
+    pytest = [sys.executable, "-m", "pytest", "-q", *of_pytest]
     commands = {WITHOUT: [*pytest, "-p", "no:llmbench"], WITH: pytest}
     times: dict[str, list[tuple[float, float]]] = {what: [] for what in commands}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_plain.py").write_text("def test_plain(): pass\n")
-        for _ in range(rounds + 1):
+        for _ in range(told.rounds + 1):
             for what, command in commands.items():
                 times[what].append(taken(command, Path(folder)))
     medians = {}

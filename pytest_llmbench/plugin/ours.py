@@ -5,6 +5,7 @@ module, `options` and `fixtures` import none of them. The session begins while p
 the user gave an option of ours, and else with the first test of ours that is collected.
 """
 
+import importlib
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,10 @@ def begin_or_wait(config: pytest.Config) -> None:
         begin(config)
     else:
         config.pluginmanager.register(MissedLoop(config) if is_distributed(config) else MissedEvents(), _PLACE)
+        if config.pluginmanager.hasplugin("pytester"):
+            # It runs sessions in this process, and after each has Python forget the modules that the session imported
+            # first: the next would import them again, and find classes of both.
+            importlib.import_module("pytest_llmbench.plugin.register")
 
 
 def begin(config: pytest.Config) -> None:

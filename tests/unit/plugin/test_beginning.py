@@ -1,6 +1,8 @@
-"""The beginning of a session of ours in a controller of xdist whose loop ends without telling of a collection."""
+"""The beginning of a session of ours, where no test of ours is seen by the process or several sessions are in it."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -26,3 +28,14 @@ def test_what_was_planned_begins_at_the_end(pytester: pytest.Pytester, *, planne
     assert is_begun(config) is planned
     if planned:
         assert (bench_of(config).session.id, bench_of(config).session.folder) == (waiting.id, waiting.folder)
+
+
+def test_sessions_in_one_process_share_their_modules(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pytester takes modules away after each session that imported them first: where it is, they are there before."""
+    name = "pytest_llmbench.plugin.register"
+    for plugin, is_there in (("no:pytester", False), ("pytester", True)):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        pytester.parseconfigure("-p", plugin)
+        assert (name in sys.modules) is is_there
