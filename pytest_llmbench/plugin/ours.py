@@ -59,20 +59,6 @@ class MissedEvents:
             self.collected.append(report)
 
 
-def keep_warning(config: pytest.Config) -> None:
-    """Keep the warning a warning where an ini file turns warnings into errors: that is about code, not about numbers.
-
-    The line comes after those of the ini file and before `-W` on the command line, which is obeyed.
-    """
-    config.addinivalue_line("filterwarnings", f"default::{__name__}.{FeasibilityWarning.__name__}")
-
-
-def is_of_ours(thing: object) -> bool:
-    """Whether this package made the type of a thing."""
-    package = __name__.partition(".")[0]
-    return any(str(kind.__module__).partition(".")[0] == package for kind in type(thing).__mro__)
-
-
 class MissedLoop(MissedEvents):
     """The same in a controller of xdist, whose workers alone know whether any test is ours.
 
@@ -111,6 +97,20 @@ class MissedLoop(MissedEvents):
     def _begin_if_planned(self) -> None:
         if (self.folder / layout.WORKERS_PLAN).exists():
             begin(self._config)
+
+
+def keep_warning(config: pytest.Config) -> None:
+    """Keep the warning a warning where an ini file turns warnings into errors: that is about code, not about numbers.
+
+    The line comes after those of the ini file and before `-W` on the command line, which is obeyed.
+    """
+    config.addinivalue_line("filterwarnings", f"default::{__name__}.{FeasibilityWarning.__name__}")
+
+
+def is_of_ours(thing: object) -> bool:
+    """Whether this package made the type of a thing."""
+    package = __name__.partition(".")[0]
+    return any(str(kind.__module__).partition(".")[0] == package for kind in type(thing).__mro__)
 
 
 def tell_worker(node: Any, session: str, folder: Path) -> None:
