@@ -40,7 +40,6 @@ class Launcher:
     Attributes:
         note: writes events into the session's journal.
         lost: nodes that the session has lost, and that jobs of runs are kept off.
-        say: told what people should know.
     """
 
     settings: Settings
@@ -49,7 +48,6 @@ class Launcher:
     slurm: Slurm
     note: Callable[..., None]
     lost: LostNodes
-    say: Callable[[str], None]
 
     def start_run(self, run: PreparedRun, lease: Lease | None, holder: OurJob | None) -> Job:
         """Start a run on a lease of the Slurm job `holder`, or as a job of its own where there is none.
@@ -148,7 +146,7 @@ class Launcher:
         except ClusterError as error:
             if kept_off is request:
                 raise refusal(error, request, self.slurm) from error
-            self.say(f"{request.name}: too few nodes without {', '.join(self.lost.names)}: not avoided ({error})")
+            self.lost.say(f"{request.name}: too few nodes without {', '.join(self.lost.names)}: not avoided ({error})")
         try:
             return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
         except ClusterError as error:

@@ -62,9 +62,7 @@ class Runner:
         self._lost = LostNodes(settings, session, keeper.notes.append)
         self._schedule = Schedule(
             settings=settings,
-            launcher=Launcher(
-                settings, session, self._heartbeat, self._slurm, keeper.note, self._lost, keeper.notes.append
-            ),
+            launcher=Launcher(settings, session, self._heartbeat, self._slurm, keeper.note, self._lost),
             slurm=self._slurm,
             begun=self._note_begun,
             fail=lambda run, problem: self._publish(run.spec, problem=problem),

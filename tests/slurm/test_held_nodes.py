@@ -60,6 +60,26 @@ def test_a_spare_node_takes_the_place_of_one_that_failed(
     queue.wait_until_empty(session, 30)
 
 
+@pytest.mark.parametrize("only", [None, "n1"], ids=["others", "no other"])
+def test_jobs_of_their_own_avoid_a_node_that_failed(
+    user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue], only: str | None
+) -> None:
+    """Where Slurm has no other node for them, they take it, and say so."""
+    user.recipe(**LONG)
+    process = user.start(*SLURM, "--retries", "1", *(("--nodelist", only) if only else ()))
+    session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
+    (job,) = queue.jobs_of(session)
+    lost = queue.run("squeue", "--noheader", "--format=%N", f"--jobs={job}").strip()
+    sick(lost)
+    result = user.finish(process)
+    assert result.returncode == 0, result.text
+    record = result.record()
+    assert record["lost_nodes"] == [lost]
+    assert record["avoided_nodes"] == ([] if only else [lost])
+    assert (record["hosts"] == [lost]) is (only is not None)
+    assert (f"too few nodes without {lost}: not avoided" in result.text) is (only is not None)
+
+
 def test_what_fits_on_the_nodes_left_still_runs(
     user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue]
 ) -> None:

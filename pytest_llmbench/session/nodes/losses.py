@@ -16,6 +16,7 @@ class LostNodes:
     Attributes:
         names: all of them, in the order of their loss.
         of_run: those of each run and of its superseded attempts, by the run's key.
+        say: told what people should know.
     """
 
     def __init__(self, settings: Settings, session: Session, say: Callable[[str], None]) -> None:
@@ -23,7 +24,7 @@ class LostNodes:
         self.of_run: dict[str, tuple[str, ...]] = defaultdict(tuple)
         self._settings = settings
         self._session = session
-        self._say = say
+        self.say = say
 
     def take(self, name: str, nodes: Sequence[str], hosts: Sequence[str]) -> None:
         """Note that what ran on `hosts` lost these nodes, say so, and put them on the quarantine list, if there is one.
@@ -38,10 +39,10 @@ class LostNodes:
         if not new:
             return
         self.names += tuple(new)
-        self._say(f"{', '.join(new)} failed under {name}: later runs of this session avoid it where they can")
+        self.say(f"{', '.join(new)} failed under {name}: later runs of this session avoid it where they can")
         if self._settings.simulate is None:
             for line in remove_bad(new, hosts, self._settings, self._session):
-                self._say(line)
+                self.say(line)
 
     def kept_off(self, request: JobRequest) -> JobRequest:
         """A request that excludes the nodes lost so far."""
