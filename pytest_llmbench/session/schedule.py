@@ -69,7 +69,7 @@ class Schedule:
         launches: launches that came to nothing.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
         holder: the job that holds them, if one does.
-        new_holds: further jobs that may be asked to hold nodes, in the place of one that lost some.
+        new_holds: further jobs that may be asked to hold nodes, after one that lost some.
         is_short: whether the next run does not fit on the nodes that are left, and waits for new ones.
     """
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.slurm.conftest import Queue
 
 pytestmark = pytest.mark.breaks_nodes
 SLURM = ("--cluster", "slurm", "-k", "tiny")
-LONG = {"options": ASLEEP, "steps": 60, "time_limit": "00:05:00"}
+LONG: dict[str, Any] = {"options": ASLEEP, "steps": 60, "time_limit": "00:05:00"}
 
 
 @pytest.fixture
