@@ -141,3 +141,6 @@ def test_what_cannot_be_resumed_is_told(three: UserFolder) -> None:
     assert three.run(*LOCAL, "--resume", "--plan").returncode == 0
     after = subprocess.check_output(["find", session / "journal", session / "runs" / "a_first", "-printf", "%p %T@\n"])
     assert before == after
+    told = three.run("--cluster", "debug", "-k", "c_third").text
+    assert f"llmbench: session {session.name} never ended, and its process " in told
+    assert f"is gone: 1 of 3 tests judged, no process left; --resume={session.name} goes on with it" in told
