@@ -21,7 +21,7 @@ _ASK_S = 5.0
 
 
 def left_behind(run_dir: Path) -> str | None:
-    """Tell of the newest dead session, what it left and how to go on; None where there is none, and Slurm is not asked."""
+    """Tell of the newest dead session, what it left and how to go on. None where there is none: Slurm is not asked."""
     found = sorted(_dead(run_dir), key=lambda dead: dead[1][0].at)
     if not found:
         return None
