@@ -160,8 +160,8 @@ class Reader:
         # The lock of "one session at a time measures here" is in TMPDIR: two documents may be run at once.
         self.environment = _environment({"TMPDIR": str(temporary)})
         if blocks and blocks[0].document not in FIRST_READ:
-            path = warm_pytest.script(temporary / "bin"), self.environment["PATH"]
-            self.environment = {**self.environment, "PATH": os.pathsep.join(map(str, path))}
+            forked = warm_pytest.script(temporary / "bin")
+            self.environment = {**self.environment, "PATH": f"{forked}{os.pathsep}{self.environment['PATH']}"}
         for block in blocks:
             if block.kind == "file":
                 path = self.folder / block.what

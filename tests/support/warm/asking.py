@@ -30,7 +30,7 @@ class RefusedError(Exception):
 def address() -> Path:
     """Where the server of this run of tests listens: workers of one run share it."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    folder = Path(f"/tmp/llmbench-warm-{os.getuid()}")  # noqa: S108 - a socket's path has at most 107 bytes
+    folder = Path(f"/tmp/llmbench-warm-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / run
 
@@ -38,10 +38,15 @@ def address() -> Path:
 def may_ask(args: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a session can do with what is imported: it has the plugin, and changes nothing of how Python starts."""
     of_python = {name for name, value in environment.items() if name.startswith("PYTHON") and value}
-    return "no:llmbench" not in args and of_python <= {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONUNBUFFERED"}
+    return "no:llmbench" not in args and of_python <= {
+        "PYTHONPATH",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHASHSEED",
+        "PYTHONUNBUFFERED",
+    }
 
 
-def ask(  # noqa: PLR0913 - what a process is started with
+def ask(
     kind: str, args: Sequence[str], *, cwd: Path, environment: Mapping[str, str], streams: Sequence[int], at: Path
 ) -> socket.socket:
     """Start a session; what is returned gives its exit status to `status_of`."""
@@ -89,7 +94,7 @@ def run(
     if not may_ask(args, environment):
         return _new(command, cwd, environment, timeout_s)
     read, write = os.pipe()
-    with open(read, encoding="utf-8") as output, open(os.devnull) as nothing:
+    with os.fdopen(read, encoding="utf-8") as output, Path(os.devnull).open() as nothing:
         try:
             streams = (nothing.fileno(), write, write)
             server = ask("module", args, cwd=cwd, environment=environment, streams=streams, at=address())
@@ -129,7 +134,7 @@ def _start(at: Path) -> None:
         at.unlink(missing_ok=True)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_", "PYTHON"))}
         log = at.with_name(f"{at.name}.log")
-        with log.open("w") as said, open(os.devnull) as nothing:
+        with log.open("w") as said, Path(os.devnull).open() as nothing:
             os.posix_spawn(  # nobody waits for it: it ends itself
                 sys.executable, [sys.executable, str(Path(__file__).with_name("serving.py")), str(at)], clean,
                 file_actions=[
@@ -163,17 +168,15 @@ def script(folder: Path) -> Path:
 def main() -> None:
     """Stand for a session."""
     at, kind, *args = sys.argv[1:]
-    try:
-        if not may_ask(args, os.environ):
-            raise RefusedError
-        server = ask(kind, args, cwd=Path.cwd(), environment=os.environ, streams=(0, 1, 2), at=Path(at))
-        status = status_of(server)
-    except RefusedError:
-        new = {"code": ["-u", "-c"], "script": [str(Path(sys.executable).with_name("pytest"))]}[kind]
-        os.execv(sys.executable, [sys.executable, *new, *args])
-    if status < 0:
-        os.kill(os.getpid(), -status)
-    os._exit(status)
+    if may_ask(args, os.environ):
+        with contextlib.suppress(RefusedError):
+            server = ask(kind, args, cwd=Path.cwd(), environment=os.environ, streams=(0, 1, 2), at=Path(at))
+            status = status_of(server)
+            if status < 0:
+                os.kill(os.getpid(), -status)
+            os._exit(status)
+    new = {"code": ["-u", "-c"], "script": [str(Path(sys.executable).with_name("pytest"))]}[kind]
+    os.execv(sys.executable, [sys.executable, *new, *args])
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def attend(asker: socket.socket) -> None:
     for stream in streams:
         os.close(stream)
     ended = os.pidfd_open(session)
-    ready, _, _ = select.select([ended, asker], [], [])
+    ready, _, _ = select.select([ended, asker.fileno()], [], [])
     if ended not in ready:  # the asker has gone, as if this were the process it had killed
         os.kill(session, signal.SIGKILL)
     _, status = os.waitpid(session, 0)
@@ -112,8 +112,8 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None
-    sys.stdin, sys.stdout, sys.stderr = (_opened(number) for number in range(3))
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    sys.stdin, sys.stdout, sys.stderr = map(_opened, (sys.stdin, sys.stdout, sys.stderr), range(3))
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     own = [folder for folder in request["env"].get("PYTHONPATH", "").split(os.pathsep) if folder]
     first = {"module": request["cwd"], "script": str(Path(sys.executable).parent), "code": ""}[request["kind"]]
     sys.path[:] = [first, *own, *sys.path]
@@ -129,17 +129,14 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
         code, *sys.argv[1:] = request["args"]
         sys.argv[0] = "-c"
         sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(code, vars(sys.modules["__main__"]))  # noqa: S102 - as `python -c` does
+        exec(code, vars(sys.modules["__main__"]))  # as `python -c` does
 
 
-def _opened(number: int) -> Any:
+def _opened(old: Any, number: int) -> Any:
+    """A stream of the asker in the place of one of the server: whether it is a terminal decides how it is buffered."""
     raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
-    if number == 0:
-        return io.TextIOWrapper(io.BufferedReader(raw), encoding="utf-8", errors="surrogateescape")
-    errors = "backslashreplace" if number == 2 else "strict"
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding="utf-8", errors=errors, line_buffering=number == 2 or raw.isatty()
-    )
+    buffered = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffered, old.encoding, old.errors, line_buffering=number == 2 or raw.isatty())
 
 
 def warm_up(door: Path) -> None:
@@ -156,7 +153,7 @@ def warm_up(door: Path) -> None:
     ]  # fmt: skip
     heavy = {"torch", "numpy", "deepspeed", "megatron"} & set(sys.modules)
     assert not heavy, f"{heavy} imported"
-    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads must not fork"
     sys.stdout.flush()  # a session would print what is left of it
     gc.collect()
     gc.freeze()
@@ -182,10 +179,9 @@ def _names() -> Iterator[str]:
 
 def _forget() -> None:
     """Forget what was found out with the environment and the `sys.path` of the server."""
-    from pytest_llmbench.core.extensions import Extensions
-
+    extensions = importlib.import_module("pytest_llmbench.core.extensions").Extensions
     for thing in gc.get_objects():
-        if issubclass(type(thing), Extensions):
+        if issubclass(type(thing), extensions):
             vars(thing).pop("_installed", None)
         elif type(thing) is functools._lru_cache_wrapper and str(thing.__module__).startswith("pytest_llmbench"):
             thing.cache_clear()
