@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help bench test ready docs lint fast unit coverage real slurm-up slurm-down clean
+.PHONY: help bench test nodes collected docs lint fast unit coverage real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
@@ -30,19 +30,24 @@ help:
 bench: $(VENV)/.bench
 	$(VENV)/bin/pytest suites/training -k opt125m --scale smoke --cluster local $(PYTEST_ARGS)
 
-# With LLMBENCH_REQUIRE_SLURM set, as in CI, a Slurm that does not come up is a failure; else its tests are skipped.
-test: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j2 lint ready
-	$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+# Two things at a time: one waits for the network, or for a single core. What pytest ended with is kept for .ci/run.
+test:
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.dev nodes
+	@$(MAKE) --no-print-directory -j2 lint collected
+	@$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS); \
+	    status=$$?; echo $$status >$(VENV)/tested; exit $$status
 
-# What costs one core a while, beside the lint on the other: a Slurm, and the tests as pytest compiles them, which each worker would do else.
-ready: $(VENV)/.dev
+# With LLMBENCH_REQUIRE_SLURM set, as in CI, a Slurm that does not come up is a failure; else its tests are skipped.
+nodes:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    tools/slurm/up.sh || [ -z "$$LLMBENCH_REQUIRE_SLURM" ] || exit 1; \
 	    echo "(this Slurm stays up; make slurm-down ends it)"; \
 	else \
 	    echo "no root or no apt: the tests that need a real Slurm will be skipped"; \
 	fi
+
+# Pytest compiles the tests as it imports them: each worker would do it else.
+collected: $(VENV)/.dev
 	@$(VENV)/bin/pytest tests -n0 --collect-only -q >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 fast: $(VENV)/.dev lint
