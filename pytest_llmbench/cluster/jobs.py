@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, told_of
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, of_holder
 from pytest_llmbench.core.errors import ClusterError
@@ -103,7 +103,7 @@ class StepJob(JobOnSlurm):
             return self._while_running()
         if code == 0:  # also where srun has nothing left to wait for, because the step's only node is gone
             words = self.last_words()
-            return JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else _end_of_step(words, code)
+            return JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else self._ended(words, code)
         return self._why_failed(code)
 
     def _while_running(self) -> JobStatus:
@@ -128,7 +128,16 @@ class StepJob(JobOnSlurm):
             return of_holder(holder)
         if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S or self._slurm.looking:
             return JobStatus(state=JobState.RUNNING)
-        return _end_of_step(self.last_words(), code)
+        return self._ended(self.last_words(), code)
+
+    def _ended(self, words: str, code: int) -> JobStatus:
+        """How it ended while its job goes on; of a node that failed, with what Slurm shows of it, if it still does."""
+        status = _end_of_step(words, code)
+        if status.state is not JobState.NODE_FAIL:
+            return status
+        ill = self._slurm.queries.ill_nodes(",".join(self.hosts))
+        failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed))
+        return replace(status, reason="; ".join(filter(None, (status.reason, told_of(ill)))), failed=failed)
 
     def begin_cancel(self) -> None:
         """Have srun end its tasks, and return at once."""
