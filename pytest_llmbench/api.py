@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.judging.outliers import outliers
     from pytest_llmbench.judging.references import missed
     from pytest_llmbench.judging.statistics import Measurement, Statistic
-    from pytest_llmbench.plugin.health import Health
+    from pytest_llmbench.plugin.collection.checks import Health
     from pytest_llmbench.plugin.verdict.measured import Measured
     from pytest_llmbench.plugin.verdict.run import Run
     from pytest_llmbench.readers.base import LogReader

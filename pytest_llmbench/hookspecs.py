@@ -4,23 +4,25 @@ A package announces what it brings in its entry points instead, where every sess
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.checks.base import Check
-from pytest_llmbench.engines.base import Engine
-from pytest_llmbench.reporting.base import FinishedSession
+if TYPE_CHECKING:  # every session of pytest reads this file
+    from pytest_llmbench.checks.base import Check
+    from pytest_llmbench.engines.base import Engine
+    from pytest_llmbench.reporting.base import FinishedSession
 
 
-def pytest_llmbench_engines() -> Iterable[Engine]:  # type: ignore[empty-body]  # a specification
+def pytest_llmbench_engines() -> "Iterable[Engine]":  # type: ignore[empty-body]  # a specification
     """Return engines that recipes may name. Called once, after the `conftest.py` files of the rootdir are read."""
 
 
-def pytest_llmbench_checks() -> Iterable[Check]:  # type: ignore[empty-body]  # a specification
+def pytest_llmbench_checks() -> "Iterable[Check]":  # type: ignore[empty-body]  # a specification
     """Return checks that test nodes. Called once, after the `conftest.py` files of the rootdir are read."""
 
 
-def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> Iterable[str] | None:
+def pytest_llmbench_session_report(session: "FinishedSession", config: pytest.Config) -> Iterable[str] | None:
     """Report a session after its last verdict, in files of your own or in lines for the terminal, which you return.
 
     Called where runs or checks were made, in the process that owns them. An exception is shown, changes no verdict, and

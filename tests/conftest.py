@@ -24,6 +24,7 @@ import yaml
 
 from pytest_llmbench.core import extensions
 from pytest_llmbench.engines.base import ENGINES
+from tests.support.warm import asking as warm_pytest
 
 Known = TypeVar("Known")
 
@@ -194,8 +195,9 @@ class UserFolder:
         return process
 
     def run(self, *args: str, timeout_s: float = 600.0) -> Result:
-        """Run pytest to its end."""
-        return self.finish(self.start(*args), timeout_s)
+        """Run pytest to its end, forked from a Python that has started before where the session can do with that."""
+        done = warm_pytest.run(self.command(*args), cwd=self.path, environment=self.environment, timeout_s=timeout_s)
+        return Result(done.returncode, done.stdout, self.session)
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 600.0) -> Result:
         """Wait for a started pytest."""
@@ -218,9 +220,9 @@ class UserFolder:
 
     @property
     def session(self) -> Path | None:
-        """The newest session's folder, None when none was made."""
-        folders = sorted((self.path / "reports").glob("*-*"))
-        return folders[-1] if folders else None
+        """The newest session's folder, None when none was made. Names have a time in seconds: two may have the same."""
+        folders = (self.path / "reports").glob("*-*")
+        return max(folders, key=lambda folder: (folder.name[:15], folder.stat().st_mtime_ns), default=None)
 
     def wait_for(self, ready: Callable[[Path], object], timeout_s: float = 300.0) -> Any:
         """Wait until `ready(session folder)` is true, and return it. On Slurm, other tests may have the nodes first."""
@@ -273,10 +275,9 @@ def user(pytester: pytest.Pytester, unigram: None) -> Iterator[UserFolder]:
 def trained_in(folder: Path, *args: str) -> Path:
     """Run pytest in a user's folder that many tests share, which has to pass; return the folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(NOT_THE_USERS)}
-    done = subprocess.run(
-        [*PYTEST, *WITHOUT_REPORT, "-k", "tiny", *args],
-        cwd=folder, env={**clean, "TMPDIR": str(folder), "PYTHONPATH": str(INSTALLED)},
-        capture_output=True, text=True, check=False, timeout=600,
+    done = warm_pytest.run(
+        [*PYTEST, *WITHOUT_REPORT, "-k", "tiny", *args], cwd=folder, timeout_s=600,
+        environment={**clean, "TMPDIR": str(folder), "PYTHONPATH": str(INSTALLED)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return folder

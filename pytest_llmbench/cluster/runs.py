@@ -2,8 +2,6 @@
 
 import os
 import re
-import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +195,7 @@ class Plan(Strict):
 
 
 def new_session(run_dir: Path, name: str | None = None) -> Session:
-    """Identify a session: by the time it began, and enough chance that two of them never meet.
+    """Give a session its id and its folder.
 
     Args:
         run_dir: folder of all sessions.
@@ -206,7 +204,7 @@ def new_session(run_dir: Path, name: str | None = None) -> Session:
     Raises:
         ConfigError: there is a session of that name.
     """
-    made = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    made = layout.new_id()
     folder = run_dir / (name or made)
     if name is not None and os.path.lexists(folder):
         raise ConfigError(f"--session-name {name}: {folder} exists: give another name, or move that folder away")

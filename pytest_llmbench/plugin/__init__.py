@@ -1,17 +1,15 @@
-"""The pytest plugin: hooks that only delegate. Each feature lives in the module its name says."""
+"""The pytest plugin: hooks that only delegate. Each feature lives in the module its name says.
+
+Every session of pytest imports this file. A hook that only a session of ours needs imports its module when called.
+"""
 
 from collections.abc import Generator
 
 import pytest
 
 from pytest_llmbench import hookspecs
-from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.plugin import bench, feasible, lending, options, parametrize, register, restart, selection, xdist
-from pytest_llmbench.plugin import health as checking
+from pytest_llmbench.plugin import options, ours, restart
 from pytest_llmbench.plugin.fixtures import health, reference, run
-from pytest_llmbench.plugin.options import usage_errors
-from pytest_llmbench.plugin.output import reports
-from pytest_llmbench.plugin.verdict import declared, measured, outcome
 
 __all__ = ["health", "reference", "run"]
 
@@ -45,46 +43,30 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker and the objects that hold a session's state."""
-    config.addinivalue_line("markers", parametrize.MARKER)
-    config.addinivalue_line("markers", checking.MARKER)
+    """Register the markers, and the objects that hold a session's state, now or as soon as a test is ours."""
+    config.addinivalue_line("markers", ours.RECIPE_MARKER)
+    config.addinivalue_line("markers", ours.CHECK_MARKER)
+    ours.keep_warning(config)
     if options.plan_only(config) and hasattr(config.option, "dist"):
         config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
-    with usage_errors():
-        lending.lend(config)
-    register.register(config)
-    config.pluginmanager.register(feasible, "llmbench-feasibility")
-    config.pluginmanager.register(selection, "llmbench-selection")
-    config.pluginmanager.register(reports, "llmbench-benchmark-json")
+    ours.begin_or_wait(config)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse options that cannot be meant before anything is collected."""
-    if options.given_on_command_line(session.config) and not xdist.is_worker(session.config):
-        with usage_errors():
-            bench.bench_of(session.config).check()
-    if not (xdist.is_worker(session.config) or options.plan_only(session.config)):
-        with usage_errors():
-            bench.bench_of(session.config).take_over()
+    if ours.is_begun(session.config):
+        from pytest_llmbench.plugin.register import refuse  # noqa: PLC0415  # heavy
+
+        refuse(session.config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
-    if parametrize.is_ours(metafunc, "health"):
-        try:
-            parametrize.refuse_forked(metafunc)
-            checking.parametrize(metafunc, bench.bench_of(metafunc.config).nodes_to_check)
-        except ConfigError as error:
-            raise pytest.Collector.CollectError(str(error)) from error
-    if parametrize.is_ours(metafunc, "run") or parametrize.is_ours(metafunc, "reference"):
-        try:
-            parametrize.refuse_forked(metafunc)
-            state = bench.bench_of(metafunc.config)
-            parametrize.parametrize(
-                metafunc, state.choices, state.recipes, state.recipes_of_unmarked, state.settings.repeat
-            )
-        except ConfigError as error:
-            raise pytest.Collector.CollectError(str(error)) from error
+    if ours.asks_for_ours(metafunc):
+        ours.begin(metafunc.config)
+        from pytest_llmbench.plugin.collection.parametrize import make_cases  # noqa: PLC0415  # heavy
+
+        make_cases(metafunc)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,12 +75,17 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give every test of ours its verdict."""
     report = yield
-    test = declared.declared(item)
-    if test is not None:
-        outcome.judge(item, call, report, lambda: declared.facts(test, bench.bench_of(item.config)))
+    if ours.is_begun(item.config):
+        from pytest_llmbench.plugin.verdict.declared import judge  # noqa: PLC0415  # heavy
+
+        judge(item, call, report)
     return report
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Explain a missed threshold."""
-    return measured.explain_comparison(op, left, right)
+    if not (ours.is_of_ours(left) or ours.is_of_ours(right)):
+        return None
+    from pytest_llmbench.plugin.verdict.measured import explain_comparison  # noqa: PLC0415  # heavy
+
+    return explain_comparison(op, left, right)

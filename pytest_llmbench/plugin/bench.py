@@ -23,8 +23,8 @@ from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.health import refuse_unknown
-from pytest_llmbench.plugin.settings import folders_of, from_here, settings_of
+from pytest_llmbench.plugin.collection.checks import refuse_unknown
+from pytest_llmbench.plugin.settings import folders_of, settings_of
 from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
@@ -98,7 +98,7 @@ class Bench:
     @cached_property
     def run_dir(self) -> Path:
         """The folder of all sessions' folders."""
-        return from_here(self._config, options.value(self._config, "run-dir") or Path("reports"))
+        return options.run_dir(self._config)
 
     @cached_property
     def settings(self) -> Settings:
@@ -307,7 +307,7 @@ class Bench:
     def requirements(self) -> Path | None:
         """The file that says what has to be judged."""
         path = options.value(self._config, "require")
-        return None if path is None else from_here(self._config, path)
+        return None if path is None else options.from_here(self._config, path)
 
     @property
     def requires_verdict(self) -> bool:

@@ -1,93 +1,48 @@
-"""The fixtures that a test asks for: `run` and `reference` of a benchmark, `health` of the nodes."""
+"""The fixtures that a test asks for: `run` and `reference` of a benchmark, `health` of the nodes.
+
+They are made in `verdict/awaited.py`: pytest imports this file in each of its sessions, also in those without us.
+"""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.cluster.runs import repeat_key
-from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import RunRecord, Verdict
-from pytest_llmbench.judging.references import why_not_applicable
-from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.health import CheckKey, Health
-from pytest_llmbench.plugin.verdict import outcome
-from pytest_llmbench.plugin.verdict.rerun import Rerun
-from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.plugin.verdict.several import one_run
-from pytest_llmbench.session.keeper import AnyRecord
+if TYPE_CHECKING:
+    from pytest_llmbench.core.recipe.reference import Reference
+    from pytest_llmbench.plugin.collection.checks import Health
+    from pytest_llmbench.plugin.verdict.run import Run
+
+NAMES = ("health", "run", "reference")
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest) -> "Iterator[Run]":
     """The finished run of this test's recipe: sane and measured.
 
     It is run once, however many tests ask for it, or as often as `repeats` of its marker or `--repeat` says. A run that
     cannot be judged is an error of the test, also one of several.
     """
-    repeats = getattr(getattr(request, "param", None), "repeats", 1)
-    records = [_awaited(request, RunRecord, "recipe", number) for number in range(1, repeats + 1)]
-    outcome.note(request.node, **outcome.facts_of_run(records[0], repeats))
-    for record in records:
-        if record.problem is not None and record.problem.kind == "gated":
-            pytest.skip(record.problem.message)
-        if record.problem is not None:
-            pytest.fail(outcome.broken(record), pytrace=False)
-    if (twice := one_run(records)) is not None:
-        pytest.fail(twice, pytrace=False)
-    state = bench_of(request.config)
-    rerun = None
-    if state.settings.rerun and state.board is not None:
-        limit = state.settings.time_limit_min(records[0].recipe)
-        rerun = Rerun(board=state.board, series=records[0].key, limit_min=limit)
-    run = Run(*records, rerun=rerun)
-    yield run
-    outcome.note_measured(request.node, run, request.node.callspec.params.get("reference"))
+    from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
+
+    yield from awaited.judged_run(request)
 
 
 @pytest.fixture
-def reference(request: pytest.FixtureRequest, run: Run) -> Reference:
+def reference(request: pytest.FixtureRequest, run: "Run") -> "Reference":
     """One reference of this test's recipe; the test is skipped where it is not for this machine or scale."""
-    reference: Reference = request.param
-    outcome.note(request.node, **outcome.facts_of_reference(reference))
-    not_for_us = why_not_applicable(reference, run.machine)
-    metric = run.record.metrics.get(reference.statistic)
-    if not_for_us is not None:
-        measured = run.measured(reference.statistic) if metric else "nothing"
-        pytest.skip(f"{not_for_us}; measured {reference.statistic}: {measured}")
-    if metric is None and run.record.recipe.scale == "smoke":
-        pytest.skip(f"{reference.statistic} has no meaning for the tiny variant on this machine: {run.machine}")
-    run.measured(reference.statistic)
-    return reference
+    from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
+
+    return awaited.applied_reference(request, run)
 
 
 @pytest.fixture
-def health(request: pytest.FixtureRequest) -> Health:
+def health(request: pytest.FixtureRequest) -> "Health":
     """The result of a check for this test's node, or for all nodes together.
 
     A check runs once for all nodes, however many tests ask for it. A node that was not checked is skipped with the
     reason, and one that gave no answer is an error.
     """
-    record = _awaited(request, HealthRecord, "check")
-    key: CheckKey = request.param
-    outcome.note(request.node, **outcome.facts_of_check(record, key.slot))
-    verdict, told = record.state(key.slot)
-    if verdict is Verdict.SKIP:
-        pytest.skip(told)
-    if verdict is Verdict.ERROR:
-        pytest.fail(f"cannot be judged: {told}\nhealth record: {record.path}", pytrace=False)
-    health = Health(record, key.slot)
-    outcome.note(request.node, **dict(health.properties()))
-    return health
+    from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
 
-
-def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str, number: int = 1) -> AnyRecord:
-    """The record that a fixture is about, as soon as it is there; of several runs that with a number."""
-    board, key = bench_of(request.config).board, getattr(request, "param", None)
-    if board is None or key is None:
-        pytest.fail(
-            f"the fixture `{request.fixturename}` needs to know its {subject} at collection: name it among the "
-            "arguments of the test or of a fixture, not in getfixturevalue",
-            pytrace=False,
-        )
-    return board.wait(kind, key.check if isinstance(key, CheckKey) else repeat_key(key, number))
+    return awaited.judged_health(request)

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.cluster.heartbeat import timeout_of
-from pytest_llmbench.cluster.runs import session_name
 from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.wire.fault import SimulatedFault
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.trend.wanted import Wanted
-from pytest_llmbench.session.journal.earlier import NEWEST
 
 _INI_PREFIX = "llmbench_"
+_FOLDERS = ("recipes", "systems")
+# They concern tests of others as well, or are refused before anything is collected.
+_OF_ANY_SESSION = ("require", "resume", "session_name")
 _LEFT_OUT = pytest.StashKey[tuple[str, ...]]()
 
 
@@ -151,6 +152,28 @@ def address(text: str) -> str:
     return endpoint(text)
 
 
+def fault(text: str) -> Any:
+    """Read a fault that ranks are to cause.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    from pytest_llmbench.core.wire.fault import SimulatedFault  # noqa: PLC0415  # pydantic is heavy
+
+    return SimulatedFault.parse(text)
+
+
+def name_of_session(text: str) -> str:
+    """Read the name of a session, which becomes a folder.
+
+    Raises:
+        ConfigError: it cannot be one.
+    """
+    from pytest_llmbench.cluster.runs import session_name  # noqa: PLC0415  # pydantic is heavy
+
+    return session_name(text)
+
+
 def choice(name: str, group: Section, help_: str, words: str, default: str = "", bare: str | None = None) -> Option:
     """Make an option that takes one of a few words, which `|` separates."""
 
@@ -228,7 +251,7 @@ OPTIONS = (
     Option("retries", Section.WHAT, _RETRIES, non_negative, "N", "0"),
     Option("heartbeat-timeout", Section.WHAT, _HEARTBEAT_TIMEOUT, timeout_of, "SECONDS", "60"),
     Option("run-dir", Section.WHAT, _RUN_DIR, Path, "DIR", "reports"),
-    Option("session-name", Section.WHAT, _SESSION_NAME, session_name, "NAME", "time and digits"),
+    Option("session-name", Section.WHAT, _SESSION_NAME, name_of_session, "NAME", "time and digits"),
     choice("gate", Section.UNFIT, _GATE, "auto|on|off", "auto, on when checks and runs are selected"),
     Option("quarantine", Section.UNFIT, _QUARANTINE, Path, "FILE"),
     choice("drain", Section.UNFIT, _DRAIN, "print|yes", bare="print"),
@@ -248,8 +271,8 @@ OPTIONS = (
     choice("live", Section.WHAT, _LIVE, "auto|on|off", "auto"),
     Option("history", Section.WHAT, _HISTORY, file_or_url, "URL"),
     Option("compare-to", Section.WHAT, _COMPARE_TO, Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA"),
-    Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=NEWEST),
-    Option("simulate", Section.WHAT, _SIMULATE, SimulatedFault.parse, "FAULT@STEP"),
+    Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=layout.NEWEST),
+    Option("simulate", Section.WHAT, _SIMULATE, fault, "FAULT@STEP"),
     Option("metrics-file", Section.WHAT, _METRICS_FILE, Path, "FILE"),
     Option("otlp", Section.WHAT, _OTLP, address, "URL"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
@@ -267,7 +290,7 @@ def add_ini_keys(parser: pytest.Parser) -> None:
     """Declare the ini keys."""
     for option in OPTIONS:
         parser.addini(_INI_PREFIX + option.key, f"{option.described} (as {option.short})", default=None)
-    for kind in ("recipes", "systems"):
+    for kind in _FOLDERS:
         told = f"Folders with {kind} of your own, in addition to the installed ones"
         parser.addini(f"{_INI_PREFIX}{kind}", told, type="paths", default=[])
 
@@ -329,6 +352,21 @@ def given_on_command_line(config: pytest.Config) -> bool:
     """Whether any of our options was."""
     values = (config.getoption(_INI_PREFIX + option.key) for option in OPTIONS)
     return any(flag(config, each.key) for each in FLAGS) or any(value is not None for value in values)
+
+
+def asks_for_a_session(config: pytest.Config) -> bool:
+    """Whether any of our options was, or an ini key that means something without a test of ours."""
+    return given_on_command_line(config) or any(config.getini(_INI_PREFIX + key) for key in _OF_ANY_SESSION)
+
+
+def from_here(config: pytest.Config, path: Path) -> Path:
+    """A path as the user meant it: from the folder in which pytest was started."""
+    return Path(config.invocation_params.dir, path.expanduser())
+
+
+def run_dir(config: pytest.Config) -> Path:
+    """The folder of all sessions' folders."""
+    return from_here(config, value(config, "run-dir") or Path("reports"))
 
 
 def plan_only(config: pytest.Config) -> bool:

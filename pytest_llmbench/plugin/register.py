@@ -2,10 +2,14 @@
 
 import pytest
 
-from pytest_llmbench.plugin import xdist
-from pytest_llmbench.plugin.bench import KEY, Bench
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.plugin import lending, options, xdist
+from pytest_llmbench.plugin.bench import KEY, Bench, bench_of
+from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.options import usage_errors
+from pytest_llmbench.plugin.ours import MissedEvents, MissedLoop, is_distributed, is_worker
+from pytest_llmbench.plugin.output import reports as benchmark_json
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results, SafeReports
 from pytest_llmbench.plugin.supervisor import Supervisor
@@ -13,17 +17,52 @@ from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 
 
-def register(config: pytest.Config) -> None:
-    """Register what this process needs, and nothing that costs anything before a test asks for a run."""
+def register(config: pytest.Config, missed: MissedEvents | None) -> None:
+    """Register what this process needs, and nothing that costs anything before a test asks for a run.
+
+    Args:
+        config: pytest's.
+        missed: events before; None where the session begins while pytest is configured.
+    """
+    if missed is None:  # else no conftest file of the rootdir lends anything, and those of other folders may not
+        with usage_errors():
+            lending.lend(config)
+    if is_worker(config):
+        _register_worker(config)
+    else:
+        _register_owner(config, missed)
     manager = config.pluginmanager
-    if xdist.is_worker(config):
-        config.stash[KEY] = bench = Bench(config, xdist.session_of_worker(config))
-        manager.register(xdist.Worker(bench), "llmbench-worker")
-        manager.register(Requirements(config, bench.requirements), "llmbench-requirements")
+    manager.register(feasible, "llmbench-feasibility")
+    manager.register(selection, "llmbench-selection")
+    manager.register(benchmark_json, "llmbench-benchmark-json")
+
+
+def refuse(config: pytest.Config) -> None:
+    """Refuse options that cannot be meant before anything is collected.
+
+    Raises:
+        UsageError: there is one, or there is nothing to resume.
+    """
+    if is_worker(config):
         return
     with usage_errors():
-        config.stash[KEY] = bench = Bench(config)
-        distributed = xdist.is_distributed(config)
+        if options.given_on_command_line(config):
+            bench_of(config).check()
+        if not options.plan_only(config):
+            bench_of(config).take_over()
+
+
+def _register_worker(config: pytest.Config) -> None:
+    config.stash[KEY] = bench = Bench(config, xdist.session_of_worker(config))
+    config.pluginmanager.register(xdist.Worker(bench), "llmbench-worker")
+    config.pluginmanager.register(Requirements(config, bench.requirements), "llmbench-requirements")
+
+
+def _register_owner(config: pytest.Config, missed: MissedEvents | None) -> None:
+    manager = config.pluginmanager
+    with usage_errors():
+        told = Session(id=missed.id, folder=missed.folder) if isinstance(missed, MissedLoop) else None
+        config.stash[KEY] = bench = Bench(config, told)
         progress = LiveLine(config)
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")
@@ -33,5 +72,12 @@ def register(config: pytest.Config) -> None:
         supervisor = Supervisor(config, bench, progress, interruption, results)
     manager.register(SafeReports(results, progress), "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
-    if distributed:
-        manager.register(xdist.Controller(config, bench, supervisor, progress, interruption), "llmbench-controller")
+    if missed is not None:
+        results.catch_up(missed)
+    if is_distributed(config):
+        controller = xdist.Controller(config, bench, supervisor, progress, interruption)
+        manager.register(controller, "llmbench-controller")
+        if isinstance(missed, MissedLoop) and missed.session is not None:
+            supervisor.pytest_runtestloop(missed.session)
+            if not missed.over:
+                controller.pytest_runtestloop(missed.session)

@@ -65,11 +65,6 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
     return settings
 
 
-def from_here(config: pytest.Config, path: Path) -> Path:
-    """A path as the user meant it: from the folder in which pytest was started."""
-    return Path(config.invocation_params.dir, path.expanduser())
-
-
 def folders_of(config: pytest.Config, option: str, installed: Extensions[Path]) -> list[Path]:
     """Folders of YAML files: those that packages bring, then the user's own."""
     return list(dict.fromkeys([*installed.usable().values(), *options.folders(config, option)]))
@@ -77,7 +72,7 @@ def folders_of(config: pytest.Config, option: str, installed: Extensions[Path]) 
 
 def _path(config: pytest.Config, name: str) -> Path | None:
     path = options.value(config, name)
-    return None if path is None else from_here(config, path)
+    return None if path is None else options.from_here(config, path)
 
 
 def _slurm_options(config: pytest.Config, quarantine: Path | None, avoided: Iterable[str]) -> dict[str, str]:

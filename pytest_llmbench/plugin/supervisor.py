@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.health import check_names
+from pytest_llmbench.plugin.collection.checks import check_names
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.options import usage_errors
 from pytest_llmbench.plugin.output import terminal

@@ -18,31 +18,21 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.health import check_names
+from pytest_llmbench.plugin.collection.checks import check_names
 from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.ours import WORKER_INPUT, tell_worker
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict.boards import FileBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared
 
-_INPUT = "llmbench"
 _LOOK_S = 0.2
-
-
-def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is an xdist worker."""
-    return hasattr(config, "workerinput")
-
-
-def is_distributed(config: pytest.Config) -> bool:
-    """Whether this process is an xdist controller."""
-    return not is_worker(config) and config.getoption("dist", "no") != "no" and not config.option.collectonly
 
 
 def session_of_worker(config: pytest.Config) -> Session:
     """The session a worker belongs to, as its controller told it."""
-    told = config.workerinput[_INPUT]  # type: ignore[attr-defined]  # xdist sets it
+    told = config.workerinput[WORKER_INPUT]  # type: ignore[attr-defined]  # xdist sets it
     return Session(id=told["id"], folder=Path(told["folder"]))
 
 
@@ -90,9 +80,8 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Send plain text only: that is what crosses to a worker."""
-        session = self._bench.session
-        node.workerinput[_INPUT] = {"id": session.id, "folder": str(session.folder)}
+        """Tell a worker its session."""
+        tell_worker(node, self._bench.session.id, self._bench.session.folder)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:

@@ -29,9 +29,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.warm import asking as warm_pytest
+
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "docs").rglob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
+
+# A newcomer's first commands run as they do: each by a Python of its own. Guides have pytest forked.
+FIRST_READ = ("README.md", "docs/install.md", "docs/tutorial.md")
 
 _COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text)\s*(?::\s*(?P<what>.*?))?\s*-->")
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")
@@ -154,6 +159,9 @@ class Reader:
         temporary.mkdir(exist_ok=True)
         # The lock of "one session at a time measures here" is in TMPDIR: two documents may be run at once.
         self.environment = _environment({"TMPDIR": str(temporary)})
+        if blocks and blocks[0].document not in FIRST_READ:
+            forked = warm_pytest.script(temporary / "bin")
+            self.environment = {**self.environment, "PATH": f"{forked}{os.pathsep}{self.environment['PATH']}"}
         for block in blocks:
             if block.kind == "file":
                 path = self.folder / block.what

@@ -29,9 +29,9 @@ from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
 from pytest_llmbench.judging.cause.evidence import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
-from pytest_llmbench.plugin import options, parametrize
+from pytest_llmbench.plugin import options, ours
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.health import MARKER, Health
+from pytest_llmbench.plugin.collection.checks import Health
 from pytest_llmbench.plugin.output.provenance import suite_facts
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
@@ -97,7 +97,7 @@ def test_every_ini_key_is_there() -> None:
 def test_the_marker_and_the_fixtures_are_there() -> None:
     """Both markers with their arguments; all fixtures; what `health` offers, by its attributes."""
     table = only_table("Marker and fixtures")
-    markers = {marker.partition(":")[0] for marker in (parametrize.MARKER, MARKER)}
+    markers = {marker.partition(":")[0] for marker in (ours.RECIPE_MARKER, ours.CHECK_MARKER)}
     assert set(table) == markers | set(plugin.__all__)
     offered = set(re.findall(r"`health\.(\w+)`", _section("Marker and fixtures", TEXT)))
     found = Health(checked(Path("x")), 0)

@@ -5,13 +5,13 @@ from pathlib import Path
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import REDACTED
-from pytest_llmbench.session.journal.earlier import NEWEST, session_to_resume
+from pytest_llmbench.session.journal.earlier import session_to_resume
 from pytest_llmbench.session.journal.journal import read_journal
 
 _RESUME = ("--resume", "--llmbench-resume")
 
 
-def words_of(run_dir: Path, which: str = NEWEST) -> tuple[Path, tuple[str, ...]]:
+def words_of(run_dir: Path, which: str = layout.NEWEST) -> tuple[Path, tuple[str, ...]]:
     """The folder of a session, by default of the newest that did not end, and the words of its first pytest.
 
     Raises:

@@ -8,6 +8,8 @@ enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/o
 checks/NAME/  record.json  steps/001-PROBE/, each with task.json  answers/rank-00000.json  phase/  logs/  meeting/
 """
 
+import os
+import time
 from pathlib import Path
 
 # Of a session. Its plan is written before anything starts; that of the first xdist worker, before the controller reads.
@@ -18,6 +20,8 @@ SYSTEM = "system.json"
 JUNIT_STRICT, SUMMARY, VERDICT = "junit-strict.xml", "summary.md", "verdict.json"
 # Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
 LATEST, INDEX = "latest", "index.json"
+# In the place of a session's name, after `--resume`: the newest that did not end.
+NEWEST = "newest"
 JOURNAL = "journal"
 # Every verdict of the session with its properties, and the page that shows them with the records.
 VERDICTS, PAGE = "verdicts.json", "report.html"
@@ -45,6 +49,11 @@ ASKED, STACKS, PROCESSES = "asked", "stacks", "processes.txt"
 COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"
 STEPS, PHASES, ANSWERS, PAUSES, MEETING = "steps", "phase", "answers", "pauses", "meeting"
 LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"
+
+
+def new_id() -> str:
+    """Identify a session: by the time it began, and enough chance that two of them never meet."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
 
 
 def rank_name(rank: int) -> str:

@@ -7,7 +7,6 @@ import pytest
 from pytest_llmbench.core.errors import LLMBenchError
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.output.reports import Reported
-from pytest_llmbench.plugin.settings import from_here
 from pytest_llmbench.reporting.base import FinishedSession
 
 
@@ -22,7 +21,7 @@ def exported(session: FinishedSession, config: pytest.Config) -> Iterator[Report
         from pytest_llmbench.export.openmetrics import write_metrics  # noqa: PLC0415  # few sessions do
 
         try:
-            write_metrics(session, from_here(config, path))
+            write_metrics(session, options.from_here(config, path))
         except OSError as error:
             yield Reported(name="metrics file", failure=f"the metrics file could not be written: {error}")
     if url is not None:

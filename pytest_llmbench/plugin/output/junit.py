@@ -16,6 +16,7 @@ from _pytest.junitxml import LogXML, xml_key
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output.cases import complete
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 from pytest_llmbench.reporting.ci.strict import strict
@@ -47,6 +48,23 @@ class JUnit:
         if not self._asked and config.pluginmanager.hasplugin("junitxml"):
             self._own = config.stash[xml_key] = _writer(config, path)
             config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
+
+    def catch_up(self, missed: MissedEvents) -> None:
+        """Take the place that this has in a session of ours from the start, and what it missed.
+
+        The user's writer is called before ours at the end, and after ours in the terminal, as one that is registered
+        after us.
+        """
+        manager = self._config.pluginmanager
+        if self._own is not None:
+            self._own.pytest_sessionstart()
+            self._own.suite_start = missed.start or self._own.suite_start
+            for report in missed.collected:
+                self._own.pytest_collectreport(report)
+        elif (asked := self._config.stash.get(xml_key, None)) is not None:
+            name = manager.get_name(asked)
+            manager.unregister(asked)
+            manager.register(asked, name)
 
     def expect(self, tests: Mapping[str, Mapping[str, Any]], records: str) -> None:
         """Write the report as it would be if this process were killed now: every test an ERROR.

@@ -11,6 +11,7 @@ from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVe
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.exporting import exported
@@ -63,6 +64,10 @@ class Results:
         self._overruled = Overruled()
         self._conclusion = Conclusion(config, bench)
         self._is_judged = self._is_refused = False
+
+    def catch_up(self, missed: MissedEvents) -> None:
+        """Take what happened before the session began into the report."""
+        self._junit.catch_up(missed)
 
     def expect(self) -> None:
         """Wait for the verdict of every planned test, and leave a report for the case that pytest is killed."""

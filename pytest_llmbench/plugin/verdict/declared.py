@@ -9,12 +9,12 @@ import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.plugin.health import CheckKey, key_of
-from pytest_llmbench.plugin.parametrize import RunKey
+from pytest_llmbench.plugin.bench import Bench, bench_of
+from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
+from pytest_llmbench.plugin.collection.parametrize import RunKey
 from pytest_llmbench.plugin.verdict import outcome
 
 if TYPE_CHECKING:
-    from pytest_llmbench.plugin.bench import Bench
     from pytest_llmbench.session.keeper import Keeper
 
 
@@ -33,6 +33,13 @@ def declared(item: pytest.Item, lines: dict[int, int | None] | None = None) -> D
     if check is not None:
         return Declared(test=item.nodeid, check=check.check, slot=check.slot, line=_line(item, lines))
     return None
+
+
+def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Give a test of ours its verdict; no other is touched."""
+    test = declared(item)
+    if test is not None:
+        outcome.judge(item, call, report, lambda: facts(test, bench_of(item.config)))
 
 
 def _line(item: pytest.Item, lines: dict[int, int | None] | None) -> int | None:

@@ -23,8 +23,6 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.journal.journal import Journal, JournalEvent, OwnedError, read_journal
 from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
 
-# Of `--resume` without a session.
-NEWEST = "newest"
 # Problems of runs that are made, or looked at, once more: the first is none of theirs, the others follow from one.
 _NOT_FINAL = {"session_ended", "not_repeated", "gated"}
 # Ranks look for the end of their session every few seconds, and drivers give their scripts 10 s twice.
@@ -156,7 +154,7 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
     Raises:
         ConfigError: there is none.
     """
-    if which != NEWEST:
+    if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
             raise ConfigError(

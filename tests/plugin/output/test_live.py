@@ -32,7 +32,7 @@ def on_terminal(user: UserFolder, width: int, *args: str) -> list[str]:
     """Run pytest on a terminal, and return what is on its screen in the end."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
-    environment = {**user.environment, "TERM": "xterm", "CI": ""}
+    environment = {**user.environment, "TERM": "xterm", "CI": "", "COLUMNS": str(width)}
     process = subprocess.Popen(
         user.command(*args), cwd=user.path, env=environment, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal
     )

@@ -17,6 +17,7 @@ from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.history.trend.wanted import Wanted
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
+from pytest_llmbench.plugin.ours import begin
 from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
@@ -76,7 +77,9 @@ def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
     """What pytest started with these arguments would run with."""
-    return bench_of(pytester.parseconfigure(*args)).settings
+    config = pytester.parseconfigure(*args)
+    begin(config)
+    return bench_of(config).settings
 
 
 def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
@@ -86,6 +89,7 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     for session in TEXTS["resume"] if name == "resume" else ():
         Journal(pytester.path / "reports" / session / "journal").close()
     config = pytester.parseconfigure(*args)
+    begin(config)
     bench = bench_of(config)
     told: dict[str, Callable[[], Any]] = {
         **dict.fromkeys(

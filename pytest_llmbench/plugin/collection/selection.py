@@ -8,8 +8,8 @@ import pytest
 
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.health import CheckKey, key_of
-from pytest_llmbench.plugin.parametrize import RunKey
+from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
+from pytest_llmbench.plugin.collection.parametrize import RunKey
 
 # A word of an expression, and whether it is denied.
 _WORD = re.compile(r"\b(not\s+)?(?!(?:and|or|not)\b)([^\s()]+)")

@@ -9,21 +9,10 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.judging.feasibility import Demand
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.health import key_of
-from pytest_llmbench.plugin.parametrize import RunKey
+from pytest_llmbench.plugin.collection.checks import key_of
+from pytest_llmbench.plugin.collection.parametrize import RunKey
+from pytest_llmbench.plugin.ours import FeasibilityWarning
 from pytest_llmbench.session.planning import demand_of
-
-
-class FeasibilityWarning(pytest.PytestWarning):
-    """A threshold asks for more of the published peak than can be hoped for."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep the warning a warning where an ini file turns warnings into errors: that is about code, not about numbers.
-
-    The line comes after those of the ini file and before `-W` on the command line, which is obeyed.
-    """
-    config.addinivalue_line("filterwarnings", f"default::{__name__}.{FeasibilityWarning.__name__}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

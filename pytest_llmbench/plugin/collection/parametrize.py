@@ -9,14 +9,9 @@ import pytest
 from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
 from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.plugin import fixtures
-
-MARKER = (
-    "recipe(*names, repeats=1): run this test for these recipes only, with '*' for every one there is; without names, "
-    "for your own recipes, or for every one where you have none. Make `repeats` runs of each, and judge them together. "
-    "Provided by pytest-llmbench."
-)
-
+from pytest_llmbench.plugin.bench import bench_of
+from pytest_llmbench.plugin.collection import checks
+from pytest_llmbench.plugin.ours import is_ours
 
 EVERY = "*"
 
@@ -37,6 +32,23 @@ class RunKey(str):
         made = super().__new__(cls, key)
         made.repeats = repeats
         return made
+
+
+def make_cases(metafunc: pytest.Metafunc) -> None:
+    """Make a test case of every recipe, or of every reference of every recipe, or of every check.
+
+    Raises:
+        CollectError: the test, or what it is about, is wrong.
+    """
+    try:
+        refuse_forked(metafunc)
+        state = bench_of(metafunc.config)
+        if is_ours(metafunc, "health"):
+            checks.parametrize(metafunc, state.nodes_to_check)
+        if is_ours(metafunc, "run") or is_ours(metafunc, "reference"):
+            parametrize(metafunc, state.choices, state.recipes, state.recipes_of_unmarked, state.settings.repeat)
+    except ConfigError as error:
+        raise pytest.Collector.CollectError(str(error)) from error
 
 
 def parametrize(
@@ -95,22 +107,6 @@ def refuse_forked(metafunc: pytest.Metafunc) -> None:
             f"its run for ever: leave out {'--forked' if option else 'the marker `forked`'}; runs have processes of "
             "their own anyway"
         )
-
-
-def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
-    """Whether a test uses our fixture of that name: as it is, or through one that overrides it and asks for it.
-
-    `run` and `reference` are words that other people's fixtures and parameters have for names, too.
-    """
-    if name not in metafunc.fixturenames:
-        return False
-    # pytest has no public way to what a fixture name stands for in a test.
-    for definition in reversed(metafunc._arg2fixturedefs.get(name, ())):  # noqa: SLF001
-        if definition.func.__module__ == fixtures.__name__:
-            return True
-        if name not in definition.argnames:
-            return False
-    return False
 
 
 def _repeats(metafunc: pytest.Metafunc) -> int | None:

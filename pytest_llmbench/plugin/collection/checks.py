@@ -13,10 +13,6 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, S
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.reporting.health import NO_BOUND
 
-MARKER = (
-    "check(*names): run this test for these checks, or families of checks, only; without it, for every check there "
-    "is. Provided by pytest-llmbench."
-)
 _MOST_READINGS = 4
 WaitedKey = TypeVar("WaitedKey", bound=str)
 

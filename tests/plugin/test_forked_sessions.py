@@ -1,0 +1,118 @@
+"""Sessions that the tests fork from a Python which has started before: they are as those of a new Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Result, UserFolder
+from tests.support.warm import asking
+
+# What a session may see of the Python that runs it. The order of modules and what is imported may be another.
+LOOK = """
+import json, logging, os, signal, sys, tempfile, threading, warnings
+
+def test_look():
+    seen = {
+        "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "environment": dict(os.environ),
+        "temporary": tempfile.gettempdir(), "main": sys.modules["__main__"].__name__, "executable": sys.executable,
+        "threads": [thread.name for thread in threading.enumerate()], "handlers": len(logging.getLogger().handlers),
+        "signals": [str(signal.getsignal(number)).split(" at ")[0] for number in (2, 13, 15, 17)],
+        "streams": [(stream.encoding, stream.errors) for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__)],
+        "filters": len(warnings.filters), "meta_path": len(sys.meta_path),
+        "descriptors": sorted(os.listdir("/proc/self/fd"), key=int)[:3],
+    }
+    with open(os.environ["SEEN"] + os.environ.get("PYTEST_XDIST_WORKER", ""), "w") as file:
+        json.dump(seen, file)
+"""
+
+
+def seen(user: UserFolder, name: str, result: Result) -> dict[str, object]:
+    """What the session saw."""
+    assert result.returncode == 0, result.text
+    told: dict[str, object] = json.loads((user.path / name).read_text())
+    return told
+
+
+def same(told: dict[str, object]) -> dict[str, object]:
+    """Without what no two sessions have alike."""
+    environment = told["environment"]
+    assert isinstance(environment, dict)
+    loose = ("SEEN", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
+    return {**told, "environment": {k: v for k, v in environment.items() if k not in loose}}
+
+
+@pytest.mark.parametrize("args", [(), ("-n1",)], ids=["session", "worker"])
+def test_a_forked_session_is_as_one_of_a_new_python(user: UserFolder, args: tuple[str, ...]) -> None:
+    """Arguments, paths, environment, folder, streams and signals are the asker's."""
+    user.test(LOOK)
+    worker = "gw0" if args else ""
+    user.env["SEEN"] = "forked"
+    forked = seen(user, f"forked{worker}", user.run(*args))
+    user.env["SEEN"] = "new"
+    new = seen(user, f"new{worker}", user.finish(user.start(*args)))
+    assert same(forked) == same(new)
+
+
+def test_what_has_the_name_of_an_imported_module_has_a_new_python(user: UserFolder) -> None:
+    """A user's own module is never taken for the one that is imported already."""
+    user.env["SEEN"] = "seen"
+    user.test("import yaml\n\ndef test_own():\n    assert yaml.OWN\n")
+    (user.path / "yaml.py").write_text("OWN = True\n")
+    result = user.run("-p", "no:llmbench", "-c", "/dev/null", "--rootdir", str(user.path), "test_user.py")
+    assert result.returncode == 0, result.text
+    read, write = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    with asking.ask(
+        "module", ["test_user.py"], cwd=user.path, environment=user.environment, streams=(nothing, write, write),
+        at=asking.address(),
+    ) as server, pytest.raises(asking.RefusedError):  # fmt: skip
+        asking.status_of(server)
+    for descriptor in (read, write, nothing):
+        os.close(descriptor)
+
+
+def test_a_session_ends_with_who_asked_for_it(user: UserFolder) -> None:
+    """Killing the stand-in kills the session, as if it were the session."""
+    user.test(
+        "import os, time\n\ndef test_wait():\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(300)\n"
+    )
+    stand_in = subprocess.Popen(
+        [asking.script(user.path / "bin") / "pytest", *user.command()[3:]], cwd=user.path, env=user.environment
+    )
+    try:
+        pid = _told(user.path / "pid")
+    finally:
+        stand_in.kill()
+        stand_in.wait()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, "the session lives on"
+        time.sleep(0.05)
+
+
+def _told(path: Path) -> int:
+    """The number in a file that is still to come."""
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.05)
+    return int(path.read_text())
+
+
+def test_a_signal_and_an_exit_status_arrive(user: UserFolder) -> None:
+    """The stand-in ends as the session did."""
+    user.test("import os\n\ndef test_end():\n    os.kill(os.getpid(), 9)\n")
+    script = asking.script(user.path / "bin") / "pytest"
+    done = subprocess.run([script, "-p", "no:xdist"], cwd=user.path, env=user.environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    done = subprocess.run([script, "--version"], cwd=user.path, env=user.environment, check=False, capture_output=True)
+    assert (done.returncode, b"pytest" in done.stdout) == (0, True)
+    assert sys.executable in script.read_text()

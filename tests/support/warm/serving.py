@@ -1,0 +1,203 @@
+"""A Python that has started pytest once, and forks a session for each who asks: `python serving.py SOCKET`.
+
+A new Python takes a second of CPU time to import pytest, its plugins and this package, and the tests start hundreds.
+A forked session has these imports, and nothing else of the one before: its folder, environment, arguments, `sys.path`
+and the streams are the asker's. See `asking.py` for the other side.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Nobody has asked for so long that nobody will.
+IDLE_S = 60.0
+
+# What a session may import; the other parts of the package are for nodes, or for commands of their own.
+PACKAGES = ("checks", "cluster", "core", "engines", "judging", "plugin", "readers", "reporting", "session")
+
+REFUSED = -1000
+
+
+def serve(door: socket.socket, address: Path) -> None:
+    """Fork a session for everybody who asks. Returns in the session, and after the last of them in the server."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # attendants are nobody's concern
+    door.settimeout(IDLE_S)
+    while True:
+        try:
+            asker, _ = door.accept()
+        except TimeoutError:
+            address.unlink(missing_ok=True)
+            return
+        if os.fork() == 0:
+            door.close()
+            attend(asker)
+            return
+        asker.close()
+
+
+def attend(asker: socket.socket) -> None:
+    """Start one session and say how it ended. Returns in the session only."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, streams = receive(asker)
+    if shadowed(request):
+        asker.sendall(REFUSED.to_bytes(4, "big", signed=True))
+        os._exit(0)
+    session = os.fork()
+    if session == 0:
+        asker.close()
+        become(request, streams)
+        return
+    for stream in streams:
+        os.close(stream)
+    ended = os.pidfd_open(session)
+    ready, _, _ = select.select([ended, asker.fileno()], [], [])
+    if ended not in ready:  # the asker has gone, as if this were the process it had killed
+        os.kill(session, signal.SIGKILL)
+    _, status = os.waitpid(session, 0)
+    with contextlib.suppress(OSError):
+        asker.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
+    os._exit(0)
+
+
+def receive(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What is asked for, and the three streams of the asker."""
+    streams = array.array("i")
+    size, ancillary, _, _ = asker.recvmsg(8, socket.CMSG_SPACE(3 * streams.itemsize))
+    if not size:  # somebody has looked whether anybody listens
+        os._exit(0)
+    for _, _, data in ancillary:
+        streams.frombytes(data)
+    with asker.makefile("rb", buffering=-1) as text:
+        request: dict[str, Any] = json.loads(text.read(int.from_bytes(size, "big")))
+    return request, list(streams)
+
+
+def shadowed(request: dict[str, Any]) -> bool:
+    """Whether the asker's own modules would come before those that are imported here."""
+    folders = [request["cwd"], *request["env"].get("PYTHONPATH", "").split(os.pathsep)]
+    names = {
+        inside.name.partition(".")[0]
+        for folder in filter(None, folders) if Path(folder).is_dir() for inside in Path(folder).iterdir()
+        if inside.suffix in {".py", ".so"} or inside.is_dir()
+    }  # fmt: skip
+    return not names.isdisjoint({"sitecustomize", "usercustomize", *sys.modules})
+
+
+def become(request: dict[str, Any], streams: list[int]) -> None:
+    """Have nothing of this process but what it has imported."""
+    os.setsid()
+    os.chdir(request["cwd"])
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    tempfile.tempdir = None
+    sys.stdin, sys.stdout, sys.stderr = map(_opened, (sys.stdin, sys.stdout, sys.stderr), range(3))
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    own = [folder for folder in request["env"].get("PYTHONPATH", "").split(os.pathsep) if folder]
+    first = {"module": request["cwd"], "script": str(Path(sys.executable).parent), "code": ""}[request["kind"]]
+    sys.path[:] = [first, *own, *sys.path]
+    importlib.invalidate_caches()
+    sys.modules["xdist.plugin"]._sys_path[:] = sys.path  # it takes a copy when it is imported
+    if request["kind"] == "module":
+        sys.argv[:] = ["pytest", *request["args"]]
+        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    elif request["kind"] == "script":
+        sys.argv[:] = [f"{first}/pytest", *request["args"]]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        code, *sys.argv[1:] = request["args"]
+        sys.argv[0] = "-c"
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(code, vars(sys.modules["__main__"]))  # as `python -c` does
+
+
+def _opened(old: Any, number: int) -> Any:
+    """A stream of the asker in the place of one of the server: whether it is a terminal decides how it is buffered."""
+    raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+    buffered = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffered, old.encoding, old.errors, line_buffering=number == 2 or raw.isatty())
+
+
+def warm_up(door: Path) -> None:
+    """Start pytest where there is nothing to test, and import what a session of ours needs."""
+    pytest = importlib.import_module("pytest")
+    with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
+        pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing()])
+    _forget()
+    # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.
+    io_of_execnet = importlib.import_module("execnet.gateway_io")
+    asking = Path(__file__).with_name("asking.py")
+    io_of_execnet.popen_args = lambda _spec: [  # type: ignore[attr-defined]
+        sys.executable, "-I", "-S", str(asking), str(door), "code", "import sys;exec(eval(sys.stdin.readline()))",
+    ]  # fmt: skip
+    heavy = {"torch", "numpy", "deepspeed", "megatron"} & set(sys.modules)
+    assert not heavy, f"{heavy} imported"
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads must not fork"
+    sys.stdout.flush()  # a session would print what is left of it
+    gc.collect()
+    gc.freeze()
+
+
+class Importing:
+    """A plugin that imports what sessions need while pytest rewrites what is imported."""
+
+    def pytest_collection(self) -> None:
+        """Import it."""
+        for name in ("submitit", "xdist.remote", "xdist.dsession", "execnet.gateway_base", *_names()):
+            importlib.import_module(name)
+
+
+def _names() -> Iterator[str]:
+    ours = importlib.import_module("pytest_llmbench")
+    for package in PACKAGES:
+        inner = importlib.import_module(f"{ours.__name__}.{package}")
+        for module in pkgutil.walk_packages(inner.__path__, f"{inner.__name__}."):
+            if not {"nodes", "ranks"} & set(module.name.split(".")):  # for nodes
+                yield module.name
+
+
+def _forget() -> None:
+    """Forget what was found out with the environment and the `sys.path` of the server."""
+    extensions = importlib.import_module("pytest_llmbench.core.extensions").Extensions
+    for thing in gc.get_objects():
+        if issubclass(type(thing), extensions):
+            vars(thing).pop("_installed", None)
+        elif type(thing) is functools._lru_cache_wrapper and str(thing.__module__).startswith("pytest_llmbench"):
+            thing.cache_clear()
+
+
+def main() -> None:
+    """Serve at a socket until nobody asks."""
+    address = Path(sys.argv[1])
+    os.chdir("/")
+    del sys.path[0]
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(address))
+        door.listen(64)
+        warm_up(address)
+        serve(door, address)
+
+
+if __name__ == "__main__":
+    main()
