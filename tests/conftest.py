@@ -220,9 +220,8 @@ class UserFolder:
 
     @property
     def session(self) -> Path | None:
-        """The newest session's folder, None when none was made. Names have a time in seconds: two may have the same."""
-        folders = (self.path / "reports").glob("*-*")
-        return max(folders, key=lambda folder: (folder.name[:15], folder.stat().st_mtime_ns), default=None)
+        """The newest session's folder, None when none was made."""
+        return max((self.path / "reports").glob("*-*"), default=None)
 
     def wait_for(self, ready: Callable[[Path], object], timeout_s: float = 300.0) -> Any:
         """Wait until `ready(session folder)` is true, and return it. On Slurm, other tests may have the nodes first."""

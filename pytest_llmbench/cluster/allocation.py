@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
@@ -12,7 +12,14 @@ from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, Identity, JobState, JobStatus, OurJob
+from pytest_llmbench.cluster.slurm.states import (
+    HOPELESS_REASONS,
+    Identity,
+    JobState,
+    JobStatus,
+    OurJob,
+    of_holder,
+)
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.rank.deadman import hold
 
@@ -123,6 +130,8 @@ class HeldJob(Allocation):
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})", starts=status.starts)
+        if self._hosts and (lost := of_holder(status)) is not status:
+            status = replace(lost, nodelist=self._hosts[0], failed=self._hosts[:1])
         raise JobEndedError(job_id, status, self._log)
 
     def ends_at(self) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_llmbench.cluster.executors import Accepted, Submitted
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, of_holder
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.readers.srun import cancelled, failed_node
@@ -101,8 +101,9 @@ class StepJob(JobOnSlurm):
         code = self._process.poll()
         if code is None:
             return self._while_running()
-        if code == 0:
-            return JobStatus(state=JobState.COMPLETED)
+        if code == 0:  # also where srun has nothing left to wait for, because the step's only node is gone
+            words = self.last_words()
+            return JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else _end_of_step(words, code)
         return self._why_failed(code)
 
     def _while_running(self) -> JobStatus:
@@ -124,7 +125,7 @@ class StepJob(JobOnSlurm):
             reason = f"its job {self.job_id} ended itself, as it does if pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
         if not holder.alive:
-            return holder
+            return of_holder(holder)
         if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S or self._slurm.looking:
             return JobStatus(state=JobState.RUNNING)
         return _end_of_step(self.last_words(), code)

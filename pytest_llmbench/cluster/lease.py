@@ -8,23 +8,47 @@ from pytest_llmbench.core.errors import ClusterError
 Lease = tuple[str, ...]
 
 
+class TooFewLeftError(ClusterError):
+    """A run does not fit on the nodes that are left after others were lost."""
+
+
 class LeasePool:
     """The hosts of one allocation, but for those that are `out`: they are never lent.
 
     Its owner is a single thread, so there is no lock.
+
+    Attributes:
+        lost: hosts that have failed since.
     """
 
     def __init__(self, hosts: Sequence[str], out: Sequence[str] = ()) -> None:
         self._hosts = tuple(hosts)
         self._out = tuple(out)
         self._free = list(self._hosts)
+        self.lost: Lease = ()
+
+    def lose(self, hosts: Sequence[str]) -> None:
+        """Lend these hosts no more."""
+        self.lost += tuple(host for host in self._hosts if host in hosts and host not in self.lost)
+        self._free = [host for host in self._free if host not in self.lost]
+
+    @property
+    def _left(self) -> Lease:
+        return tuple(host for host in self._hosts if host not in self.lost)
 
     def acquire(self, nodes: int) -> Lease | None:
         """Lend `nodes` hosts, or None while too few are free.
 
         Raises:
+            TooFewLeftError: the pool has not that many any more.
             ClusterError: the pool will never have that many.
         """
+        if len(self._left) < nodes <= len(self._hosts):
+            raise TooFewLeftError(
+                f"the run needs {nodes} nodes; the allocation has lost {', '.join(self.lost)}, and has "
+                f"{len(self._left)} left ({', '.join(self._left) or 'none'}): give --nodes {nodes + len(self.lost)} to "
+                "have a spare node, or --retries 1 to ask for new ones"
+            )
         if nodes > len(self._hosts):
             raise ClusterError(
                 f"the run needs {nodes} nodes; the allocation has {len(self._hosts)} ({', '.join(self._hosts)}): "
@@ -39,18 +63,36 @@ class LeasePool:
         """Lend the `group`-th `nodes` hosts, counted from 1, or None while not all of them are free.
 
         Raises:
+            TooFewLeftError: one of its hosts was lost.
             ClusterError: the pool has no such group.
         """
+        self._replace_lost(nodes)
         hosts = self._hosts[(group - 1) * nodes : group * nodes]
         if len(hosts) < nodes:
             raise ClusterError(
                 f"group {group} of {nodes} nodes is not there: the allocation has {len(self._hosts)} nodes "
                 f"({', '.join(self._hosts)})"
             )
+        if gone := [host for host in hosts if host in self.lost]:
+            raise TooFewLeftError(
+                f"group {group} ({', '.join(hosts)}) is not whole any more: the allocation has lost {', '.join(gone)}: "
+                "give --retries 1 to ask for new nodes, or run it again"
+            )
         if not set(hosts) <= set(self._free):
             return None
         self._free = [host for host in self._free if host not in hosts]
         return hosts
+
+    def _replace_lost(self, nodes: int) -> None:
+        """Put hosts that are in no group of `nodes` into the places of lost ones."""
+        hosts = list(self._hosts)
+        places = range(len(hosts) // nodes * nodes)
+        spare = [place for place in range(len(places), len(hosts)) if hosts[place] not in self.lost]
+        for place in (place for place in places if hosts[place] in self.lost):
+            if spare:
+                other = spare.pop(0)
+                hosts[place], hosts[other] = hosts[other], hosts[place]
+        self._hosts = tuple(hosts)
 
     def beyond_groups(self, nodes: int) -> tuple[str, ...]:
         """The hosts that are in no group of `nodes`."""
@@ -58,4 +100,4 @@ class LeasePool:
 
     def release(self, lease: Lease) -> None:
         """Take hosts back, keeping the pool in its first order so that runs sit close together."""
-        self._free = [host for host in self._hosts if host in self._free or host in lease]
+        self._free = [host for host in self._left if host in self._free or host in lease]

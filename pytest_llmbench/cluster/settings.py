@@ -179,10 +179,10 @@ def check(settings: Settings) -> None:
         raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
     if s.allocation == "session" and s.cluster == "slurm" and s.nodes is None and existing_allocation() is None:
         raise ConfigError("--allocation session holds nodes for the whole session: give their number with --nodes")
-    if s.retries and not s.runs_are_jobs and s.replay is None:
+    if s.retries and s.cluster != "slurm" and s.replay is None:
         raise ConfigError(
-            f"--retries {s.retries} repeats Slurm jobs of runs, and here no run has a job of its own: leave it out, or "
-            "use --cluster slurm without --nodes"
+            f"--retries {s.retries} repeats runs that Slurm's nodes lost, and --cluster {s.cluster} has none: leave it "
+            "out, or use --cluster slurm"
         )
     if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
         raise ConfigError(

@@ -14,7 +14,7 @@ that another user or Slurm ends is cancelled, or aborted, before any of its task
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 _ENDED = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>\S.*)", re.ASCII)
@@ -23,6 +23,11 @@ _ENDING = re.compile(r"Terminating StepId=|\*\*\* STEP \S+ ON \S+ CANCELLED AT")
 _ABORTED = re.compile(r"srun: (?:error: )?Job step aborted")
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>.+?))? \*\*\*")
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<node>[\w.\[\],-]+)")
+_BLAMED = re.compile(
+    r"^(?:srun|salloc|sbatch|slurmstepd\S*|slurmd\S*): error: (?:Node failure on|Task launch for \S+ failed on node) "
+    r"(?P<node>[\w.\[\],-]+?)(?::|,|\s|$)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,12 @@ def failed_node(text: str) -> str | None:
     """The node that srun lost; None where it lost none."""
     match = _NODE_FAILURE.search(text)
     return match["node"] if match else None
+
+
+def blamed_node(text: str, hosts: Collection[str]) -> str | None:
+    """The node that Slurm's messages blame, if it is one of these hosts; None where they name none, or several."""
+    (named, *others) = {match["node"] for match in _BLAMED.finditer(text)} or {""}
+    return named if named in hosts and not others else None
 
 
 def _until_ending(text: str) -> Iterator[EndedTasks]:

@@ -52,6 +52,7 @@ class Active:
         suspended: whether its job was seen suspended.
         orphan: whether its ranks may have ended themselves, because their session was dead before it was resumed.
         looking: looks at it while it goes on, with `--early-verdict`.
+        avoided: nodes that its session had lost before, and that it was kept off.
     """
 
     run: PreparedRun
@@ -69,6 +70,7 @@ class Active:
     marks: JobMarks = field(default_factory=JobMarks)
     suspended: bool = False
     orphan: bool = False
+    avoided: tuple[str, ...] = ()
 
 
 def view_of(active: Active) -> RunView:

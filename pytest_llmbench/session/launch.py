@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
 from pytest_llmbench.cluster.allocation import refusal
-from pytest_llmbench.cluster.executors import run_here, submit_local, submit_slurm
+from pytest_llmbench.cluster.executors import JobRequest, run_here, submit_local, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.commands import clean_environment
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, clean_environment
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
@@ -25,6 +25,7 @@ from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.journal.plans import digest_of_plan
+from pytest_llmbench.session.nodes.losses import LostNodes
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.script.preparing import opened, setup_of
 from pytest_llmbench.session.script.requests import Startable, probe_request
@@ -38,6 +39,7 @@ class Launcher:
 
     Attributes:
         note: writes events into the session's journal.
+        lost: nodes that the session has lost, and that jobs of runs are kept off.
     """
 
     settings: Settings
@@ -45,6 +47,7 @@ class Launcher:
     heartbeat: Heartbeat
     slurm: Slurm
     note: Callable[..., None]
+    lost: LostNodes
 
     def start_run(self, run: PreparedRun, lease: Lease | None, holder: OurJob | None) -> Job:
         """Start a run on a lease of the Slurm job `holder`, or as a job of its own where there is none.
@@ -127,11 +130,24 @@ class Launcher:
             submitted = submit_local(request, function, folder)
             return LocalJob(submitted, socket.gethostname(), f"submitit local: {called}", driven=processes.driven)
         if holder is None:
-            try:
-                return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
-            except ClusterError as error:
-                raise refusal(error, request, self.slurm) from error
+            return self._submit(request, function, folder)
         make_folder(request.folder)
         command, env = processes.step_command(holder.id, hosts), clean_environment(self.settings.system.env)
         log = request.folder / layout.SRUN
         return StepJob(command, holder=holder, hosts=tuple(hosts), slurm=self.slurm, env=env, log=log)
+
+    def _submit(self, request: JobRequest, function: Callable[[str], None], folder: str) -> SlurmJob:
+        """Submit a job of its own, on other nodes than those that were lost, if Slurm has enough of them."""
+        kept_off = self.lost.kept_off(request)
+        try:
+            return SlurmJob(submit_slurm(self.slurm, kept_off, function, folder), self.slurm)
+        except (NoAnswerError, NotYetError) as error:
+            raise refusal(error, request, self.slurm) from error
+        except ClusterError as error:
+            if kept_off is request:
+                raise refusal(error, request, self.slurm) from error
+            self.lost.say(f"{request.name}: too few nodes without {', '.join(self.lost.names)}: not avoided ({error})")
+        try:
+            return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
+        except ClusterError as error:
+            raise refusal(error, request, self.slurm) from error

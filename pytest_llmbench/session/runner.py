@@ -20,7 +20,7 @@ from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, Timings
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active, RunView, view_of
-from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome
+from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes
 from pytest_llmbench.session.ending.conclude import findings, identity_of
 from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.following import Ended, Follower
@@ -29,7 +29,8 @@ from pytest_llmbench.session.journal.earlier import Earlier, put_aside
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.nodes.held import HeldNodes
-from pytest_llmbench.session.retries import Retries
+from pytest_llmbench.session.nodes.losses import LostNodes
+from pytest_llmbench.session.retries import RETRIED, Retries
 from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 
@@ -58,9 +59,10 @@ class Runner:
         self._slurm = Slurm(keeper.notes)
         self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
         self._follower = Follower(settings, session, self._slurm, keeper.notes.append)
+        self._lost = LostNodes(settings, session, keeper.notes.append)
         self._schedule = Schedule(
             settings=settings,
-            launcher=Launcher(settings, session, self._heartbeat, self._slurm, keeper.note),
+            launcher=Launcher(settings, session, self._heartbeat, self._slurm, keeper.note, self._lost),
             slurm=self._slurm,
             begun=self._note_begun,
             fail=lambda run, problem: self._publish(run.spec, problem=problem),
@@ -72,6 +74,7 @@ class Runner:
             keeper=keeper,
             heartbeat=self._heartbeat,
             schedule=self._schedule,
+            lost=self._lost,
             is_over=self._stopping.is_set,
             wait=self._stopping.wait,
             changed=self._show,
@@ -81,7 +84,7 @@ class Runner:
         self._may_repeat = settings.rerun and settings.cluster != "debug"
         self._repeats = Repeats()
         self._retries = Retries(
-            settings.retries if settings.runs_are_jobs else 0,
+            settings.retries,
             put_aside=lambda key: put_aside(session, session.run_folder(key)),
             write=keeper.keep_attempt,
         )
@@ -159,7 +162,7 @@ class Runner:
             if self._busy:
                 self._nodes.ask()
             while (self._busy or self._may_repeat) and not self._stopping.is_set():
-                self._tick()
+                self._tick_or_hold_again()
                 self._stopping.wait(_SOON_S if self._schedule.moves_soon else _TICK_S)
             self._give_up(_ENDED)
         except JobEndedError as error:
@@ -222,6 +225,24 @@ class Runner:
         """Whether anything is left to do."""
         return self._schedule.busy or bool(self._nodes.unchecked) or self._repeats.waiting
 
+    def _tick_or_hold_again(self) -> None:
+        """Have a look at everything; where Slurm took the nodes away, ask for new ones, as `--retries` allows."""
+        try:
+            self._tick()
+        except JobEndedError as error:
+            if JOB_ENDS.get(error.status.state) not in RETRIED or self._schedule.new_holds < 1:
+                raise
+            self._keeper.notes.append(f"{error}; new nodes are asked for")
+            self._schedule.take_launched(None)
+            active = list(self._schedule.active)
+            self._end_all(active)
+            for each in active:
+                self._take_end(each, self._follower.finish(each, error.status))
+            self._lost.take(layout.HOLDER, error.status.failed, error.status.failed)
+            self._schedule.is_short = True
+        if self._schedule.is_short and not self._schedule.active and not self._schedule.launching:
+            self._nodes.renew()
+
     def _tick(self) -> None:
         self._take_on_repeats()
         self._schedule.take_launched(0.0)
@@ -242,6 +263,7 @@ class Runner:
         """Write what it takes to find a run again from another process."""
         job = active.job
         self._keeper.notes.extend([job.note] if job.note else [])
+        active.avoided = self._lost.names
         traces = JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
             allocation=self._nodes.job_id, job_id=job.job_id, hosts=job.hosts,
@@ -307,17 +329,28 @@ class Runner:
             self._schedule.waiting.insert(0, active.run)
             return
         identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
+        if active is not None and outcome is not None:
+            self._take_losses(run.key, outcome, told["problem"])
         attempts = {
             "failed_launches": tuple(self._schedule.launches.reasons.get(run.key, ())),
             "superseded": self._retries.superseded[run.key],
+            "lost_nodes": self._lost.of_run[run.key],
+            "avoided_nodes": _avoided(active),
         }
-        record = RunRecord(**{**identity, **_traces_of(active), **attempts, **told})
+        record = RunRecord(**{**identity, **_traces_of(active), **told, **attempts})
         if active and outcome and record.problem and self._retries.wants(run.key, record.problem):
             self._keeper.notes.append(self._retries.supersede(record, record.problem))
             self._schedule.waiting.insert(0, active.run)
             return
         self._keeper.keep(record)
         self._give_up_repeats_of(run)
+
+    def _take_losses(self, key: str, outcome: Outcome, problem: Problem | None) -> None:
+        """Keep later runs off the nodes that a run lost."""
+        if lost := lost_nodes(outcome, problem):
+            self._lost.take(key, lost, outcome.job.hosts)
+            if self._schedule.pool is not None:
+                self._schedule.pool.lose(lost)
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Make no run that was to be judged together with one that has a record of a problem."""
@@ -339,6 +372,11 @@ class Runner:
             *(RunView(key=run.key, state="waiting", detail="for Slurm to answer") for run in self._schedule.launching),
             *(RunView(key=run.key, state="waiting", detail=note, starts=starts) for run in self._schedule.waiting),
         )
+
+
+def _avoided(active: Active | None) -> tuple[str, ...]:
+    """Nodes that its session had lost before a run was launched, and that it did not get."""
+    return () if active is None else tuple(node for node in active.avoided if node not in active.job.hosts)
 
 
 def _traces_of(active: Active | None) -> dict[str, Any]:

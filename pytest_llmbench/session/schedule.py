@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.jobs import Job, SlurmJob
-from pytest_llmbench.cluster.lease import Lease, LeasePool
+from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
@@ -69,6 +69,8 @@ class Schedule:
         launches: launches that came to nothing.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
         holder: the job that holds them, if one does.
+        new_holds: further jobs that may be asked to hold nodes, after one that lost some.
+        is_short: whether the next run does not fit on the nodes that are left, and waits for new ones.
     """
 
     settings: Settings
@@ -82,6 +84,8 @@ class Schedule:
     launches: Launches = field(default_factory=Launches)
     pool: LeasePool | None = None
     holder: OurJob | None = None
+    new_holds: int = 0
+    is_short: bool = False
     _launching: list[_Launching] = field(default_factory=list)
     _first_run_over: bool = False
 
@@ -116,6 +120,9 @@ class Schedule:
                 try:
                     lease = _lease(run, self.pool)
                 except ClusterError as error:
+                    if isinstance(error, TooFewLeftError) and self.new_holds > 0:
+                        self.is_short = True  # what is under way keeps its nodes until it is over
+                        return
                     self.waiting.remove(run)
                     #: problem allocation: Slurm refuses the request, will never start the job, or has a node in it that
                     #:  is in quarantine

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from pytest_llmbench.cluster.slurm.commands import TIMEOUT_S, SlurmAnswer, ask, plain, succeeded
 from pytest_llmbench.cluster.slurm.marks import SHOW_JOBS, JobMarks, marks_in, questions
@@ -30,6 +31,24 @@ _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_respo
 # The reason of a node that slurmctld has drained because it refused to start a job by its id.
 REFUSED = "Duplicate jobid"
 _REFUSED_PERIOD_S = 30.0
+
+
+class IllNode(NamedTuple):
+    """A node that no job can get, with its state and the reason, in Slurm's words."""
+
+    name: str
+    state: str
+    why: str
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed, and is not only kept for an administrator."""
+        return self.state.startswith(("down", "fail", "comp")) or self.state.endswith("*")
+
+
+def told_of(nodes: Iterable[IllNode]) -> str:
+    """Nodes with their states and reasons, for people."""
+    return ", ".join(dict.fromkeys(f"{node.name} {node.state} ({node.why})" for node in nodes))
 
 
 class SlurmQueries:
@@ -139,13 +158,16 @@ class SlurmQueries:
 
     def unavailable(self, nodelist: str = "") -> str:
         """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
+        return told_of(self.ill_nodes(nodelist))
+
+    def ill_nodes(self, nodelist: str = "") -> list[IllNode]:
+        """The nodes that no job can get; of the whole cluster where no list of nodes is given."""
         rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
         # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
-        bad = (
-            f"{node} {state} ({why})" for node, state, why in rows
-            if state.startswith(_UNAVAILABLE) or (state.startswith("comp") and why != "none")
-        )  # fmt: skip
-        return ", ".join(dict.fromkeys(bad))
+        return [
+            IllNode(*row) for row in rows
+            if row[1].startswith(_UNAVAILABLE) or (row[1].startswith("comp") and row[2] != "none")
+        ]  # fmt: skip
 
     def squeue(self, *which: str) -> tuple[list[JobRow], str]:
         """The jobs that squeue shows, and the reason if it failed."""

@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
 from pytest_llmbench.cluster.slurm.controller import SlurmController
 from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, SlurmQueries, told_of
 from pytest_llmbench.cluster.slurm.rhythm import Rhythm
 from pytest_llmbench.cluster.slurm.states import Identity, JobRow, JobState, JobStatus, OurJob, told
 from pytest_llmbench.cluster.slurm.watched import NEVER, WatchedJob
@@ -334,8 +334,10 @@ class Slurm:
         unasked = status.state is JobState.CANCELLED and watched.over is None
         if not status.nodelist or not (unasked or status.state is JobState.NODE_FAIL):
             return status
-        bad = self.queries.unavailable(status.nodelist)
+        ill = self.queries.ill_nodes(status.nodelist)
+        bad = told_of(ill)
         if unasked and REFUSED not in bad:
             return status
         state = JobState.LOST if unasked else status.state
-        return replace(status, state=state, reason="; ".join(filter(None, (status.reason, bad))))
+        failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed and not unasked))
+        return replace(status, state=state, reason="; ".join(filter(None, (status.reason, bad))), failed=failed)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -62,6 +62,7 @@ class JobStatus:
         word: the state as Slurm printed it.
         starts: Unix time at which Slurm expects to start it; None where it does not say, or has started it. Two
             answers that differ in it alone are equal: a new guess changes nothing about the job.
+        failed: its nodes that Slurm shows as failed, after it ended for a failed node.
     """
 
     state: JobState
@@ -69,11 +70,19 @@ class JobStatus:
     nodelist: str = ""
     word: str = ""
     starts: float | None = field(default=None, compare=False)
+    failed: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def alive(self) -> bool:
         """Whether the job has not ended."""
         return self.state in _ALIVE
+
+
+def of_holder(status: JobStatus) -> JobStatus:
+    """The status of a job that holds nodes and has run: it lost its first node if its script is missing there."""
+    if status.state is JobState.FAILED and status.reason == "JobLaunchFailure":
+        return replace(status, state=JobState.NODE_FAIL, reason="JobLaunchFailure: its first node has lost its script")
+    return status
 
 
 def parse_state(word: str) -> JobState:

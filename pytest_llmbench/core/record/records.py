@@ -240,6 +240,8 @@ class RunRecord(Record):
         timings: Unix times `submitted`, `started`, `ended`.
         failed_launches: the reason for each failed launch before the last, with no rank started.
         superseded: kind and message of each attempt that `--retries` repeated.
+        lost_nodes: its nodes that failed under it, or under an attempt that `--retries` repeated, as Slurm names them.
+        avoided_nodes: nodes that the session had lost before, and that this run was kept off.
         rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
             what, and what its steps come to.
         steps: each step, or the mean of several (`interval`): seconds, tokens, samples, loss, gradient norm, peak
@@ -285,6 +287,8 @@ class RunRecord(Record):
     provenance: Mapping[str, str] = {}
     failed_launches: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
+    lost_nodes: tuple[str, ...] = ()
+    avoided_nodes: tuple[str, ...] = ()
     rank_info: tuple[RankInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     totals: Mapping[str, float] = {}

@@ -271,8 +271,14 @@ def _of_hosts(record: RunRecord) -> Iterator[Sighting]:
     if record.problem is not None:
         word, said = record.problem.kind, f"{said}: {record.problem.message}"
         blames = record.problem.kind in _BLAMING_PROBLEMS and len(record.hosts) == 1 and record.simulated is None
+    for host in record.lost_nodes:  # also of an attempt that another one followed, on other nodes
+        yield Sighting(
+            device=("node", host, host), kind="use", what="job_node_fail", said=f"{record.key}: it failed in this run",
+            blames=record.simulated is None,
+        )  # fmt: skip
     for host in record.hosts:
-        yield Sighting(device=("node", host, host), kind="use", what=word, said=said, blames=blames)
+        blamed = blames and host not in record.lost_nodes
+        yield Sighting(device=("node", host, host), kind="use", what=word, said=said, blames=blamed)
         for judgement in record.judgements:
             ill = judgement.statistic == _OF_GROUP and judgement.verdict is Verdict.FAIL and record.simulated is None
             told = " ".join(part for part in (judgement.statistic, judgement.measured, judgement.threshold) if part)

@@ -39,13 +39,14 @@ class Results:
     Attributes:
         keeper: has the records; None where nothing was started.
         in_earnest: whether tests are run, and not only looked at.
+        has_junit: whether the XML of this process is on disk.
     """
 
     def __init__(
         self, config: pytest.Config, bench: Bench, progress: LiveLine, reports: Reports, requirements: Requirements
     ) -> None:
         self.keeper: Keeper | None = None
-        self.in_earnest = self._all_judged = False
+        self.in_earnest = self._all_judged = self.has_junit = False
         self._config = config
         self._bench = bench
         self._progress = progress
@@ -125,8 +126,6 @@ class Results:
         self._conclude(session)
         if self.keeper is not None:
             self.keeper.add_judgements(judgements(self._rows))
-            if self._all_judged:
-                self.keeper.note_end(self._bench.planned)
             if self._rows or self._clauses:
                 self.keeper.write(self._bench.session.folder / layout.VERDICTS, self._verdicts())
             self._make_reports(self.keeper)
@@ -144,7 +143,10 @@ class Results:
             self._conclusion.settle(session)
 
     def end(self, session: pytest.Session) -> None:
-        """Write the verdict on the session, after everything else has had its say in its exit code."""
+        """Write the verdict on the session, after everything else has had its say in its exit code, then note the end.
+
+        Nothing is written afterwards: a session that is killed before lacks its end, and `--resume` completes it.
+        """
         if self.unwritten:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         if not self._is_judged:
@@ -164,6 +166,9 @@ class Results:
             self._conclusion.enlist()
         except OSError as error:  # it costs no evidence, and the next session lists this one
             self._progress.note(f"the list of sessions could not be written: {error}")
+        if self.keeper is not None and self._all_judged and self.has_junit and not self.unwritten:
+            self.keeper.note_end(self._bench.planned)
+            self._progress.take(self.keeper.notes)
 
     @property
     def word(self) -> str:
@@ -331,6 +336,7 @@ class SafeReports:
         try:
             result = yield
             self._results.copy_junit()
+            self._results.has_junit = True
         except OSError as error:
             self._progress.note(f"a report could not be written: {error}; the verdicts are below")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

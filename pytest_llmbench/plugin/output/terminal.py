@@ -17,6 +17,7 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
 from pytest_llmbench.session.journal.earlier import Earlier
+from pytest_llmbench.session.journal.left import left_behind
 
 _MARKUP = {
     "PASS": {"green": True},
@@ -46,6 +47,7 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
         *(_resumed(bench, bench.earlier) if bench.earlier is not None else ()),
+        *(_dead(bench) if in_earnest and bench.earlier is None else ()),
         *([simulated(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]
@@ -55,6 +57,11 @@ def _resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
     kept, left, new = earlier.counts(bench.planned, bench.settings)
     looked_for = f", jobs of {left} looked for in Slurm" if bench.settings.runs_are_jobs else ""
     yield f"llmbench: resuming {bench.session.id}: {counted(kept, 'run')} kept{looked_for}, {new} to make"
+
+
+def _dead(bench: Bench) -> Iterator[str]:
+    if bench.settings.replay is None and (told := left_behind(bench.run_dir)) is not None:
+        yield f"llmbench: {told}"
 
 
 def simulated(fault: SimulatedFault) -> str:

@@ -17,7 +17,7 @@ from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
-from pytest_llmbench.readers.srun import failed_node, first_to_end
+from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
 from pytest_llmbench.session.ending.logs import log_to_read
 
 # Ends that are about the job and not about the program in it.
@@ -120,6 +120,19 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
     return Problem(kind=JOB_ENDS[status.state], message=ended(job.job_id, known), log=str(outcome.folder / layout.LOGS))
+
+
+def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
+    """The nodes that the run lost: those that Slurm shows as failed, else the one that its last words name.
+
+    A node that was mended within seconds is shown as healthy when Slurm is asked.
+    """
+    if problem is None or problem.kind != "job_node_fail":
+        return ()
+    job = outcome.job
+    named = blamed_node(job.last_words(), job.hosts)
+    found = {*outcome.status.failed, *((named,) if named is not None else ())}
+    return tuple(host for host in job.hosts if host in found)
 
 
 def _started_again(outcome: Outcome) -> Problem | None:

@@ -20,6 +20,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.nodes.gate import gate
+from pytest_llmbench.session.nodes.losses import LostNodes
 from pytest_llmbench.session.nodes.validation import Validator, health_record
 from pytest_llmbench.session.schedule import Schedule
 from pytest_llmbench.session.script.requests import holder_request
@@ -32,6 +33,7 @@ class HeldNodes:
     """The nodes of a session, if it holds any.
 
     Attributes:
+        lost: the nodes that the session has lost.
         is_over: whether the session is ending.
         wait: waits for the given seconds; true if the session is ending.
         changed: called when `views` changes while nodes are checked.
@@ -46,6 +48,7 @@ class HeldNodes:
     keeper: Keeper
     heartbeat: Heartbeat
     schedule: Schedule
+    lost: LostNodes
     is_over: Callable[[], bool]
     wait: Callable[[float], bool]
     changed: Callable[[], None]
@@ -83,6 +86,25 @@ class HeldNodes:
         self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
+        # Other nodes would have to be checked anew, when tests have been told already that these are fit.
+        self.schedule.new_holds = (
+            self.settings.retries if isinstance(self._allocation, HeldJob) and not self.plan.checks else 0
+        )
+        self._begin()
+
+    def renew(self) -> None:
+        """Give back the nodes that are left, and ask for as many as before, without those that were lost.
+
+        Raises:
+            ClusterError: the request can never be met.
+        """
+        self.release()
+        self.schedule.new_holds -= 1
+        self.schedule.is_short, self.schedule.pool = False, None
+        self._allocation = self._choose()
+        self._begin()
+
+    def _begin(self) -> None:
         if isinstance(self._allocation, HeldJob):
             request = self._allocation.request
             self.keeper.note("submitting", name=layout.HOLDER, job=request.name, script=str(request.script))
@@ -146,7 +168,7 @@ class HeldNodes:
             return Allocation()
         plan = self.plan.model_copy(update={"runs": tuple(run.spec for run in self.schedule.waiting)})
         request = holder_request(plan, self.settings, self.session)
-        return HeldJob(request, self.heartbeat, self.schedule.slurm)
+        return HeldJob(self.lost.kept_off(request), self.heartbeat, self.schedule.slurm)
 
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
         """Validate the nodes that are there now, and make leases of those that may train."""

@@ -29,8 +29,8 @@ def holder_request(plan: Plan, settings: Settings, session: Session) -> JobReque
         tasks_per_node=1,
         time_min=_session_minutes(plan, settings),
         use_srun=False,
-        # A check that finds a node dead has to live on to say so.
-        outlives_nodes=bool(plan.checks),
+        # A check that finds a node dead has to live on to say so, and runs go on in the nodes that are left.
+        outlives_nodes=True,
         **_common(settings, session),
     )
 
@@ -69,7 +69,7 @@ def hours_at_most(plan: Plan, settings: Settings, session: Session) -> float:
     """GPU-hours that a session takes at worst, by its time limits; a node whose GPUs are not used counts as one."""
     if settings.cluster == "slurm" and settings.allocation == "session" and existing_allocation() is None:
         holder = holder_request(plan, settings, session)
-        return holder.nodes * (holder.gpus_per_node or 1) * holder.time_min / 60
+        return holder.nodes * (holder.gpus_per_node or 1) * holder.time_min / 60 * (1 + settings.retries)
     runs = ((settings.topology(run.recipe), settings.time_limit_min(run.recipe)) for run in plan.runs)
     checked = (settings.nodes or existing_nodes() or 1) * (settings.gpus_of_a_node or 1)
     minutes = sum((topology.gpus or topology.nodes) * limit for topology, limit in runs)

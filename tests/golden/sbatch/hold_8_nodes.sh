@@ -7,6 +7,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --job-name=llmbench-hold
 #SBATCH --mem=0
+#SBATCH --no-kill
 #SBATCH --no-requeue
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1

@@ -24,7 +24,7 @@ BAD_OPTIONS = {
     "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
     "--heartbeat-timeout 14": ("argument --heartbeat-timeout", "'14' must be a whole number of seconds >= 15"),
     "--retries -1": ("argument --retries", "'-1' must be a whole number >= 0"),
-    "--retries 1 --cluster local": ("--retries 1 repeats Slurm jobs of runs", "use --cluster slurm without --nodes"),
+    "--retries 1 --cluster local": ("--retries 1 repeats runs that Slurm's nodes lost", "use --cluster slurm"),
     "--budget 0": ("argument --budget", "'0' must be a number of GPU-hours above 0"),
     "--budget nan": ("argument --budget", "'nan' must be a number of GPU-hours above 0"),
     "--group-tolerance 3": ("argument --group-tolerance", "'3' must be a share, such as '3 %'"),

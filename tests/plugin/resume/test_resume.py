@@ -76,6 +76,40 @@ def test_a_killed_session_goes_on(three: UserFolder, workers: tuple[str, ...]) -
     assert "is left to resume" in again.text
 
 
+AT_THE_END = {
+    "report": "def pytest_llmbench_session_report(session, config):\n    os.kill(os.getpid(), 9)\n",
+    "verdict": """import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        os.kill(os.getpid(), 9)
+""",
+}
+
+
+@pytest.mark.parametrize(("workers", "killed_at"), [((), "report"), (("-n2",), "verdict")], ids=["n0", "n2"])
+def test_a_session_killed_while_it_reports_goes_on(user: UserFolder, workers: tuple[str, ...], killed_at: str) -> None:
+    """Every test had its verdict, but a file lacked: the journal has no end, and `--resume` only writes the files."""
+    user.recipe()
+    user.test()
+    (user.path / "conftest.py").write_text(f"import os\n\n{AT_THE_END[killed_at]}")
+    killed = user.run("--cluster", "local", *workers)
+    assert killed.returncode == -signal.SIGKILL
+    session = killed.session
+    assert events(session, "judged")
+    assert not events(session, "ended")
+    assert not (session / "verdict.json").exists()
+    (user.path / "conftest.py").unlink()
+    result = user.run("--cluster", "local", *workers, "--resume")
+    assert result.returncode == 0, result.text
+    assert result.session == session
+    assert [case.properties["verdict"] for case in result.cases.values()] == ["PASS"]
+    assert (session / "verdict.json").exists()
+    assert [event.event for event in read_journal(session / "journal")[0]].count("submitting") == 1
+    assert read_journal(session / "journal")[0][-1].event == "ended"
+
+
 def test_a_session_that_lives_is_refused(three: UserFolder) -> None:
     """With its process and host."""
     process = three.start(*LOCAL)
@@ -107,3 +141,6 @@ def test_what_cannot_be_resumed_is_told(three: UserFolder) -> None:
     assert three.run(*LOCAL, "--resume", "--plan").returncode == 0
     after = subprocess.check_output(["find", session / "journal", session / "runs" / "a_first", "-printf", "%p %T@\n"])
     assert before == after
+    told = three.run("--cluster", "debug", "-k", "c_third").text
+    assert f"llmbench: session {session.name} never ended, and its process " in told
+    assert f"is gone: 1 of 3 tests judged, no process left; --resume={session.name} goes on with it" in told

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.cluster.lease import Lease, LeasePool
+from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.core.errors import ClusterError
 
 HOSTS = ("n1", "n2", "n3", "n4")
@@ -27,6 +27,35 @@ def test_more_than_there_are_is_an_error_with_the_way_out() -> None:
     """Waiting would never end."""
     with pytest.raises(ClusterError, match=r"needs 5 nodes; the allocation has 4 \(n1, n2, n3, n4\): give --nodes 5"):
         LeasePool(HOSTS).acquire(5)
+
+
+def test_a_lost_node_is_lent_no_more() -> None:
+    """Not even when its run gives it back. A run that does not fit any more is told which node lacks."""
+    pool = LeasePool(HOSTS)
+    lease = pool.acquire(2)
+    assert lease == ("n1", "n2")
+    pool.lose(("n2",))
+    pool.release(lease)
+    assert pool.acquire(3) == ("n1", "n3", "n4")
+    with pytest.raises(
+        TooFewLeftError, match=r"needs 4 nodes; the allocation has lost n2, and has 3 left \(n1, n3, n4\)"
+    ):
+        pool.acquire(4)
+    with pytest.raises(ClusterError, match="the run needs 5 nodes; the allocation has 4"):
+        pool.acquire(5)
+
+
+def test_a_spare_node_joins_the_group_of_a_lost_one() -> None:
+    """The other groups keep their nodes; without a spare one, the group is not whole any more."""
+    pool = LeasePool((*HOSTS, "n5"))
+    pool.lose(("n2",))
+    assert pool.acquire_group(2, 2) == ("n3", "n4")
+    first = pool.acquire_group(1, 2)
+    assert first == ("n1", "n5")
+    pool.lose(("n1",))
+    pool.release(first)
+    with pytest.raises(TooFewLeftError, match=r"group 1 \(n1, n5\) is not whole any more: the allocation has lost n1:"):
+        pool.acquire_group(1, 2)
 
 
 @given(st.lists(st.integers(min_value=-4, max_value=4).filter(bool), max_size=40))

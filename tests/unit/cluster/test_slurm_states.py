@@ -400,6 +400,7 @@ def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
     commands.answer("squeue", row(state="NODE_FAIL", nodes="n[7-8]"))
     commands.answer("sinfo", "\x1en7\x1fidle\x1fnone\n\x1en8\x1fdown*\x1fNot responding\n")
     assert slurm.status(SEVEN).reason == "n8 down* (Not responding)"
+    assert slurm.status(SEVEN).failed == ("n8",)
     assert "--nodes=n[7-8]" in commands.asked("sinfo")[0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
-from pytest_llmbench.core.record.records import Timings, write_model
+from pytest_llmbench.core.record.records import RunRecord, Timings, write_model
 from pytest_llmbench.history.fleet.ledger import Rule, avoided, entries_of, list_devices
 from pytest_llmbench.history.store.database import History, open_history
 from pytest_llmbench.history.store.importing import import_sessions
@@ -61,6 +61,21 @@ def test_a_node_is_avoided_after_two_sessions_with_faults(history: History, tmp_
     assert avoided(history, now=NOW + 5 * DAY_S) == {}
     assert set(avoided(history, Rule(days=30.0, repeats=2), now=NOW + 5 * DAY_S)) == {"n1"}
     assert avoided(history, Rule(repeats=3), now=NOW) == {}
+
+
+def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Path) -> None:
+    """Also one that failed under an attempt before it, and whose name the last one's hosts do not have."""
+    recorded = Path(__file__).parents[2] / "data/session/20261123-113444-68012a/runs/good/record.json"
+    record = RunRecord.read(recorded).model_copy(update={"hosts": ("n1", "n3"), "lost_nodes": ("n2",)})
+    for days, simulated in ((3.0, "kill@3"), (2.0, None), (1.0, None)):
+        folder = tmp_path / f"s{days}" / "runs" / "good"
+        folder.mkdir(parents=True)
+        told = {"session": f"s{days}", "simulated": simulated, "timings": Timings(started=NOW - days * DAY_S)}
+        write_model(folder / "record.json", record.model_copy(update=told))
+        import_sessions(history, [folder.parents[1]])
+    (lost,) = list_devices(history, node="n2", now=NOW)
+    assert (lost.faults, lost.avoid is None) == (2, False)
+    assert {each.faults for each in list_devices(history, now=NOW) if each.node in {"n1", "n3"}} == {0}
 
 
 def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.srun import cancelled, failed_node, first_to_end
+from pytest_llmbench.readers.srun import blamed_node, cancelled, failed_node, first_to_end
 
 # Printed by a real srun whose task 6 was killed.
 KILLED = """\
@@ -92,6 +92,26 @@ def test_a_lost_node_is_named() -> None:
     assert failed_node(KILLED) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("srun: error: Node failure on n8\nsrun: Job step aborted\n", "n8"),
+        ("srun: error: Task launch for StepId=7.0 failed on node n8: Communication connection failure\n", "n8"),
+        ("srun: error: Node failure on n8\nsrun: error: Node failure on n8\n", "n8"),
+        ("srun: error: Node failure on n7\nsrun: error: Node failure on n8\n", None),
+        ("srun: error: Node failure on n[7-8]\n", None),
+        ("srun: error: Node failure on n9\n", None),
+        ("srun: error: Node failure on n80\n", None),
+        ("step 7: error: Node failure on n8, says the training\n", None),
+        ("", None),
+    ],
+    ids=["failed", "not launched", "twice", "two", "a range", "of another job", "longer", "a program", "nothing"],
+)
+def test_a_node_is_blamed_if_slurm_names_one_of_the_job(text: str, node: str | None) -> None:
+    """Nobody avoids a node for what a program printed, or for a name that may be several."""
+    assert blamed_node(text, ("n7", "n8")) == node
+
+
 @pytest.mark.parametrize("tasks", ["0-99999999999", "3,0-999999999,5", "9" * 5000, "4-" + "9" * 5000, "1-2-3"])
 def test_tasks_that_no_step_has_are_left_out(tasks: str) -> None:
     """A damaged line may name billions, which no memory holds."""
@@ -104,5 +124,6 @@ def test_any_text_can_be_read(text: str) -> None:
     """Launchers print anything."""
     cancelled(text)
     failed_node(text)
+    blamed_node(text, ("n1",))
     first_to_end(text)
     first_to_end(f"srun: error: n1: tasks {text}: Killed")

@@ -19,6 +19,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.nodes.fleet import HeldFleet
+from pytest_llmbench.session.nodes.losses import LostNodes
 from tests.support.fleet import cpu_site
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +34,8 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
     session = Session(id="s", folder=tmp_path / "s")
     heartbeat = Heartbeat(session.folder)
     write_text(heartbeat.path, "0\n")
-    launcher = Launcher(settings, session, heartbeat, Slurm(), lambda *_, **__: None)
+    lost = LostNodes(settings, session, print)
+    launcher = Launcher(settings, session, heartbeat, Slurm(), lambda *_, **__: None, lost)
     return HeldFleet(
         cpu_site(1), ("here",), tmp_path / "s" / "checks" / "x", look=lambda: None, remembered={}, unreachable={},
         start=lambda probe, folder, hosts: launcher.start_probe(probe, folder, hosts, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -17,7 +18,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord, write_model
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import again
-from pytest_llmbench.session.ending.causes import Outcome, cause
+from pytest_llmbench.session.ending.causes import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.retries import RETRIED, Retries
@@ -86,6 +87,28 @@ def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
     assert refused is not None
     assert refused.kind == "started_again"
     assert "rank-00000 on " in refused.message
+
+
+@pytest.mark.parametrize(
+    ("said", "shown", "lost"),
+    [
+        ("srun: error: Node failure on n2\n", (), ("n2",)),
+        ("", ("n1",), ("n1",)),
+        ("srun: error: Node failure on n9\n", ("n8",), ()),
+        ("", (), ()),
+    ],
+    ids=["mended meanwhile", "shown", "of another job", "not known"],
+)
+def test_the_nodes_that_a_run_lost_are_known(
+    tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
+) -> None:
+    """As Slurm shows them, or else by what it told the job; only nodes of the job, and only if one failed."""
+    (tmp_path / "x.err").write_text(said)
+    ended = outcome(tmp_path, node="n1", hosts=("n1", "n2"), ended=False)
+    ended = replace(ended, status=JobStatus(state=JobState.NODE_FAIL, failed=shown))
+    assert lost_nodes(ended, Problem(kind="job_node_fail", message="-")) == lost
+    assert lost_nodes(ended, Problem(kind="job_preempted", message="-")) == ()
+    assert lost_nodes(ended, None) == ()
 
 
 def follow(folder: Path, slurm: Any, problem: Problem | None) -> list[Problem]:
