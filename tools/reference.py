@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference.md and docs/validation.md that follow from the code, and the JSON Schemas.
+"""Writes the tables of reference.md, validation.md and cli.md that follow from the code, and the JSON Schemas.
 
     python tools/reference.py            writes them
     python tools/reference.py --check    exits with 1, and names each table and schema that is not what the code says
@@ -27,8 +27,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.main import get_command
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
+from pytest_llmbench.cli.app import app
 from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, written_schema
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
@@ -46,7 +48,7 @@ from pytest_llmbench.session.replay.files import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = (DOCS / "reference.md", DOCS / "validation.md")
+PAGES = (DOCS / "reference.md", DOCS / "validation.md", DOCS / "cli.md")
 # Where the type of a key says less than its values are.
 VALUES = {
     "engine": "engine",
@@ -109,7 +111,7 @@ METAVARS = {
     "FILE": "file",
 }
 # Names that begin a sentence as they are.
-PROGRAMS = ("pytest ", "nvidia-smi ", "dcgmi")
+PROGRAMS = ("pytest ", "nvidia-smi ", "dcgmi", "openmetrics")
 # Where more is written about a key or an option.
 SEE = {
     "--gate": "validation.md#the-gate",
@@ -345,8 +347,48 @@ def options() -> list[Row]:
     return [*rows, *((f"`{flag.short}`", "none", "none", "off", cell(flag.help, flag.short)) for flag in FLAGS)]
 
 
+def _each_command(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    """Yield the commands that can be typed, with their words."""
+    if not hasattr(command, "commands"):
+        yield words, command
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from _each_command(inner, f"{words} {name}")
+
+
+def commands() -> list[Row]:
+    """Every command with its first sentence."""
+    return [
+        (f"`{words}`", cell(_first_line(command))) for words, command in _each_command(get_command(app), "llmbench")
+    ]
+
+
+def _first_line(command: Any) -> str:
+    return " ".join((command.help or "").partition("\n\n")[0].split())
+
+
+def options_of_commands() -> list[Row]:
+    """Every argument and option of every command."""
+    rows: list[Row] = []
+    for words, command in _each_command(get_command(app), "llmbench"):
+        for each in command.params:
+            is_option = each.param_type_name == "option"
+            flag = is_option and each.is_flag
+            placeholder = (each.metavar or each.name.upper()).replace("|", ", ")
+            flags = ", ".join([*each.opts, *each.secondary_opts])
+            name = flags if flag else f"{flags} {placeholder}" if is_option else placeholder
+            usual = "required" if each.required else "off" if flag else _usual(each.default)
+            rows.append((f"`{words}`", f"`{name}`", usual, cell(each.help or "")))
+    return rows
+
+
+def _usual(default: Any) -> str:
+    return f"`{default}`" if isinstance(default, str | int | float | Path) and default != "" else "none"
+
+
 _KEYS = ("Key", "Value", "Default", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
+    "commands": (("Command", "Meaning"), commands),
+    "options of commands": (("Command", "Argument or option", "Default", "Meaning"), options_of_commands),
     "options": (("Option", "Ini key", "Value", "Default", "Meaning"), options),
     "units": (("Unit", "Dimension", "In base units"), units),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),

@@ -15,10 +15,17 @@ from pytest_llmbench.bundle.archive import BundleError
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire import layout
 
 # Logs of runs that were made elsewhere, a folder for each run.
 REPLAYED = "replayed"
 CERTIFICATE = "certificate.html"
+# Files that follow from the others, and that decide nothing.
+MADE_AGAIN = {
+    layout.PAGE: "`llmbench report` writes it again from the other files",
+    layout.LIVE: "it is for people who watched the session",
+    layout.WORKERS_PLAN: "it is the plan of a worker of pytest-xdist, and the session's plan is there",
+}
 _LONGEST_NAME = 1000
 
 
@@ -165,7 +172,7 @@ def _gather(folder: Path, before: str, found: dict[str, Path], left_out: list[Fi
         folders[:] = sorted(name for name in folders if name not in links)
         for name in sorted([*names, *links]):
             path = before + (inside / name).as_posix()
-            why = _why_left_out(Path(place, name))
+            why = MADE_AGAIN.get(path, "") or _why_left_out(Path(place, name))
             if why:
                 left_out.append(FileLeftOut(path=path, why=why))
             elif path != CERTIFICATE:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import __version__
 from pytest_llmbench.bundle.certificate import make_certificate
-from pytest_llmbench.bundle.contents import CERTIFICATE
+from pytest_llmbench.bundle.contents import CERTIFICATE, MADE_AGAIN
+from pytest_llmbench.bundle.derived.differences import differences_of_derived
 from pytest_llmbench.bundle.of_checks import differences_of_check
 from pytest_llmbench.bundle.opened import MOST_BYTES, OpenedBundle, opened
 from pytest_llmbench.bundle.recompute import NotRecomputableError, count_numbers, differences, judged_again, numbers_of
@@ -135,6 +136,8 @@ def verify(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
             told.differences += differences_of_check(record, session)
             _check(record, session, told)
         told.differences += _report(session)
+        told.differences += differences_of_derived(session)
+        told.differences += _left_out(bundle)
         told.differences += _statement(session, bundle)
         return told
 
@@ -241,6 +244,13 @@ def _report(session: RecordedSession) -> Iterator[str]:
         address = address_of(test.test)
         if address in cases and address not in kept and cases[address].verdict == "PASS":
             yield f"{layout.JUNIT}: {address}: it says PASS, and no record does"
+
+
+def _left_out(bundle: OpenedBundle) -> Iterator[str]:
+    """Yield the files that this bundle has, and that every bundle of ours leaves out."""
+    for each in bundle.manifest.files:
+        if each.path in MADE_AGAIN:
+            yield f"{each.path}: {MADE_AGAIN[each.path]}; a bundle leaves it out, and this one has it"
 
 
 def _statement(session: RecordedSession, bundle: OpenedBundle) -> Iterator[str]:

@@ -24,6 +24,7 @@ _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
 #: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+OneSession = Annotated[str, typer.Argument(help="Id of a session, or its beginning.")]
 DEFAULT = "llmbench-history.db"
 
 
@@ -93,7 +94,7 @@ def list_(
 
 
 @app.command()
-def show(session: str, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
+def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
     """Show the records of a session, which may be named by the beginning of its id."""
     from pytest_llmbench.history.store.queries import show_session  # noqa: PLC0415
 
@@ -114,7 +115,9 @@ def show(session: str, *, history: Where = DEFAULT, as_json: AsJson = False) -> 
 
 
 @app.command()
-def tag(session: str, name: str, *, history: Where = DEFAULT) -> None:
+def tag(
+    session: OneSession, name: Annotated[str, typer.Argument(help="The name.")], *, history: Where = DEFAULT
+) -> None:
     """Give a session a name, such as that of a baseline: `--compare-to tag:NAME` then means it."""
     from pytest_llmbench.history.store.importing import add_tag  # noqa: PLC0415
     from pytest_llmbench.history.store.queries import find_session  # noqa: PLC0415
@@ -127,8 +130,8 @@ def tag(session: str, name: str, *, history: Where = DEFAULT) -> None:
 
 @app.command()
 def series(
-    recipe: str,
-    metric: str,
+    recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
+    metric: Annotated[str, typer.Argument(help="A statistic of it.")],
     *,
     history: Where = DEFAULT,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest N.")] = None,
@@ -157,8 +160,8 @@ def series(
 
 @app.command()
 def changes(
-    recipe: str,
-    metric: str,
+    recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
+    metric: Annotated[str, typer.Argument(help="A statistic of it.")],
     *,
     history: Where = DEFAULT,
     last: Annotated[int, typer.Option(min=2, help="Only the newest N runs.")] = 1000,
@@ -212,7 +215,7 @@ def changes(
 
 @app.command()
 def export(
-    folder: Path,
+    folder: Annotated[Path, typer.Argument(help="Folder for the files.")],
     *,
     otava: Annotated[bool, typer.Option("--otava", help="CSV files and otava.yaml, for Apache Otava.")] = False,
     recipe: Annotated[list[str] | None, typer.Option(help="Only this recipe.")] = None,

@@ -4,22 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from math import isclose, isfinite
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity, counted, listed
+from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import AppliesTo
 from pytest_llmbench.core.record.records import Metric, Problem, RunRecord, Verdict
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of, judged_steps
+from pytest_llmbench.judging.contradictions import contradictions, measured_again
+from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of
 
 # Of fewer, nobody can tell which one is sick.
 LEAST_RUNS = 3
 # Keys of a recipe that change nothing in what is trained, or how.
 _WORDS = {"references", "description", "source", "prepare", "deadlines", "time_limit"}
-_SAME = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +62,7 @@ class GoodRun:
 
 def good_run(path: Path, record: RunRecord) -> GoodRun:
     """Take a record as it is."""
-    measurement = Measurement(
-        recipe=record.recipe,
-        steps=record.steps,
-        judged=judged_steps(record.recipe, record.steps),
-        unread=len(record.unreadable),
-        gpus=record.gpus,
-        totals=record.totals,
-        telemetry=record.telemetry,
-        matmul_flops_per_s=None,
-        peak_flops_per_s=None,
-    )
-    return GoodRun(path=path, record=record, measurement=measurement)
+    return GoodRun(path=path, record=record, measurement=measured_again(record))
 
 
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:
@@ -162,25 +150,17 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
     if (why := _not_whole(record)) is not None:
         yield why
         return
-    counted_in_steps = [number for step in record.steps for number in (step.seconds, step.tokens, step.samples)]
-    if not all(isfinite(each) and each > 0 for each in (*counted_in_steps, record.nodes) if each is not None):
-        yield "a duration or a count is not a number above 0: the record is damaged"
+    if against := [*contradictions(record, statistics)]:
+        yield from against
         return
     if record.recipe.scale != "full":
         yield f"scale {record.recipe.scale}: a threshold for a machine applies at scale full only"
-    devices = {record.device} | {rank.device for rank in record.rank_info}
     if record.device is None:
         yield "its ranks did not report their device"
-    elif len(devices) > 1 or record.gpus not in {0, record.ranks} or len(record.rank_info) not in {0, record.ranks}:
-        yield (
-            f"its record contradicts itself: {record.gpus} × {record.device}, {record.ranks} ranks, of which "
-            f"{len(record.rank_info)} introduced themselves: {', '.join(sorted(map(str, devices)))}"
-        )
     for failed in _failed(run, statistics, of_speed=False):
         yield f"{failed.test} ended in {failed.verdict}: {failed.reason}"
-    for name in dict.fromkeys([*wanted, *(name for name, rule in statistics.items() if rule.steady is not None)]):
-        if name in wanted or name in record.metrics:
-            yield from _unknown(run, name, statistics[name], wanted=name in wanted)
+    for name in wanted:
+        yield from _unknown(run, name, statistics[name])
     if any(statistics[name].steady is not None for name in wanted):
         yield from _unsteady(run.measurement.steady)
 
@@ -189,19 +169,13 @@ def _broken(problem: Problem) -> str:
     return f"the run is broken ({problem.kind}): {problem.message.partition(chr(10))[0]}"
 
 
-def _unknown(run: GoodRun, name: str, statistic: Statistic, *, wanted: bool) -> Iterator[str]:
-    """Yield why one number of a run is not what its record says."""
+def _unknown(run: GoodRun, name: str, statistic: Statistic) -> Iterator[str]:
+    """Yield why a threshold on one number cannot be made of a run."""
     if name not in run.record.metrics:
         yield f"it has no {name}; it has {', '.join(run.record.metrics) or 'no numbers'}"
         return
-    value, again = run.record.metrics[name].value, statistic.compute(run.measurement)
-    if not (isfinite(value) and value > 0.0):
-        yield f"{name} is {value} {statistic.unit}: the record is damaged"
-    elif again is None and wanted:
+    if statistic.compute(run.measurement) is None:
         yield f"{name} cannot be computed again from its steps: bound another statistic, such as throughput"
-    elif again is not None and not isclose(value, again, rel_tol=_SAME):
-        measured, now = Quantity(value, statistic.unit), Quantity(again, statistic.unit)
-        yield f"{name} is {measured}, but its steps give {now}: the record was changed, or is of another version"
 
 
 def _unsteady(steady: Steady | None) -> Iterator[str]:

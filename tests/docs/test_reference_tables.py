@@ -13,7 +13,7 @@ TEXTS = [page.read_text(encoding="utf-8") for page in reference.PAGES]
 MARKS = [mark for text in TEXTS for mark in re.findall(r"<!-- generated: ([\w ]+) -->", text)]
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=["reference", "validation"])
+@pytest.mark.parametrize("text", TEXTS, ids=[page.stem for page in reference.PAGES])
 def test_the_tables_are_what_the_code_says(text: str) -> None:
     """`python tools/reference.py` writes them."""
     assert reference.written(text)[1] == []

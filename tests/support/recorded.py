@@ -17,6 +17,8 @@ from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.times import RankTimes, RunTimes
 from pytest_llmbench.core.record.verdicts import ClauseTold, SessionVerdicts
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.contradictions import measured_again
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
 
 REAL = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "record.json"
@@ -71,6 +73,16 @@ def run_record(session: Path, key: str, seed: int, *, slow: float = 1.0, steps: 
             "judgements": tuple(_judgements(key, tokens / seconds)),
         }
     )  # fmt: skip
+
+
+def measured_anew(plain: dict[str, Any]) -> dict[str, Any]:
+    """A record whose steps were changed, with the numbers that its steps give now."""
+    record = RunRecord.model_validate(plain)
+    statistics, again = statistics_of(get_engine(record.recipe.engine)), measured_again(record)
+    for name, metric in plain["metrics"].items():
+        value = statistics[name].compute(again)
+        plain["metrics"][name] = metric if value is None else {**metric, "value": value}
+    return plain
 
 
 def _of(steps: tuple[Step, ...], wanted: int | None) -> list[Step]:

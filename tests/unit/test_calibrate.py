@@ -21,6 +21,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.verdict.run import Run
+from tests.support.recorded import measured_anew
 
 # A real run on one H200, at 456,479 words/s; its record has schema version 2, and so no interval.
 RECORDED = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "record.json"
@@ -50,8 +51,9 @@ def run_of(session: str, step_s: float = 1.15) -> dict[str, Any]:
     plain, rng = deepcopy(REAL), random.Random(session)
     plain |= {"session": session, "judgements": []}
     plain["recipe"] |= {"steps": STEPS}
+    real = plain["steps"]
     plain["steps"] = [
-        plain["steps"][0] | {"step": number, "seconds": step_s * (1 + 0.0005 * rng.gauss(0, 1))}
+        real[number % len(real)] | {"step": number, "seconds": step_s * (1 + 0.0005 * rng.gauss(0, 1))}
         for number in range(1, STEPS + 1)
     ]
     measure_again(plain)
@@ -135,6 +137,8 @@ def test_the_recorded_run_counts(write: Write, capsys: pytest.CaptureFixture[str
     folder = write()
     plain = deepcopy(REAL)
     plain["recipe"]["steps"] = STEPS
+    plain["steps"] += [{**step, "step": step["step"] + 50} for step in plain["steps"]]
+    measured_anew(plain)
     (folder / "0" / "runs" / "opt125m" / "record.json").write_text(json.dumps(plain))
     assert main([str(folder)]) == 0
     assert REAL["session"] in capsys.readouterr().out
@@ -208,6 +212,7 @@ def steps(change: Callable[[int], float]) -> Callable[[dict[str, Any]], None]:
 def shortened(plain: dict[str, Any]) -> None:
     """Leave 20 steps, 15 of them to judge."""
     plain["steps"] = plain["steps"][:20]
+    plain["recipe"]["steps"] = 20
     measure_again(plain)
 
 
@@ -232,7 +237,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "15 judged steps with a duration are too few to know how fast it is: train at least 20 steps",
     ),
     "no_durations": (
-        lambda p: [step.update(seconds=None) for step in p["steps"]],
+        lambda p: (p.update(metrics={}), [step.update(seconds=None) for step in p["steps"]]),
         "0 judged steps with a duration are too few to know how fast it is: train at least 20 steps",
     ),
     "not_settled": (steps(lambda n: 1.2 - 0.001 * n), "its steps still became faster at the end: train longer"),
@@ -265,7 +270,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "gpus_that_did_not_train": (
         lambda p: p.update(gpus=8),
-        "its record contradicts itself: 8 × NVIDIA H200, 1 ranks, of which 1 introduced themselves: NVIDIA H200",
+        "gpus, ranks, rank_info: 8 × NVIDIA H200, 1 ranks, of which 1 introduced themselves: NVIDIA H200",
     ),
     "ranks_that_did_not_train": (lambda p: p.update(gpus=8, ranks=8), "8 ranks, of which 1 introduced themselves"),
     "ranks_of_another_gpu": (
@@ -357,13 +362,13 @@ def test_doubts_are_told(write: Write, capsys: pytest.CaptureFixture[str]) -> No
 
     def doubtful(number: int, plain: dict[str, Any]) -> None:
         if number == 1:
-            missed = {"test": "t[old]", "verdict": "FAIL", "statistic": "throughput", "reference": "old"}
+            missed = {"test": "t[old]", "verdict": "FAIL", "statistic": "throughput"}
             plain |= {"judgements": [missed], "findings": ["GPU 3 was throttled"]}
             plain["versions"] |= {"torch": "2.12.0"}
 
     assert main([str(write(doubtful))]) == 0
     told = capsys.readouterr().err
-    assert "warning: 2026-1/opt125m missed old: see that it ran as it should\n" in told
+    assert "warning: 2026-1/opt125m missed t[old]: see that it ran as it should\n" in told
     assert "warning: 2026-1/opt125m: GPU 3 was throttled\n" in told
     assert "warning: versions of torch differ: 2.11.0+cu130, 2.12.0\n" in told
 

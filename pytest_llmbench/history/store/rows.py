@@ -15,6 +15,8 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, S
 from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.contradictions import contradictions
+from pytest_llmbench.judging.statistics import Statistic
 from pytest_llmbench.judging.telemetry import Better
 
 # Of a recipe, what says how long it may take, what is expected of it, or what its words are: none makes it faster.
@@ -147,7 +149,7 @@ def read_rows(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> Re
         gpus: of the session, as of `uuids_in`.
 
     Raises:
-        ConfigError: it is damaged, of a newer schema, or none.
+        ConfigError: it is damaged, contradicts itself, is of a newer schema, or none.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
@@ -155,7 +157,11 @@ def read_rows(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> Re
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     digest = hashlib.sha256(content.encode()).hexdigest()
     if about == "run":
-        return rows_of_run(RunRecord.read(path), digest, path)
+        record = RunRecord.read(path)
+        if against := [*contradictions(record, _statistics(record))]:
+            more = "" if len(against) == 1 else f" ({len(against)} contradictions)"
+            raise ConfigError(f"{path}: the record contradicts itself: {against[0]}{more}")
+        return rows_of_run(record, digest, path)
     return _of_check(HealthRecord.read(path), digest, path, gpus)
 
 
@@ -237,10 +243,7 @@ def measurement_of(steps: tuple[Step, ...]) -> str | None:
 
 def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
     """The numbers of a run. Their direction is what their statistic declares, here or as a rate or a time."""
-    try:
-        statistics = statistics_of(get_engine(record.recipe.engine))
-    except ConfigError:  # of a package that is not installed here
-        statistics = {}
+    statistics = _statistics(record)
     found = []
     for name, metric in record.metrics.items():
         by_sense: Better | None = {"rate": "higher", "time": "lower", None: None}[metric.sense]
@@ -252,6 +255,13 @@ def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def _statistics(record: RunRecord) -> Mapping[str, Statistic]:
+    try:
+        return statistics_of(get_engine(record.recipe.engine))
+    except ConfigError:  # of a package that is not installed here
+        return {}
 
 
 def _of_hosts(record: RunRecord) -> Iterator[Sighting]:

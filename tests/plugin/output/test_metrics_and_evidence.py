@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.openmetrics import parser
 
+from pytest_llmbench.bundle.contents import MADE_AGAIN
+from pytest_llmbench.bundle.derived.differences import differences_of_derived
 from pytest_llmbench.bundle.make import make_bundle
+from pytest_llmbench.bundle.recorded import read_session
 from pytest_llmbench.bundle.verify import verify
+from pytest_llmbench.core.errors import LLMBenchError
 from tests.conftest import UserFolder
 from tests.support.collector import collector
 
@@ -37,6 +44,58 @@ def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distributi
     # No reference of its recipe is on speed.
     told = verify(tmp_path / "b.tar", [key.public_key()])
     assert (told.verified, told.result, told.verdicts, told.taken) == (True, "WARNED", 1, [])
+    assert {each.partition(":")[0] for each in told.left_out} >= {"live.json"}
+    every_file_is_held_against_the_others(result.session, tmp_path)
+
+
+# Files that nothing is derived from. What the ranks printed is evidence, and its signature alone holds it.
+RAW = ("owner", "stop", "runs/*/logs/*", "runs/*/meeting/*", "runs/*/phase/*", "runs/*/pauses/*", "runs/*/job.json",
+       "runs/*/rendezvous.json", "runs/*/task.json", "system.json", "*/latest")  # fmt: skip
+
+
+def every_file_is_held_against_the_others(session: Path, place: Path) -> None:
+    """Alter each file of a session that was bundled: whoever signs it again, the verification names the file.
+
+    A file that a session leaves from now on has to be named as well, left out, or listed above.
+    """
+    key = Ed25519PrivateKey.generate()
+    bundled = [path for path in sorted(session.rglob("*")) if path.is_file() and not path.is_symlink()]
+    names = {path.relative_to(session).as_posix(): path for path in bundled}
+    derived = [name for name in names if name not in MADE_AGAIN and not any(fnmatch(name, raw) for raw in RAW)]
+    known = {"verdicts.json", "verdict.json", "summary.md", "junit.xml", "junit-strict.xml", "runs/tiny/record.json"}
+    assert set(derived) >= {*known, "journal", "session.json", "runs/tiny/steps/rank-00000.jsonl"}
+    for name in derived:
+        whole = names[name].read_bytes()
+        names[name].write_bytes(altered(name, whole))
+        assert names[name].read_bytes() != whole, name
+        try:
+            make_bundle(session, place / "altered.tar", key)
+            found = verify(place / "altered.tar", [key.public_key()]).differences
+        except LLMBenchError as error:
+            found = [str(error)]
+        assert found, f"{name} was altered, and nothing names it"
+        names[name].write_bytes(whole)
+    path = names["verdicts.json"]
+    whole = path.read_bytes()
+    tests = json.loads(whole)["tests"]
+    for number, test in enumerate(tests):
+        for key_of, value in test.items():
+            changed = [{**row, key_of: f"{value}0"} if at == number else row for at, row in enumerate(tests)]
+            path.write_text(json.dumps({**json.loads(whole), "tests": changed}))
+            assert [*differences_of_derived(read_session(session))], f"tests[{number}].{key_of}"
+    path.write_text(json.dumps({**json.loads(whole), "tests": tests[1:]}))
+    assert any("verdicts.json: " in each for each in differences_of_derived(read_session(session)))
+    path.write_bytes(whole)
+
+
+def altered(name: str, whole: bytes) -> bytes:
+    """A file that says something else: another verdict, or else another number, and is still one of its kind."""
+    for old, new in ((b"PASS", b"FAIL"), (b'"seconds":0.0', b'"seconds":9.0')):
+        if old in whole:
+            return whole.replace(old, new, 1)
+    digit = re.search(rb"[1-8]", whole)
+    assert digit is not None, name
+    return whole[: digit.start()] + b"9" + whole[digit.end() :]
 
 
 def test_an_address_that_is_none_is_refused_before_anything_runs(user: UserFolder) -> None:

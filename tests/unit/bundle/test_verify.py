@@ -142,6 +142,19 @@ def test_a_check_is_judged_by_its_answers(evidence: Evidence) -> None:
     assert any("check memory: what was found and measured: an answer" in each for each in told.taken)
 
 
+def test_a_page_that_could_say_anything_is_left_out(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report follows from the other files; a bundle that has one all the same is not verified."""
+    (evidence.folder / "report.html").write_text("<p>All is well</p>")
+    told = evidence.verified()
+    assert told.verified
+    assert any(each.startswith("report.html: `llmbench report` writes it again") for each in told.left_out)
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_llmbench.bundle.contents.MADE_AGAIN", {})
+        evidence.bundled()
+    told = verify(evidence.target, [KEY.public_key()])
+    assert any(each.startswith("report.html: ") for each in told.differences)
+
+
 def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None:
     """A bundle of which nothing was computed again is not verified."""
     for path in ("session.json", RECORD):

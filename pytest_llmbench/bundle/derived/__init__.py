@@ -1,0 +1,1 @@
+"""Files of a session that follow from its other files."""

@@ -1,0 +1,215 @@
+"""Contradictions of a run record with itself: a number that its steps do not give, a verdict that its numbers deny."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import isclose, isfinite
+
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
+from pytest_llmbench.judging.statistics import Measurement, Statistic, judged_steps
+
+_SAME = 1e-6
+# A framework's log rounds large counts to six digits.
+_SAME_COUNT = 1e-4
+# Two steps on different data may have one loss by chance, to the last digit that is kept.
+_STILL_STEPS = 3
+
+
+def measured_again(record: RunRecord) -> Measurement:
+    """The inputs of the statistics, as far as a record has them: no peak of its GPUs."""
+    early = record.early if record.early is not None and record.early.looks else None
+    judged = judged_steps(record.recipe, record.steps)
+    return Measurement(
+        recipe=record.recipe,
+        steps=record.steps,
+        judged=[step for step in judged if early is None or step.step <= early.look],
+        unread=len(record.unreadable),
+        gpus=record.gpus,
+        totals=record.totals,
+        telemetry=record.telemetry,
+        early=early,
+        matmul_flops_per_s=None,
+        peak_flops_per_s=None,
+    )
+
+
+def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
+    """Yield the contradictions of a record with itself: the key, and both values.
+
+    A run with a problem measured nothing, and its steps are those that there were: of it, the verdicts are looked at.
+
+    Args:
+        record: as it was read.
+        statistics: those of the recipe's engine; numbers by other rules are left alone.
+    """
+    yield from _of_verdicts(record, statistics)
+    if record.problem is not None:
+        if record.metrics:
+            yield f"problem: {record.problem.kind}, but metrics has {', '.join(record.metrics)}"
+        return
+    yield from _of_steps(record)
+    yield from _of_losses(record)
+    yield from _of_ranks(record)
+    again = measured_again(record)
+    for name, metric in record.metrics.items():
+        if name in statistics:
+            yield from _of_metric(record, name, metric, statistics[name], again)
+
+
+def _of_steps(record: RunRecord) -> Iterator[str]:
+    for one, other in pairwise(record.steps):
+        if other.step <= one.step:
+            yield f"steps: step {other.step} comes after step {one.step}"
+    last = max((step.step for step in record.steps), default=0)
+    whole = record.early is None or not record.early.ended_early
+    if record.recipe.end == "steps" and whole and (record.steps or record.metrics) and last != record.recipe.steps:
+        yield f"steps: the last one is {last}, but recipe.steps is {record.recipe.steps}"
+    for step in record.steps:
+        for key, value in (("seconds", step.seconds), ("tokens", step.tokens), ("samples", step.samples)):
+            if value is not None and not (isfinite(value) and value > 0):
+                yield f"steps[{step.step}].{key}: {value}: a duration or a count is not a number above 0"
+    for key, due in (("tokens", record.recipe.tokens_per_step), ("samples", record.recipe.samples_per_step)):
+        wrong = [
+            (step.step, count) for step in record.steps
+            if (count := getattr(step, key)) is not None and not isclose(count, due, rel_tol=_SAME_COUNT)
+        ]  # fmt: skip
+        if wrong:
+            yield f"steps[{wrong[0][0]}].{key}: {wrong[0][1]}, but its recipe trains {due} in a step"
+
+
+def _of_losses(record: RunRecord) -> Iterator[str]:
+    losses = [step.loss for step in record.steps if step.loss is not None]
+    if len(losses) >= _STILL_STEPS and len(set(losses)) == 1:
+        yield f"steps: the loss is {losses[0]:.6g} in all {len(losses)} of them: nothing was learned"
+    if not all(map(isfinite, losses)):
+        yield "steps: a loss is not a finite number, and the record has no problem"
+
+
+def _of_ranks(record: RunRecord) -> Iterator[str]:
+    if record.nodes < 1 or record.ranks < 1:
+        yield f"nodes, ranks: {record.nodes}, {record.ranks}: a duration or a count is not a number above 0"
+    ranks = [info.rank for info in record.rank_info]
+    if twice := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+        yield f"rank_info: rank {twice[0]} is in it {ranks.count(twice[0])} times"
+    devices = {info.device for info in record.rank_info} | ({record.device} if record.device else set())
+    if len(devices) > 1 or record.gpus not in {0, record.ranks} or len(ranks) not in {0, record.ranks}:
+        yield (
+            f"gpus, ranks, rank_info: {record.gpus} × {record.device}, {record.ranks} ranks, of which "
+            f"{len(ranks)} introduced themselves: {', '.join(sorted(devices))}"
+        )
+    submitted, ended = record.timings.submitted, record.timings.ended
+    if submitted is not None and ended is not None and ended < submitted:
+        yield f"timings.ended: {ended}, but timings.submitted is {submitted}"
+
+
+def _of_metric(record: RunRecord, name: str, metric: Metric, statistic: Statistic, again: Measurement) -> Iterator[str]:
+    key = f"metrics.{name}"
+    least_is_zero = statistic.steady is None
+    if not isfinite(metric.value) or (metric.value <= 0.0 and not least_is_zero):
+        yield f"{key}.value: {name} is {metric.value} {metric.unit}: the record is damaged"
+        return
+    if metric.unit != statistic.unit:
+        yield f"{key}.unit: {metric.unit!r}, but the rule of {name} gives {statistic.unit!r}"
+        return
+    if (found := statistic.compute(again)) is not None:
+        if not isclose(metric.value, found, rel_tol=_SAME):
+            told, now = Quantity(metric.value, metric.unit), Quantity(found, metric.unit)
+            yield f"{key}.value: {name} is {told}, but its steps give {now}: it was changed, or another version made it"
+            return
+    elif not statistic.of_ceiling and statistic.speed != "share_of_peak":
+        yield f"{key}.value: {name} is {Quantity(metric.value, metric.unit)}, but its steps do not give it"
+    yield from _of_interval(record, key, metric, again)
+
+
+def _of_interval(record: RunRecord, key: str, metric: Metric, again: Measurement) -> Iterator[str]:
+    """Compare an interval with the steady part that it follows from."""
+    if metric.low is not None and metric.high is not None and metric.low > metric.high:
+        yield f"{key}.low: {metric.low}, but {key}.high is {metric.high}"
+    if metric.sense is None or metric.amount is None:
+        return
+    seconds = again.seconds_of_step
+    if seconds and metric.unit != "s":
+        due = metric.value * seconds if metric.sense == "rate" else metric.value / seconds
+        if not isclose(metric.amount, due, rel_tol=_SAME):
+            yield f"{key}.amount: {metric.amount}, but its value and its steps give {due}"
+    if (steady := record.steady) is None:
+        return
+    ends = (steady.high, steady.low) if metric.sense == "rate" else (steady.low, steady.high)
+    for end, kept, of_step in zip(("low", "high"), (metric.low, metric.high), ends, strict=True):
+        if metric.sense == "rate":
+            due_end = metric.amount / of_step if of_step > 0.0 else None
+        else:
+            due_end = metric.amount * of_step
+        if (kept is None) != (due_end is None) or (
+            kept is not None and due_end is not None and not isclose(kept, due_end, rel_tol=_SAME)
+        ):
+            yield f"{key}.{end}: {kept}, but its steady part gives {due_end}"
+
+
+def _of_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
+    references = {each.name: each for each in record.recipe.references}
+    for judgement in record.judgements:
+        key = f"judgements[{judgement.test}]"
+        if judgement.verdict is Verdict.PASS and record.problem is not None:
+            yield f"{key}.verdict: PASS, but the run has the problem {record.problem.kind}"
+            continue
+        reference = references.get(judgement.reference or "")
+        if judgement.reference is not None and reference is None:
+            yield f"{key}.reference: {judgement.reference}, but recipe.references has no such reference"
+            continue
+        if reference is None or judgement.verdict not in {Verdict.PASS, Verdict.FAIL}:
+            continue
+        if judgement.threshold != reference.threshold:
+            yield f"{key}.threshold: {judgement.threshold}, but recipe.references has {reference.threshold}"
+            continue
+        yield from _of_number(key, judgement, record.metrics, statistics)
+        if reference.xfail is None:
+            yield from _of_bounds(key, judgement)
+
+
+def _of_number(
+    key: str, judgement: Judgement, metrics: Mapping[str, Metric], statistics: Mapping[str, Statistic]
+) -> Iterator[str]:
+    """See that what was judged is there: its number, and its interval where its steps decide."""
+    name, statistic = judgement.statistic, statistics.get(judgement.statistic or "")
+    if name is None or statistic is None:
+        return
+    if name not in metrics:
+        yield f"{key}.verdict: {judgement.verdict}, but metrics has no {name}"
+        return
+    if "value" not in judgement.model_fields_set:  # an earlier version kept the number as a text alone
+        return
+    if judgement.value is None:
+        yield f"{key}.value: none, but its verdict is {judgement.verdict}"
+        return
+    if metrics[name].sense is not None and judgement.low is None and judgement.high is None:
+        yield f"{key}.low, high: none, but its verdict is {judgement.verdict}, and {name} is judged by its interval"
+    said = _number_in(judgement.measured or "")
+    if said is not None and not isclose(said, judgement.value, rel_tol=_SAME):
+        yield f"{key}.value: {judgement.value}, but {key}.measured is {judgement.measured}"
+
+
+def _of_bounds(key: str, judgement: Judgement) -> Iterator[str]:
+    """Compare a verdict with its bounds: an interval that lies whole on the other side of one denies it."""
+    known = [each for each in (judgement.low, judgement.high, judgement.value) if each is not None]
+    if not known:
+        return
+    low, high = min(known), max(known)
+    at_least, at_most = judgement.at_least, judgement.at_most
+    missed = (at_least is not None and high < at_least) or (at_most is not None and low > at_most)
+    met = (at_least is None or low > at_least) and (at_most is None or high < at_most)
+    if judgement.verdict is Verdict.PASS and missed:
+        yield f"{key}.verdict: PASS, but {_span(known)} {judgement.unit} misses {judgement.threshold}"
+    if judgement.verdict is Verdict.FAIL and met and (at_least is not None or at_most is not None):
+        yield f"{key}.verdict: FAIL, but {_span(known)} {judgement.unit} meets {judgement.threshold}"
+
+
+def _span(known: Sequence[float]) -> str:
+    return f"{min(known):.6g}" if min(known) == max(known) else f"{min(known):.6g} to {max(known):.6g}"
+
+
+def _number_in(text: str) -> float | None:
+    try:
+        return float(text.partition(" ")[0])
+    except ValueError:
+        return None
