@@ -66,7 +66,9 @@ def test_a_node_is_avoided_after_two_sessions_with_faults(history: History, tmp_
 def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Path) -> None:
     """Also one that failed under an attempt before it, and whose name the last one's hosts do not have."""
     recorded = Path(__file__).parents[2] / "data/session/20261123-113444-68012a/runs/good/record.json"
-    record = RunRecord.read(recorded).model_copy(update={"hosts": ("n1", "n3"), "lost_nodes": ("n2",)})
+    record = RunRecord.read(recorded).model_copy(
+        update={"hosts": ("n1", "n3"), "lost_nodes": ("n2",), "judgements": ()}
+    )
     for days, simulated in ((3.0, "kill@3"), (2.0, None), (1.0, None)):
         folder = tmp_path / f"s{days}" / "runs" / "good"
         folder.mkdir(parents=True)
