@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,10 @@ def start(folder: Path, **env: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def begins(folder: Path, *arguments: str | float, entry: str = HOLD) -> None:
+def begins(folder: Path, *arguments: str | float, entry: str = HOLD, where: Path | None = None) -> None:
     """Let the job begin."""
-    Beginning(entry=entry, arguments=arguments).write(job_file(folder, JOB))
+    stands = None if where is None else str(where)
+    Beginning(entry=entry, arguments=arguments, folder=stands).write(job_file(folder, JOB))
 
 
 def result(folder: Path, task: int = 0) -> Any:
@@ -52,7 +52,7 @@ def result(folder: Path, task: int = 0) -> Any:
 
 
 @pytest.fixture
-def asked_to_stop(tmp_path: Path) -> Iterator[Path]:
+def asked_to_stop(tmp_path: Path) -> Path:
     """The file of an owner that asks for the end at once."""
     (tmp_path / "stop").touch()
     return tmp_path / "owner"
@@ -78,6 +78,16 @@ def test_an_error_is_told_with_its_traceback(tmp_path: Path) -> None:
     for text in (told, said):
         assert "in run_rank" in text
         assert "ConfigError: a folder without a task/task.json: cannot be read" in text
+
+
+def test_it_stands_where_pytest_does(tmp_path: Path, asked_to_stop: Path) -> None:
+    """Slurm lets a job with a percent sign in its path begin in its own folder; its result is there all the same."""
+    job = tmp_path / "50%"
+    job.mkdir()
+    begins(job, asked_to_stop.name, 60.0, where=tmp_path)
+    with start(job) as task:
+        assert task.wait() == 0
+    assert result(job) == {"error": None}
 
 
 def test_slurm_s_first_signal_does_not_end_it(tmp_path: Path) -> None:
