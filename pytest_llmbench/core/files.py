@@ -72,7 +72,7 @@ def _name(uid: int) -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Keep the files of a folder to this user, whoever made them: a job executes some of them."""
+    """Keep the files of a folder that others made to this user: a job executes some of them."""
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # it is renamed or taken away just now
             if not path.is_symlink() and path.is_file():

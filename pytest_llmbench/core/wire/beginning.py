@@ -1,6 +1,6 @@
-"""What a Slurm job of ours executes: `submitted.json`, which a session writes and `workloads.node.begin` reads.
+"""The call that a Slurm job of ours executes: `submitted.json`, which a session writes and `workloads.node.begin` reads.
 
-It is plain data, and names a function of this package: whoever could write the file could have no other code run by it.
+It is plain data, and names a function of this package: the job executes no other code, whatever the file says.
 """
 
 import json
