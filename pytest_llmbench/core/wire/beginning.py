@@ -1,4 +1,4 @@
-"""The call that a Slurm job of ours executes: `submitted.json`, which a session writes and `workloads.node.begin` reads.
+"""The call that a Slurm job of ours executes: a session writes `submitted.json`, and `workloads.node.begin` reads it.
 
 It is plain data, and names a function of this package: the job executes no other code, whatever the file says.
 """
