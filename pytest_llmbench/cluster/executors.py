@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from pytest_llmbench.cluster.slurm.states import Identity, JobState, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.workloads.node.standing import run_in
+from pytest_llmbench.core.wire.beginning import SUBMITTED, Beginning, job_file
 
 if TYPE_CHECKING:
     import submitit
@@ -31,8 +32,7 @@ _SEARCH_S = 20.0
 _SEARCH_PERIOD_S = 2.0
 # What submitit replaces wherever it stands in a path.
 _TAGS = ("%j", "%t", "%A", "%a")
-# What a job executes, after its id.
-PICKLE = "submitted.pkl"
+_BEGIN = "pytest_llmbench.workloads.node.begin"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class JobRequest:
     """The request for a job.
 
     Attributes:
-        folder: submission script, pickles and logs; on a file system all nodes share.
+        folder: submission script, what each job executes, and logs; on a file system all nodes share.
         nodes, tasks_per_node, gpus_per_node: its shape.
         time_min: wall-clock limit, minutes.
         comment: written to Slurm; holds the token that finds the job again.
@@ -189,17 +189,14 @@ def load() -> None:
     could meet pytest walking over all loggers at the start of a test ("dictionary changed size during
     iteration").
     """
-    import submitit.core.utils  # noqa: PLC0415
     import submitit.slurm.slurm  # noqa: F401, PLC0415
 
 
 def sbatch_script(request: JobRequest) -> str:
-    """The submission script of a request, exactly as submitit will hand it to sbatch."""
+    """The submission script of a request, as submitit writes it, with a beginning of our own."""
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
 
-    # submitit would replace its tags in the name of the folder as well: so it is not told the name.
-    folder = "/proc/self/cwd" if _has_tags(request.folder) else shlex.quote(str(request.folder))
-    command = f"{request.interpreter} -u -m submitit.core._submit {folder}"
+    command = f"{request.interpreter} -u -m {_BEGIN} {shlex.quote(str(request.folder))}"
     parameters = {name: value for name, value in request.parameters.items() if value is not None}
     return str(_make_sbatch_string(command=command, folder=request.folder, **parameters, wckey=None))  # type: ignore[arg-type]  # leaves it out
 
@@ -213,9 +210,9 @@ def _has_tags(path: Path) -> bool:
 
 
 def submit_slurm(
-    slurm: Slurm, request: JobRequest, function: Callable[..., Any], *args: object, seen: bool = False
+    slurm: Slurm, request: JobRequest, function: Callable[..., Any], *args: str | float, seen: bool = False
 ) -> Accepted:
-    """Submit a function to Slurm, as submitit does, and watch the job.
+    """Submit a public function of this package, with texts and numbers, to Slurm, and watch the job.
 
     Slurm is first asked whether it could ever start such a job, because without `EnforcePartLimits` it
     accepts one that cannot and leaves it pending for ever. With `seen`, the job is looked at before we return.
@@ -224,18 +221,15 @@ def submit_slurm(
         NoAnswerError: whether Slurm took it is unknown; if it appears in the queue later, it will do nothing.
         ClusterError: Slurm refuses, in its own words.
     """
-    from submitit.core.utils import DelayedSubmission  # noqa: PLC0415
-
     folder = request.folder
     make_folder(folder)
-    script, pickle = request.script, folder / PICKLE
+    script = request.script
     script.write_text(sbatch_script(request), encoding="utf-8")
     slurm.controller.test(request.shape, script)
-    # Where the folder is the job's own, its tasks stand there too; with us, they stand where pytest does.
-    here = (run_in, str(Path.cwd()), function) if _has_percent(folder) else (function,)
-    work = DelayedSubmission(*here, *args)
-    work.set_timeout(request.time_min, max_num_timeout=0)
-    work.dump(pickle)
+    # Where the folder is the job's own, its tasks begin there; with us, they stand where pytest does.
+    here = str(Path.cwd()) if _has_percent(folder) else None
+    entry = f"{function.__module__}:{function.__name__}"
+    Beginning(entry=entry, arguments=args, folder=here).write(folder / SUBMITTED)
     make_private(folder)
     job, note = _accepted(slurm, request, script, seen=seen)
     return taken(request, job, note)
@@ -245,8 +239,8 @@ def taken(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     """Let a job begin that Slurm has taken; calling it again does nothing."""
     folder = request.folder
     script = folder / f"{job.id}_submission.sh"
-    # submitit on the node waits for its pickle under this name: a job whose id we do not know never begins.
-    for path, name in ((folder / PICKLE, folder / f"{job.id}_{PICKLE}"), (request.script, script)):
+    # A job waits for its file under this name: one whose id we do not know never begins.
+    for path, name in ((folder / SUBMITTED, job_file(folder, job.id)), (request.script, script)):
         if not name.exists():
             path.rename(name)
     return Accepted(job=job, script=script, stderr=folder / f"{job.id}_0_log.err", note=note)
@@ -302,23 +296,23 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | No
         time.sleep(_SEARCH_PERIOD_S)
 
 
-def submit_local(request: JobRequest, function: Callable[..., Any], *args: object) -> Submitted:
-    """Start a function on this machine, once per task."""
-    import submitit  # noqa: PLC0415
+def submit_local(request: JobRequest, module: str, folder: str) -> Submitted:
+    """Start a module on this machine as a program, once per task, with a folder as its argument."""
+    from submitit.local.local import LocalJob  # noqa: PLC0415
 
     make_folder(request.folder)
-    executor = submitit.LocalExecutor(_local_folder(request.folder), max_num_timeout=0, python=request.interpreter)
-    executor.update_parameters(
-        nodes=1,
+    logs = _local_folder(request.folder)
+    process = _controller(
+        folder=logs,
+        command=f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
         tasks_per_node=request.tasks_per_node,
-        gpus_per_node=request.gpus_per_node,
+        cuda_devices=",".join(map(str, range(request.gpus_per_node))),
         # A backstop only: the run's own deadline comes first and can say why.
         timeout_min=request.time_min + 5,
-        setup=list(request.setup),
+        setup=request.setup,
     )
-    job = _submitted(executor, function, *args)
-    make_private(request.folder)
-    return Submitted(job_id=job.job_id, job=job)
+    job_id = str(process.pid)
+    return Submitted(job_id=job_id, job=LocalJob(logs, job_id, range(request.tasks_per_node), process))
 
 
 def _local_folder(folder: Path) -> Path:
@@ -328,14 +322,16 @@ def _local_folder(folder: Path) -> Path:
     return Path(f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}")  # open as long as this process
 
 
-def _submitted(executor: submitit.LocalExecutor, function: Callable[..., Any], *args: object) -> submitit.Job[Any]:
-    """Submit, however often pytest takes a variable of its own away while submitit copies the environment.
+def _controller(**how: Any) -> subprocess.Popen[bytes]:
+    """Start submitit's controller, however often pytest takes a variable of its own away while it is copied.
 
     It does so in another thread, at each phase of each test; submitit starts nothing before it has its copy.
     """
+    from submitit.local.local import start_controller  # noqa: PLC0415
+
     while True:
         try:
-            return executor.submit(function, *args)
+            return start_controller(**how)
         except KeyError as error:
             if not str(error.args[0]).startswith("PYTEST_"):
                 raise

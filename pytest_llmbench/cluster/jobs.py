@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, of_holder
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.wire.beginning import result_file
 from pytest_llmbench.readers.srun import cancelled, failed_node
 
 # The driver of a command gives what it started twice 10 s to end.
@@ -172,8 +173,8 @@ class SlurmJob(JobOnSlurm):
     def __init__(self, submitted: Accepted, slurm: Slurm) -> None:
         super().__init__(submitted.job, slurm, (), f"sbatch {submitted.script}", submitted.note)
         self._stderr = submitted.stderr
-        # submitit's, at the end of the first task, whether it returned or raised.
-        self._result = submitted.stderr.with_name(f"{self.job_id}_0_result.pkl")
+        # At the end of the first task, whether it returned or raised.
+        self._result = result_file(submitted.stderr.parent, self.job_id)
         self._expected = False
 
     def status(self) -> JobStatus:

@@ -27,7 +27,7 @@ def make_folder(path: Path) -> None:
 
 
 def refuse_shared(folder: Path) -> None:
-    """Refuse a folder in which another user could replace a pickle: jobs execute pickles.
+    """Refuse a folder in which another user could replace a file that jobs execute, such as a script.
 
     Raises:
         ConfigError: someone else owns it or a folder above it, or may rename what is in there.
@@ -72,7 +72,7 @@ def _name(uid: int) -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Keep the files of a folder that others made to this user: what submitit pickles, a job executes."""
+    """Keep the files of a folder that others made to this user: a job executes some of them."""
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # it is renamed or taken away just now
             if not path.is_symlink() and path.is_file():

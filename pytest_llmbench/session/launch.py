@@ -127,7 +127,7 @@ class Launcher:
         if self.settings.cluster == "debug":
             return FinishedJob(socket.gethostname(), f"in this process: {called}", run_here(request, function, folder))
         if self.settings.cluster == "local":
-            submitted = submit_local(request, function, folder)
+            submitted = submit_local(request, function.__module__, folder)
             return LocalJob(submitted, socket.gethostname(), f"submitit local: {called}", driven=processes.driven)
         if holder is None:
             return self._submit(request, function, folder)

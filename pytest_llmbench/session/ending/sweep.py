@@ -6,10 +6,11 @@ from pathlib import Path
 
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.beginning import SUBMITTED
 
 
 def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
-    """Take away pickles, once every job has ended, empty logs, and of sane runs where each rank stood.
+    """Take away what jobs executed, once all have ended, their empty logs, and of sane runs where each rank stood.
 
     A file that cannot be removed stays, without a message.
 
@@ -17,7 +18,7 @@ def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
         session: its folder.
         runs: the records of its runs, by key.
     """
-    for path in (*_pickles(session), *_empty_logs(session)):
+    for path in (*_done_with(session), *_empty_logs(session)):
         _remove(path)
     for key, record in runs.items():
         if record.problem is None and record.replayed is None:
@@ -28,10 +29,10 @@ def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
                 phases.rmdir()
 
 
-def _pickles(session: Path) -> Iterator[Path]:
-    """Yield the functions that jobs executed, and their results: no job needs them any more."""
+def _done_with(session: Path) -> Iterator[Path]:
+    """Yield the files that say what jobs execute, and how that ended: no job needs them any more."""
     for folder in _log_folders(session):
-        yield from (*folder.glob("*_submitted.pkl"), *folder.glob("*_result.pkl"))
+        yield from (*folder.glob(f"*_{SUBMITTED}"), *folder.glob("*_result.json"))
 
 
 def _empty_logs(session: Path) -> Iterator[Path]:

@@ -18,4 +18,4 @@
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-/venv/bin/python -u -m submitit.core._submit /shared/reports/20261121-120000-abcdef/allocation
+/venv/bin/python -u -m pytest_llmbench.workloads.node.begin /shared/reports/20261121-120000-abcdef/allocation

@@ -17,4 +17,4 @@
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output /shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_%t_log.out --error /shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_%t_log.err --mem=0 --kill-on-bad-exit=1 --cpu-bind=none /venv/bin/python -u -m submitit.core._submit /shared/reports/20261121-120000-abcdef/runs/opt125m/logs
+srun --unbuffered --output /shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_%t_log.out --error /shared/reports/20261121-120000-abcdef/runs/opt125m/logs/%j_%t_log.err --mem=0 --kill-on-bad-exit=1 --cpu-bind=none /venv/bin/python -u -m pytest_llmbench.workloads.node.begin /shared/reports/20261121-120000-abcdef/runs/opt125m/logs

@@ -18,7 +18,7 @@ import os, sys
 
 class Loud:
     def find_spec(self, name, path=None, target=None):
-        if name == "torch" and "_submit" in " ".join(sys.orig_argv):
+        if name == "torch" and "rank.main" in " ".join(sys.orig_argv):
             raise RuntimeError({OBEYED!r} + "no model for " + os.environ["HF_TOKEN"] + chr(0))
 
 sys.meta_path.insert(0, Loud())

@@ -16,14 +16,14 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import refuse_shared, write_text
 
 STRANGER = 54_321  # a user needs no name to own files and to run processes
-# Puts a folder of its own, with its own pickle, in the place of a session's.
+# Puts a folder of its own, with a file for a job, in the place of a session's.
 ATTACK = """
 import sys
 from pathlib import Path
 above = Path(sys.argv[1])
 (above / "session").rename(above / "gone")
 (above / "session").mkdir()
-(above / "session" / "17_submitted.pkl").write_bytes(b"evil")
+(above / "session" / "17_submitted.json").write_bytes(b"evil")
 """
 
 
@@ -86,7 +86,7 @@ def above() -> Iterator[Path]:
 def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
     above: Path, owner: int, group: int, mode: int, why: str
 ) -> None:
-    """Another user, for real, replaces the folder of a session by one with a pickle of his own."""
+    """Another user, for real, replaces the folder of a session by one with a file of his own for a job."""
     session = above / "session"
     session.mkdir(parents=True, mode=0o700)
     os.chown(above, owner, group)
@@ -100,7 +100,7 @@ def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
     if not os.access(sys.executable, os.X_OK) or Path(sys.executable).resolve().is_relative_to("/root"):
         command[0] = shutil.which("python3", path="/usr/bin:/bin") or pytest.skip("no python3 for other users")
     subprocess.run(command, check=False, stderr=subprocess.DEVNULL, user=STRANGER, group=STRANGER, extra_groups=[])
-    assert (session / "17_submitted.pkl").exists() == bool(why)
+    assert (session / "17_submitted.json").exists() == bool(why)
 
 
 def test_a_link_of_another_user_is_refused(above: Path) -> None:

@@ -152,10 +152,11 @@ def srun_on_path(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @given(asked=REQUEST)
 def test_the_plan_shows_what_submitit_submits(srun_on_path: None, asked: JobRequest) -> None:
-    """`--plan` and the `--test-only` question hold the very text that submitit would submit."""
+    """`--plan` and the `--test-only` question hold the very text that submitit would submit, but for its beginning."""
     executor = submitit.SlurmExecutor(asked.folder, max_num_timeout=0, python=asked.interpreter)
     executor.update_parameters(**asked.parameters)
-    text = executor._make_submission_file_text(executor._submitit_command_str, "some-uid")
+    command = executor._submitit_command_str.replace("submitit.core._submit", "pytest_llmbench.workloads.node.begin")
+    text = executor._make_submission_file_text(command, "some-uid")
     assert sbatch_script(asked) == text
 
 

@@ -110,10 +110,10 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
         new_session(tmp_path / "a", "nightly-1")
 
 
-def test_pickles_go_and_evidence_stays(record: RunRecord, tmp_path: Path) -> None:
+def test_what_jobs_executed_goes_and_evidence_stays(record: RunRecord, tmp_path: Path) -> None:
     """Of a broken run everything stays that explains it, of a sane one also what its ranks printed."""
     kept = {"logs/7_0_log.out", "logs/rank-0.log", "steps/rank-00000.jsonl", "record.json"}
-    gone = {"logs/7_submitted.pkl", "logs/7_0_result.pkl", "logs/7_0_log.err"}
+    gone = {"logs/7_submitted.json", "logs/7_0_result.json", "logs/7_0_log.err"}
     for key in ("sane", "broken"):
         for name in (*kept, *gone, "phase/rank-00000"):
             path = tmp_path / "runs" / key / name
