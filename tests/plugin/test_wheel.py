@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import INSTALLED
+from tests.support.browser import DESKTOP, PHONE, browsing, kept, missing
 from tests.support.wheels import CHECKOUT, Installed, build_ours, install
 
 # A user's whole benchmark.
@@ -96,7 +97,7 @@ def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
 
 
 def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
-    """A fresh environment, pip without a network, `llmbench init`, `doctor`, and one test that passes."""
+    """A fresh environment, pip without a network, `llmbench init`, `doctor`, one test that passes, and its report."""
     newcomer = install(tmp_path)
     shutil.copytree(INSTALLED, newcomer.packages, dirs_exist_ok=True)  # an engine without PyTorch
     wheelhouse = ("--no-index", "--find-links", str(wheel.parent))
@@ -114,5 +115,24 @@ def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
     done = site.pytest("--scale", "smoke", *LOCAL[2:], "test_training.py")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^first .* loss_drop .* PASS", done.stdout, re.MULTILINE), done.stdout
+    report = shutil.copy(site.folder / "reports" / "latest" / "report.html", tmp_path)
     done = site.run(command, "prune", "--keep", "0", "--json")
     assert [row["fate"] for row in json.loads(done.stdout)] == ["delete"]
+    if why := missing():
+        pytest.skip(f"all holds but for the report, which nobody opened: {why}")
+    look_at(Path(report), tmp_path)
+
+
+def look_at(report: Path, folder: Path) -> None:
+    """Open a newcomer's report on a desk and on a phone: one PASS, all figures, no complaint; and keep the pictures."""
+    with browsing(folder / "profile") as browser:
+        for name, width in (("desktop", DESKTOP), ("phone", PHONE)):
+            browser.resize(width, 900)
+            browser.open(report)
+            assert browser.run("return document.querySelector('h1').textContent") == "One verdict: PASS"
+            assert browser.run("return document.getElementById('shown').textContent") == "1 verdict"
+            browser.screenshot(kept(f"first-report-{name}", folder))
+            browser.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+            browser.whole_page(kept(f"first-report-{name}-open", folder), width)
+            assert browser.run("return document.documentElement.scrollWidth - innerWidth") == 0
+            assert browser.console() == []
