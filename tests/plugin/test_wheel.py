@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import INSTALLED
 from tests.support.browser import DESKTOP, PHONE, browsing, kept, missing
-from tests.support.wheels import CHECKOUT, Installed, build_ours, install
+from tests.support.wheels import CHECKOUT, Installed, build_ours, install, install_without_a_network, wheelhouse
 
 # A user's whole benchmark.
 MINE = '''\
@@ -94,6 +94,19 @@ def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
     assert re.search(r"^opt125m .* PASS", done.stdout, re.MULTILINE)
     answer = installed.python("-c", "import pytest_llmbench; print(pytest_llmbench.__file__)")
     assert answer.stdout.startswith(str(installed.environment))
+
+
+def test_a_wheelhouse_is_all_that_an_installation_needs(wheel: Path, tmp_path: Path) -> None:
+    """With what the wheel declares and no more, and no index, the command answers, and the suite is collected."""
+    wheels = wheelhouse(tmp_path / "wheels", wheel)
+    offline = install_without_a_network(tmp_path, wheels, "pytest-llmbench")
+    assert not (offline.packages / "torch").exists()
+    done = offline.run(str(offline.environment / "bin" / "llmbench"), "--version")
+    assert done.returncode == 0, done.stdout
+    assert wheel.name.split("-")[1] in done.stdout
+    done = offline.pytest("--pyargs", "pytest_llmbench.suites.validation", "--collect-only", "-q", "-k", "software")
+    assert done.returncode == 0, done.stdout
+    assert "software" in done.stdout
 
 
 def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
