@@ -2,9 +2,9 @@
 
     python -m benchmarks.faults [--repeat N] [--seed S] [--only NAME ...] [--lines FILE] [--page FILE]
 
-It needs the Slurm of tools/slurm/up.sh, alone: nodes are set down and daemons are killed. LLMBENCH_SLURM, LLMBENCH_SLURM_PORT
-and ACCOUNTING are those of that Slurm. The seed decides after how many steps faults strike, another number in each repetition.
-Every line of a fault is printed as JSON. The exit status is 1 unless all lines are sound.
+It needs the Slurm of tools/slurm/up.sh, alone: nodes are set down and daemons are killed. LLMBENCH_SLURM,
+LLMBENCH_SLURM_PORT and ACCOUNTING are those of that Slurm. The seed decides after how many steps faults strike, another
+number in each repetition. Every line of a fault is printed as JSON. The exit status is 1 unless all lines are sound.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import platform
 from collections import Counter
@@ -15,11 +15,12 @@ from benchmarks.faults.scenes import Fault
 from tests.slurm.conftest import Queue
 
 ABOUT = """\
-A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in the record, the words in the
-message and on the terminal, the exit status of pytest, no metric of a run that cannot be judged, and, a minute after the end, no job in
-the queue and no process of the session. A fault that could not strike, or of which nothing could be compared, is an error, and is not sound.
-The seed decides after how many steps a fault strikes, another number in each repetition. Most faults share one session with others, each with a run of its own; pytest's
-exit status is then that of the session.
+A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in the record, the
+words in the message and on the terminal, the exit status of pytest, no metric of a run that cannot be judged, and, a
+minute after the end, no job in the queue and no process of the session. A fault that could not strike, or of which
+nothing could be compared, is an error, and is not sound. The seed decides after how many steps a fault strikes, another
+number in each repetition. Many faults share a session with others, each with a run of its own; the exit status is then
+that of the session.
 """
 
 
@@ -41,11 +42,11 @@ def page(faults: Iterable[Fault], lines: list[Line], command: str) -> str:
             "",
             "| | |",
             "|---|---|",
-            f"| Date | {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d} |",
+            f"| Date | {dt.datetime.now(tz=dt.UTC):%Y-%m-%d} |",
             f"| Machine | {os.cpu_count()} cores of a virtual machine, {platform.machine()}, no GPU |",
             f"| Versions | {versions()} |",
             f"| Command | `{command}` |",
-            f"| Sound | {sound} of {len(lines)} lines of {len(rows)} faults |",
+            f"| Sound | {sound} of {len(lines)} repetitions of {len(rows)} faults |",
             "",
             "| Fault | Family | Done | Expected | Seen | Sound |",
             "|---|---|---|---|---|--:|",

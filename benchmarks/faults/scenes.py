@@ -25,7 +25,7 @@ ENDLESS: Mapping[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit":
 SHORT: Mapping[str, Any] = {"steps": 60, "options": ASLEEP, "time_limit": "00:05:00"}
 SLURM = ("--cluster", "slurm")
 READY_S, ENDS_S, LEFT_S, LOOK_S = 120.0, 150.0, 60.0, 0.2
-AT_A_TIME = 3
+AT_A_TIME = 4
 
 
 @dataclass

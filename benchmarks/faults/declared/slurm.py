@@ -47,7 +47,7 @@ def fall_ill(run: Struck) -> None:
 
 def kill_daemon(pattern: str, away_s: float) -> None:
     """Kill a daemon without giving it time to save anything, and start it again."""
-    base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))  # noqa: S108 - that of tools/slurm/up.sh
+    base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
     (pid_file,) = (base / "run").glob(pattern)
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     time.sleep(away_s)
