@@ -15,12 +15,12 @@ from benchmarks.faults.scenes import Fault
 from tests.slurm.conftest import Queue
 
 ABOUT = """\
-A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in the record, the
-words in the message and on the terminal, the exit status of pytest, no metric of a run that cannot be judged, and, a
-minute after the end, no job in the queue and no process of the session. A fault that could not strike, or of which
-nothing could be compared, is an error, and is not sound. The seed decides after how many steps a fault strikes, another
-number in each repetition. Many faults share a session with others, each with a run of its own; the exit status is then
-that of the session.
+A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in its
+record, the words in the message and on the terminal, the exit status of pytest, no metric of a run that
+cannot be judged, and, a minute after the end, no job in the queue and no process of the session. A fault that
+could not strike, or of which nothing could be compared, is an error, and is not sound. The seed decides after
+how many steps a fault strikes, another number in each repetition. Many faults share a session with others,
+each with a run of its own; the exit status is then that of the session.
 """
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from benchmarks.faults.judging import Expected, Seen, look
 from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
 from tests.slurm.conftest import Queue
@@ -26,6 +28,8 @@ SHORT: Mapping[str, Any] = {"steps": 60, "options": ASLEEP, "time_limit": "00:05
 SLURM = ("--cluster", "slurm")
 READY_S, ENDS_S, LEFT_S, LOOK_S = 120.0, 150.0, 60.0, 0.2
 AT_A_TIME = 4
+# A process, a job or a node that is not what the fault takes it for.
+CANNOT = (AssertionError, OSError, StopIteration, subprocess.CalledProcessError, pytest.fail.Exception)
 
 
 @dataclass
@@ -130,7 +134,7 @@ def user_folder(folder: Path, faults: Iterable[Fault]) -> UserFolder:
 
 def strike_all(user: UserFolder, faults: Iterable[Fault], process: subprocess.Popen[str], after: int) -> dict[str, str]:
     """Let each fault strike as soon as it can; why one could not."""
-    waiting = {fault.name: fault for fault in faults if fault.strike}
+    waiting, failed = {fault.name: fault for fault in faults if fault.strike}, dict[str, str]()
     deadline = time.monotonic() + READY_S
     while waiting and process.poll() is None and time.monotonic() < deadline:
         for fault in list(waiting.values()):
@@ -138,9 +142,12 @@ def strike_all(user: UserFolder, faults: Iterable[Fault], process: subprocess.Po
             if user.session is not None and fault.ready(run):
                 del waiting[fault.name]
                 assert fault.strike is not None
-                fault.strike(run)
+                try:
+                    fault.strike(run)
+                except CANNOT as error:
+                    failed[fault.name] = f"the fault could not strike: {error}"
         time.sleep(LOOK_S)
-    return dict.fromkeys(waiting, "the fault could not strike")
+    return {**failed, **dict.fromkeys(waiting, "the fault could not strike: the moment for it did not come")}
 
 
 def together(user: UserFolder, faults: list[Fault], options: tuple[str, ...], after: int) -> Told:
