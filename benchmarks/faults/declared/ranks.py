@@ -65,7 +65,7 @@ FAULTS = [
     Fault(
         name="rank-stopped", family="ranks", scene="jobs", recipe={**ENDLESS, **QUICK},
         done="SIGSTOP to rank 1 of 2, for good", strike=lambda run: run.signal(1, signal.SIGSTOP),
-        expected=error("hang", words=("no step for ", "cannot answer: the process is stopped (T)")),
+        expected=error("hang", words=("no step for ", "cannot answer: its process or its node stands still")),
     ),
     Fault(
         name="no-first-step", family="ranks", scene="jobs", done="The first step takes longer than `startup_s`",
