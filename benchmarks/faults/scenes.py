@@ -211,7 +211,7 @@ def remains(user: UserFolder) -> list[str]:
             continue
         if of_us and not zombie:
             words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            left.append(f"process {process.name} ({words.strip()})")
+            left.append(f"process {process.name} ({' '.join(words.split())[:60]})")
     return left
 
 

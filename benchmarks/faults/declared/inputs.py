@@ -111,7 +111,7 @@ FAULTS = [
             yaml_of(lambda text: text.replace("0.01 nat", "0.01 GB")), "GB"),
     Fault(
         name="unknown-engine", family="input", scene="alone", done="A recipe wants an engine that is not installed",
-        recipe={"engine": "nonesuch"}, expected=error("unknown_engine", words=("nonesuch",)),
+        recipe={"engine": "nonesuch"}, expected=Expected(exit=4, verdict=None, told=("nonesuch",)),
     ),
     Fault(
         name="impossible-batch", family="input", scene="alone", done="A batch cannot be divided among the ranks",

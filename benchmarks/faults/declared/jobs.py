@@ -74,7 +74,7 @@ def refused(name: str, done: str, options: tuple[str, ...], words: str, nodes: i
         name=f"refused-{name}", family="jobs", scene="alone", options=options,
         done=f"Slurm refuses {done} (`{' '.join(options)}`)",
         recipe={"nodes": nodes, "global_batch_size": 4 * 99},
-        expected=error("allocation", words=("Slurm refuses", words)),
+        expected=error("allocation", "launch_failed", words=("Slurm refuses", words)),
     )  # fmt: skip
 
 
