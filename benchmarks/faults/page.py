@@ -38,7 +38,7 @@ def page(faults: Iterable[Fault], lines: list[Line], command: str) -> str:
         [
             "# Faults on a real Slurm",
             "",
-            "What comes of each fault that is caused on purpose, beside what must.",
+            "What each fault that is caused on purpose leads to, compared with what it must lead to.",
             "",
             "| | |",
             "|---|---|",
