@@ -38,7 +38,7 @@ def page(faults: Iterable[Fault], lines: list[Line], command: str) -> str:
         [
             "# Faults on a real Slurm",
             "",
-            "What each fault that is caused on purpose leads to, compared with what it must lead to.",
+            "Faults that are caused on purpose, each with the outcome that it must have and the one that it had.",
             "",
             "| | |",
             "|---|---|",

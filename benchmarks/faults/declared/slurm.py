@@ -77,7 +77,7 @@ FAULTS = [
     command("sbatch-answer-lost-held", "The same for held nodes",
             found(f"echo '{LOST}' >&2; exit 1"), FOUND, "--nodes", "1"),
     command("sbatch-hangs", "sbatch hangs after Slurm has accepted the job", found("sleep 300"), FOUND),
-    command("sbatch-nonsense", "sbatch prints nonsense in place of the id",
+    command("sbatch-nonsense", "sbatch prints nonsense and no id",
             found('printf "\\351\\0garbage\\n"; exit 0'), FOUND),
     command("sbatch-unknown", "sbatch times out, and no job shows itself",
             playing("sbatch", TEST_ONLY, f"echo '{LOST}' >&2; exit 1"),
