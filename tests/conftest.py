@@ -324,8 +324,15 @@ def require_slurm() -> None:
 @contextmanager
 def slurm_nodes(*, alone: bool = False) -> Iterator[None]:
     """Hold Slurm's nodes: together with other tests, or `alone`, for what no other test could bear beside it."""
-    with (Path(tempfile.gettempdir()) / "llmbench-slurm-nodes.lock").open("w") as lock:
+    folder = Path(tempfile.gettempdir())
+    with (
+        (folder / "llmbench-slurm-turn.lock").open("w") as turn,
+        (folder / "llmbench-slurm-nodes.lock").open("w") as lock,
+    ):
+        # Who waits for all nodes has the turn meanwhile: others would share them without a gap until the very end.
+        fcntl.flock(turn, fcntl.LOCK_EX)
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
         yield
 
 
