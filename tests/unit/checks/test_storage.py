@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.storage.nodes import storage as storage_on_nodes
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
@@ -206,3 +209,25 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
     assert [f.host for f in report.findings] == odd
     assert list(report.unjudged) == unjudged
     assert report.notes == ("/d: the first 2000 files were compared, there are more",)
+
+
+def test_a_folder_is_made_though_another_rank_takes_the_parent_away(tmp_path: Path) -> None:
+    """It fails early, finds the parent empty, and takes it along, again and again."""
+    parent, over = tmp_path / "parent", threading.Event()
+
+    def take_away() -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                parent.rmdir()
+
+    other = threading.Thread(target=take_away)
+    other.start()
+    try:
+        for number in range(300):
+            own = parent / f"node-{number}"
+            storage_on_nodes._make(own)
+            assert own.is_dir()
+            own.rmdir()
+    finally:
+        over.set()
+        other.join()

@@ -20,6 +20,8 @@ from pytest_llmbench.workloads.rank.meeting import Meeting
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _SPARE = 1.1
+# Another rank has as many chances to come in between.
+_TRIES = 100
 
 
 class StorageLoad(ProbeAnswer):
@@ -101,13 +103,22 @@ def measure(context: RankContext, log: ProbeLog) -> StorageLoad:
 @contextmanager
 def _folder(parent: Path, own: Path) -> Iterator[Path]:
     """This rank's folder, gone after the `with` block, whatever happens in it; the last one takes the parent along."""
-    own.mkdir(parents=True)
+    _make(own)
     try:
         yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
         with suppress(OSError):
             parent.rmdir()
+
+
+def _make(own: Path) -> None:
+    """Make a folder and its parent, which another rank may take along in between, because it is still empty."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            own.mkdir(parents=True)
+            return
+    own.mkdir(parents=True)
 
 
 def _check_space(folder: Path, needed: int) -> None:
