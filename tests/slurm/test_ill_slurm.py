@@ -380,11 +380,13 @@ def test_the_environment_does_not_win_over_the_options(tiny: UserFolder, queue: 
 @pytest.mark.parametrize("name", ["proj%2Ffeature", "m%C3%A4rz%2Fx", "a%2F %%n", "%j of%2F %t", "%A%N"])
 def test_percent_signs_in_the_folder(tiny: UserFolder, queue: type[Queue], mode: str, name: str) -> None:
     """Jenkins names folders after branches, `/` as %2F: neither Slurm nor submitit replaces anything there."""
+    (tiny.path / "sitecustomize.py").write_text("import os\nif 'SLURM_PROCID' in os.environ: print('a rank')\n")
+    tiny.env = {**tiny.env, "PYTHONPATH": str(tiny.path)}
     result = tiny.run(*SLURM, *MODES[mode], "--run-dir", f"reports/{name}")
     assert result.returncode == 0, result.text
     (session,) = (tiny.path / "reports" / name).glob("*-*")
-    logs = [path.name for path in (session / "runs" / "tiny" / "logs").iterdir()]
-    assert any(log.endswith(("rank-0.log", "_0_log.out")) for log in logs)
+    logs = (session / "runs" / "tiny" / "logs").iterdir()
+    assert any(log.read_text() == "a rank\n" for log in logs if log.name.endswith(("rank-0.log", "_0_log.out")))
     assert [path.name for path in (tiny.path / "reports").iterdir()] == [name]
     queue.wait_until_empty(session, 30)
 
