@@ -5,6 +5,10 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 # A folder with checkouts of Megatron-LM, metaseq, DeepSpeedExamples and NeMo-Megatron-Launcher, for make real.
 CHECKOUTS ?=
+# For make matrix: repetitions, the seed of their moments, and the page to write.
+REPEAT ?= 1
+SEED ?= 1
+MATRIX ?= fault-matrix.md
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
 TEST_WORKERS ?= 7
 CONSTRAINTS ?= constraints.txt
@@ -13,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help bench test nodes collected docs lint fast unit coverage real slurm-up slurm-down clean
+.PHONY: help bench matrix test nodes collected docs lint fast unit coverage real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
@@ -22,6 +26,7 @@ help:
 	@echo "make unit        run the unit tests; with CONSTRAINTS=constraints-oldest.txt on the oldest dependencies"
 	@echo "make coverage    run the unit tests and count the branches they take; too few are an error"
 	@echo "make lint        formatting, lint, types, the floors of the house, and prose"
+	@echo "make matrix      let faults strike on that Slurm, REPEAT times; SEED decides when, and MATRIX names the page to write"
 	@echo "make docs        build the docs site into site/; it fails where a link leads nowhere"
 	@echo "make real        build the frameworks whose checkouts are in the folder CHECKOUTS, and train with each of them"
 	@echo "make slurm-up    bring up a real Slurm of 8 emulated nodes on this machine (root, Debian)"
@@ -77,6 +82,10 @@ docs: $(VENV)/.docs
 real: $(VENV)/.dev
 	@[ -z "$(CHECKOUTS)" ] || PIP_ARGS="$(PIP_ARGS)" tools/frameworks/build.sh all --checkouts "$(CHECKOUTS)"
 	$(VENV)/bin/pytest tests/real -n0 $(PYTEST_ARGS)
+
+# It sets nodes down and kills daemons: nobody else may use that Slurm.
+matrix: $(VENV)/.dev
+	$(VENV)/bin/python -m benchmarks.faults --repeat $(REPEAT) --seed $(SEED) --page $(MATRIX)
 
 slurm-up:
 	tools/slurm/up.sh

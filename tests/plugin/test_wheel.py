@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import INSTALLED
-from tests.support.wheels import CHECKOUT, Installed, build_ours, install
+from tests.support.browser import DESKTOP, PHONE, browsing, kept, missing
+from tests.support.wheels import CHECKOUT, Installed, build_ours, install, install_without_a_network, wheelhouse
 
 # A user's whole benchmark.
 MINE = '''\
@@ -95,8 +96,21 @@ def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
     assert answer.stdout.startswith(str(installed.environment))
 
 
+def test_a_wheelhouse_is_all_that_an_installation_needs(wheel: Path, tmp_path: Path) -> None:
+    """With what the wheel declares and no more, and no index, the command answers, and the suite is collected."""
+    wheels = wheelhouse(tmp_path / "wheels", wheel)
+    offline = install_without_a_network(tmp_path, wheels, "pytest-llmbench")
+    assert not (offline.packages / "torch").exists()
+    done = offline.run(str(offline.environment / "bin" / "llmbench"), "--version")
+    assert done.returncode == 0, done.stdout
+    assert wheel.name.split("-")[1] in done.stdout
+    done = offline.pytest("--pyargs", "pytest_llmbench.suites.validation", "--collect-only", "-q", "-k", "software")
+    assert done.returncode == 0, done.stdout
+    assert "software" in done.stdout
+
+
 def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
-    """A fresh environment, pip without a network, `llmbench init`, `doctor`, and one test that passes."""
+    """A fresh environment, pip without a network, `llmbench init`, `doctor`, one test that passes, and its report."""
     newcomer = install(tmp_path)
     shutil.copytree(INSTALLED, newcomer.packages, dirs_exist_ok=True)  # an engine without PyTorch
     wheelhouse = ("--no-index", "--find-links", str(wheel.parent))
@@ -114,5 +128,24 @@ def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
     done = site.pytest("--scale", "smoke", *LOCAL[2:], "test_training.py")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^first .* loss_drop .* PASS", done.stdout, re.MULTILINE), done.stdout
+    report = shutil.copy(site.folder / "reports" / "latest" / "report.html", tmp_path)
     done = site.run(command, "prune", "--keep", "0", "--json")
     assert [row["fate"] for row in json.loads(done.stdout)] == ["delete"]
+    if why := missing():
+        pytest.skip(f"all holds but for the report, which nobody opened: {why}")
+    look_at(Path(report), tmp_path)
+
+
+def look_at(report: Path, folder: Path) -> None:
+    """Open a newcomer's report on a desk and on a phone: one PASS, all figures, no complaint; and keep the pictures."""
+    with browsing(folder / "profile") as browser:
+        for name, width in (("desktop", DESKTOP), ("phone", PHONE)):
+            browser.resize(width, 900)
+            browser.open(report)
+            assert browser.run("return document.querySelector('h1').textContent") == "One verdict: PASS"
+            assert browser.run("return document.getElementById('shown').textContent") == "1 verdict"
+            browser.screenshot(kept(f"first-report-{name}", folder))
+            browser.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+            browser.whole_page(kept(f"first-report-{name}-open", folder), width)
+            assert browser.run("return document.documentElement.scrollWidth - innerWidth") == 0
+            assert browser.console() == []

@@ -24,11 +24,11 @@ UP = TOOLS / "up.sh"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, and let two workers begin with them, while the others compute.
+    """Mark every test of this folder, and let three workers begin with them, while the others compute.
 
     They wait for the same eight nodes, and most of their time for Slurm. At the end, all workers would wait there
     together. Those that want all nodes alone are the very first: later they would wait for each test of a document that
-    has some. The second worker computes until those are over.
+    has some. The other two workers compute until those are over.
     """
     ours = [item for item in items if HERE in item.path.parents]
     others = [item for item in items if HERE not in item.path.parents]
@@ -36,10 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.slurm)
     alone = [item for item in ours if item.get_closest_marker("breaks_nodes")]
     together = [item for item in ours if not item.get_closest_marker("breaks_nodes")]
-    first, second = [*alone, *together[::2]], together[1::2]
-    # Each worker is given as many tests; this is in the middle of those of the second one.
-    middle = 3 * len(items) // (2 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) - len(first)
-    items[:] = [*first, *others[:middle], *second, *others[middle:]] if middle > 0 else [*first, *second, *others]
+    first, second, third = [*alone, *together[::3]], together[1::3], together[2::3]
+    # Each worker is given as many tests; these are in the middle of those of the second and of the third one.
+    each = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    one, other = 3 * each // 2 - len(first), 5 * each // 2 - len(first) - len(second)
+    if 0 < one <= other <= len(others):
+        items[:] = [*first, *others[:one], *second, *others[one:other], *third, *others[other:]]
+    else:
+        items[:] = [*first, *second, *third, *others]
 
 
 def run_slurm(*command: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -18,6 +19,12 @@ from typing import Any
 
 _PROGRAMS = ("chromium", "chromedriver")
 _START_S, _ANSWER_S = 30.0, 60.0
+_FOLDER = "LLMBENCH_SCREENSHOTS"
+_ALL_DRAWN = (
+    "return [...document.querySelectorAll('.plot')].every(each => each.dataset.drawn || !each.checkVisibility())"
+)
+# Widths of screens, in pixels of CSS.
+DESKTOP, PHONE = 1280, 390
 # None of them may reach for a network: a report is opened where there is none.
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -29,6 +36,13 @@ def missing() -> str | None:
     """The reason why no browser can be started here; None where one can."""
     lacking = [program for program in _PROGRAMS if shutil.which(program) is None]
     return f"no {' and no '.join(lacking)} here: apt install chromium chromium-driver" if lacking else None
+
+
+def kept(name: str, otherwise: Path) -> Path:
+    """Where a picture is written: in the folder that people look at, if one is named, else in a test's own."""
+    folder = Path(os.environ.get(_FOLDER) or otherwise)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.png"
 
 
 @dataclass
@@ -75,6 +89,14 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         """Write what is on the screen as a PNG."""
         path.write_bytes(base64.b64decode(self._ask("GET", "screenshot")))
+
+    def whole_page(self, path: Path, width: int) -> None:
+        """Write the page from top to bottom as a PNG, on a screen so wide and as high as the page."""
+        self.resize(width, 900)
+        self.resize(width, self.run("return document.documentElement.scrollHeight"))
+        # Figures that the higher screen shows are drawn when the browser gets to it.
+        self.wait_for(_ALL_DRAWN)
+        self.screenshot(path)
 
     def console(self) -> list[str]:
         """Errors and warnings on the page's console since the last look."""

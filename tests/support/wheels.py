@@ -9,9 +9,13 @@ import sys
 import venv
 import zipfile
 from dataclasses import dataclass
+from email.parser import Parser
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -93,3 +97,56 @@ def _packages_here() -> list[Path]:
     folders = [Path(folder) for folder in sys.path if Path(folder).name == "site-packages"]
     found = {path.name: path for folder in reversed(folders) for path in folder.iterdir()}
     return [path for name, path in found.items() if "llmbench" not in name and path.suffix != ".pth"]
+
+
+def wheelhouse(folder: Path, wheel: Path) -> Path:
+    """A folder with a wheel and all that it depends on, as `pip download` fills one; made of what is installed here."""
+    folder.mkdir()
+    shutil.copy(wheel, folder)
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        wanted = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
+    done: set[str] = set()
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if needed and canonicalize_name(requirement.name) not in done:
+            done.add(canonicalize_name(requirement.name))
+            there = distribution(requirement.name)
+            _pack(there, folder)
+            wanted += there.requires or []
+    return folder
+
+
+def _pack(installed: Distribution, folder: Path) -> None:
+    """Write a wheel of an installed package, without its scripts and what was compiled."""
+    tags = Parser().parsestr(installed.read_text("WHEEL") or "").get_all("Tag", [])
+    parts = zip(*(tag.split("-") for tag in tags), strict=True)  # Python, ABI and platform: each may have several names
+    tag = "-".join(".".join(dict.fromkeys(part)) for part in parts)
+    name = f"{canonicalize_name(installed.name).replace('-', '_')}-{installed.version}"
+    files = [file for file in installed.files or () if ".." not in file.parts and file.suffix != ".pyc"]
+    with zipfile.ZipFile(folder / f"{name}-{tag}.whl", "w") as archive:
+        for file in files:
+            if file.name != "RECORD":
+                archive.write(str(file.locate()), str(file))
+        (record,) = (str(file) for file in files if file.name == "RECORD" and file.parent.name.endswith(".dist-info"))
+        archive.writestr(record, "".join(f"{file},,\n" for file in files))
+
+
+def install_without_a_network(folder: Path, wheels: Path, *requirements: str) -> Installed:
+    """Let pip install from a folder of wheels alone, into an environment that has nothing else."""
+    environment = folder / "venv"
+    venv.create(environment, symlinks=True)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON"))}
+    python = str(environment / "bin" / "python")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile",
+            "--no-index", "--find-links", str(wheels), *requirements,
+        ],
+        env={**clean, "PIP_CONFIG_FILE": os.devnull}, check=False, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    (folder / "empty").mkdir()
+    return Installed(environment=environment, folder=folder / "empty")

@@ -100,11 +100,11 @@ class JUnit:
             _add(writer, report)
             _add(writer, report_of(report.nodeid, dict(report.user_properties), "teardown", "passed"))
 
-    def close(self, nodeid: str, properties: Mapping[str, Any]) -> None:
-        """Add its properties to a test that has its outcome, and whose teardown is never reported."""
+    def close(self, nodeid: str, properties: Mapping[str, Any], *, error: bool = False) -> None:
+        """Add its properties to a test that has its outcome, and whose teardown is never reported; maybe an error."""
         report = self._config.stash.get(xml_key, None)
         if report is not None:
-            _add(report, report_of(nodeid, properties, "teardown", "passed"))
+            _add(report, report_of(nodeid, properties, "teardown", "failed" if error else "passed"))
 
     def describe_session(self, properties: Mapping[str, str]) -> None:
         """Add suite properties: what the whole session was run on."""

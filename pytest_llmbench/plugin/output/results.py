@@ -233,7 +233,7 @@ class Results:
             properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.keeper))
             self._rows.append({**properties, "test": test.test.test})
             if test.crash or test.told is not None:
-                self._junit.close(test.test.test, properties)
+                self._junit.close(test.test.test, properties, error=test.lacks_number)
             else:
                 self._junit.add_error(test.test.test, properties)
                 self._unreported.append(report_of(test.test.test, properties, "setup", "failed"))

@@ -42,6 +42,12 @@ class Unfinished:
     told: Mapping[str, Any] | None = None
     crash: bool = False
 
+    @property
+    def lacks_number(self) -> bool:
+        """Whether that verdict is a PASS against a threshold whose number would have come with the teardown."""
+        told = self.told or {}
+        return told.get("verdict") == Verdict.PASS and "threshold" in told and told.get("value") is None
+
 
 class Reports:
     """The reports of each test, and the end of the session.
@@ -83,7 +89,7 @@ class Reports:
             seen = self._tests.get(test.test, _Reported())
             if seen.over and seen.told is not None:
                 continue
-            why = seen.crash or f"{self._why(session)} before this test was judged"
+            why = seen.crash or f"{self._why(session)} before this test was {'over' if seen.told else 'judged'}"
             yield Unfinished(test=test, why=why, told=None if seen.crash else seen.told, crash=seen.crash is not None)
 
     def _why(self, session: pytest.Session) -> str:
@@ -94,7 +100,10 @@ class Reports:
 
 
 def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of a test that has no other verdict."""
+    """The properties of a test that has no other verdict. A PASS whose number was not recorded is an ERROR."""
+    if test.lacks_number:
+        why = f"it had passed, but its number was not recorded: {test.why}"
+        return {**facts, **(test.told or {}), "verdict": str(Verdict.ERROR), "reason": why}
     if test.told is not None:
         return dict(test.told)
     return {**facts, "verdict": str(Verdict.ERROR), "reason": test.why}

@@ -77,7 +77,9 @@ class RunSection:
         for name, metric in (self.record.metrics if self.record is not None else {}).items():
             between = ""
             if metric.low is not None and metric.high is not None:
-                between = f"{for_people(metric.low)} to {for_people(metric.high)}"
+                # A forecast from few and noisy steps reaches below 0, which no speed and no time does.
+                low = metric.low if metric.sense is None else max(metric.low, 0.0)
+                between = f"{for_people(low)} to {for_people(metric.high)}"
             if not self.brief or between or name in judged:
                 yield name, str(metric.quantity), between
 

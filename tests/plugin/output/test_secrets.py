@@ -1,7 +1,11 @@
-"""A session with secrets in each place where there may be one, and all that it wrote."""
+"""A session with secrets in each place where there may be one, all that it wrote, and what `ps` showed of it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -27,6 +31,30 @@ def planted_in(text: bytes | str) -> set[str]:
     """The places whose secret is in a text."""
     data = text.encode() if isinstance(text, str) else text
     return {place for place, value in PLANTED.items() if value.encode() in data}
+
+
+@contextmanager
+def process_list(folder: Path) -> Iterator[set[bytes]]:
+    """The command lines of all processes whose environment names a folder, also of those that soon end."""
+    seen: set[bytes] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            for process in Path("/proc").glob("[0-9]*"):
+                try:
+                    if str(folder).encode() in (process / "environ").read_bytes():
+                        seen.add((process / "cmdline").read_bytes())
+                except OSError:  # it has ended, or is another user's
+                    continue
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        watcher.join()
 
 
 @pytest.fixture
@@ -55,9 +83,12 @@ def secretive(user: UserFolder) -> UserFolder:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_no_secret_is_told(secretive: UserFolder, distribution: str) -> None:
-    """Not on the terminal, in no record, journal or XML, wherever it came from; what holds some is its user's alone."""
+    """Not on the terminal, in no record, journal, XML or list of processes; what holds some is its user's alone."""
     given = f"--junitxml={secretive.path / 'copy.xml'}", "-W", f"ignore:token={PLANTED['command']}"
-    result = secretive.run("--system=here.yaml", "-k", "tiny", distribution, *given)
+    with process_list(secretive.path) as processes:
+        result = secretive.run("--system=here.yaml", "-k", "tiny", distribution, *given)
+    assert any(b"--recorded" in line for line in processes), "no rank was seen"
+    assert {line for line in processes if planted_in(line) - {"command"}} == set()
     assert result.case.outcome == "error"
     assert "ValueError: GET https://***@host/x Authorization: Bearer *** --token=*** NGC_API_KEY=***" in result.text
     assert planted_in(result.text) == planted_in((secretive.path / "copy.xml").read_bytes()) == set()

@@ -158,6 +158,23 @@ def test_an_internal_error(replaying: UserFolder, distribution: str) -> None:
     assert any("internal error" in case.properties.get("reason", "") for case in cases.values())
 
 
+@XDIST
+def test_a_pass_without_its_number_is_an_error(replaying: UserFolder, distribution: str) -> None:
+    """The session breaks between a test and its teardown, which would have noted the number that it passed with."""
+    replaying.test(
+        "import pytest\n@pytest.hookimpl(trylast=True)\ndef pytest_runtest_logreport(report):\n"
+        "    if report.when == 'call' and report.nodeid.endswith('test_reference[first-learns]'):\n"
+        "        raise RuntimeError('broken hook')\n",
+        "conftest.py",
+    )
+    replaying.test(TESTS)
+    result = replaying.run(*REPLAY, distribution, *SELECTED)
+    assert result.returncode not in {0, 5}, result.text
+    case = result.cases["test_reference[first-learns]"]
+    assert (case.outcome, case.properties["verdict"]) == ("error", "ERROR"), result.text
+    assert "it had passed, but its number was not recorded" in case.properties["reason"]
+
+
 def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
     """Nothing is reported of them, and pytest itself sees no fault: the session does not end well."""
     replaying.test("def pytest_runtest_protocol(item):\n    return True\n", "conftest.py")

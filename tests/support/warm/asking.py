@@ -38,12 +38,18 @@ def address() -> Path:
 def may_ask(args: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a session can do with what is imported: it has the plugin, and changes nothing of how Python starts."""
     of_python = {name for name, value in environment.items() if name.startswith("PYTHON") and value}
-    return "no:llmbench" not in args and of_python <= {
-        "PYTHONPATH",
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONHASHSEED",
-        "PYTHONUNBUFFERED",
-    }
+    able = hasattr(os, "pidfd_open")  # not on macOS
+    return (
+        able
+        and "no:llmbench" not in args
+        and of_python
+        <= {
+            "PYTHONPATH",
+            "PYTHONDONTWRITEBYTECODE",
+            "PYTHONHASHSEED",
+            "PYTHONUNBUFFERED",
+        }
+    )
 
 
 def ask(

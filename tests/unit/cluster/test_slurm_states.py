@@ -657,3 +657,24 @@ def test_what_is_alive_again_after_a_session_is_cancelled(
         time.sleep(0.02)
     assert commands.asked("scancel") == ["7", "10"]
     assert "--states=PENDING,RUNNING,SUSPENDED" in commands.asked("squeue")[0]
+
+
+def test_a_watchman_does_not_wait_for_a_command_that_hangs(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks again a while later, and nothing of the first question is left."""
+    monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
+    monkeypatch.setattr(watchman, "ANSWER_S", 0.5)
+    commands.answer("squeue", f"7 {TOKEN} by us\n")
+    commands.answer("scancel")
+    squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
+    hangs = f"[ -e {hung} ] || {{ echo $$ > {hung}; exec sleep 300; }}\n"
+    squeue.write_text(squeue.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{hangs}"))
+    watching = watchman.Watchman(tmp_path, TOKEN)
+    tell_the_end(tmp_path, "the session ended")
+    watching.dismiss()
+    deadline = time.monotonic() + 60
+    while not commands.asked("scancel") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert commands.asked("scancel") == ["7"]
+    assert not Path(f"/proc/{hung.read_text().strip()}").exists()

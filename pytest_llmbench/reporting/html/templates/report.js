@@ -61,7 +61,8 @@
     // A run is shown with any of its verdicts: its own colour is the worst of them.
     const named = every ? null : new Set(rows.filter((row) => !row.hidden).map((row) => row.querySelector("a")?.hash.slice(1)));
     for (const item of items) item.hidden = named !== null && !named.has(item.id) && !fits(item);
-    shown.textContent = found === total ? `${total} verdicts` : `${found} of ${total} verdicts`;
+    const whole = `${total} verdict${total === 1 ? "" : "s"}`;
+    shown.textContent = found === total ? whole : `${found} of ${whole}`;
     more.hidden = unfolded || found <= FIRST;
   };
   form.addEventListener("input", () => { everyRow(); filter(); });

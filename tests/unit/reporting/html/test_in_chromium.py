@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.reporting.html.page import write_page
-from tests.support.browser import Browser, browsing, missing
+from tests.support.browser import DESKTOP, PHONE, Browser, browsing, kept, missing
 from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session
 
 ALL_OPEN = "document.querySelectorAll('details').forEach(each => each.open = true)"
@@ -63,7 +63,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_it_fits_every_screen(browser: Browser, page: Path, tmp_path: Path, scheme: str, width: int) -> None:
     """Figures are drawn, nothing is wider than the screen, each text stands out, and the console has no complaint."""
     browser.resize(width, 900)
@@ -74,8 +74,9 @@ def test_it_fits_every_screen(browser: Browser, page: Path, tmp_path: Path, sche
     assert browser.run(OVERFLOW) == 0
     assert browser.run(CONTRAST) == []
     assert browser.console() == []
-    browser.screenshot(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 20_000
+    picture = kept(f"report-{scheme}-{width}", tmp_path)
+    browser.whole_page(picture, width)
+    assert picture.stat().st_size > 20_000
 
 
 def test_it_filters_by_verdict_and_text(browser: Browser, page: Path) -> None:

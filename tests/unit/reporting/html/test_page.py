@@ -262,3 +262,13 @@ def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path) -> Non
     assert output.is_file()
     failed = CliRunner().invoke(command, ["nothing", "--run-dir", str(tmp_path)])
     assert isinstance(failed.exception, ConfigError)
+
+
+@pytest.mark.parametrize(("sense", "low"), [("rate", "0"), (None, "-2.1")])
+def test_no_speed_is_said_to_be_negative(tmp_path: Path, sense: str | None, low: str) -> None:
+    """The interval of a speed from few noisy steps begins at 0; that of a difference begins where it does."""
+    record = run_record(tmp_path, "noisy", 0)
+    metric = record.metrics["throughput"].model_copy(update={"sense": sense, "low": -2.1, "high": 9.5})
+    noisy = record.model_copy(update={"metrics": {"throughput": metric}})
+    section = sections.RunSection(name="noisy", kind="pass", rows=(), record=noisy)
+    assert [between for _, _, between in section.metrics] == [f"{low} to 9.5"]

@@ -1,0 +1,154 @@
+"""What a fault must lead to, what was seen of it, and whether the two agree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, Self
+from xml.etree import ElementTree as ET
+
+from pytest_llmbench.core.record.records import ProblemKind
+from tests.conftest import read_junit
+
+Outcome = Literal["sound", "unsound", "error"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What must be there after a fault. That nothing is left, and that an ERROR has no metric, is always expected.
+
+    Attributes:
+        exit: the exit status of pytest.
+        verdict: that of the run's test; None where there must be no verdict.
+        kinds: kinds of problem, of which the run's record must have one; without any, it must have no problem.
+        words: what must stand in the message of the run's test.
+        told: what pytest must print.
+        never: what neither message nor output may contain.
+    """
+
+    exit: int
+    verdict: str | None = "ERROR"
+    kinds: tuple[ProblemKind, ...] = ()
+    words: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        kinds = " or ".join(f"`{kind}`" for kind in self.kinds)
+        quoted = ", ".join(f'"{words.strip()}"' for words in (*self.words, *self.told))
+        return "; ".join(filter(None, [f"{self.verdict or 'no verdict'} {kinds}".strip(), quoted, f"exit {self.exit}"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was there after a fault.
+
+    Attributes:
+        exit: the exit status of pytest; None if it did not end.
+        verdict: that of the run's test; None without a verdict.
+        kind: the problem of the run's record; None without a problem.
+        message: what the report says of the run's test.
+        output: what pytest printed.
+        metrics: how many metrics the record has.
+        left: jobs and processes that were still there a minute later; None where nobody looked.
+    """
+
+    exit: int | None
+    verdict: str | None
+    kind: str | None
+    message: str
+    output: str
+    metrics: int
+    left: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        kind = f" `{self.kind}`" if self.kind else ""
+        return f"{self.verdict or 'no verdict'}{kind}; exit {self.exit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A fault in one repetition.
+
+    Attributes:
+        fault: its name.
+        outcome: sound if every expectation is met, error if nothing could be compared.
+        why: the expectations that are not met, or what kept us from comparing.
+        seen: what was seen, in short.
+    """
+
+    fault: str
+    outcome: Outcome
+    why: str
+    seen: str
+
+    def to_json(self) -> str:
+        """One line of a campaign's file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """From such a line."""
+        return cls(**json.loads(text))
+
+
+def judge(fault: str, expected: Expected, seen: Seen | str) -> Line:
+    """Compare what was seen with what was expected.
+
+    Args:
+        fault: its name.
+        expected: what must be there.
+        seen: what was, or why nothing was seen.
+    """
+    if isinstance(seen, str):
+        return Line(fault=fault, outcome="error", why=seen, seen="nothing")
+    if seen.exit is None:
+        return Line(fault=fault, outcome="error", why="pytest did not end", seen=str(seen))
+    if seen.left is None:
+        return Line(fault=fault, outcome="error", why="nobody looked for what is left", seen=str(seen))
+    unmet = list(differences(expected, seen))
+    return Line(fault=fault, outcome="unsound" if unmet else "sound", why="; ".join(unmet), seen=str(seen))
+
+
+def differences(expected: Expected, seen: Seen) -> list[str]:
+    """The expectations that are not met."""
+    found = []
+    if seen.exit != expected.exit:
+        found.append(f"exit {seen.exit}, not {expected.exit}")
+    if seen.verdict != expected.verdict:
+        found.append(f"{seen.verdict or 'no verdict'}, not {expected.verdict or 'no verdict'}")
+    if seen.kind not in (expected.kinds or (None,)):
+        found.append(f"{seen.kind or 'no problem'}, not {' or '.join(expected.kinds) or 'no problem'}")
+    if expected.verdict == "ERROR" and seen.metrics:
+        found.append(f"{seen.metrics} metrics of a run that cannot be judged")
+    found += [f'"{words}" is not in the message' for words in expected.words if words not in seen.message]
+    found += [f'"{words}" was not printed' for words in expected.told if words not in seen.output]
+    found += [f"{words!r} is shown" for words in expected.never if words in seen.message + seen.output]
+    found += [f"{each} is left" for each in seen.left or ()]
+    return found
+
+
+def look(session: Path | None, key: str, exit_status: int | None, output: str) -> Seen:
+    """What a session has left on disk of a run; `left` is for whoever has looked at Slurm.
+
+    Args:
+        session: its folder; None if it has made none.
+        key: the run.
+        exit_status: that of pytest.
+        output: what pytest printed.
+    """
+    verdict, kind, message, metrics = None, None, "", 0
+    if session is not None and (record := session / "runs" / key / "record.json").exists():
+        told = json.loads(record.read_text("utf-8"))
+        kind, metrics = (told["problem"] or {}).get("kind"), len(told["metrics"])
+    try:
+        cases = read_junit(session / "junit.xml") if session is not None else {}
+    except (OSError, ET.ParseError):  # killed before it wrote its report: there is no verdict
+        cases = {}
+    for case in cases.values():
+        if f"[{key}-" in case.name:
+            verdict, message = case.properties.get("verdict"), case.message
+    return Seen(
+        exit=exit_status, verdict=verdict, kind=kind, message=message, output=output, metrics=metrics, left=None
+    )
