@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
+import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,23 +210,20 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
     assert report.notes == ("/d: the first 2000 files were compared, there are more",)
 
 
-def test_a_folder_is_made_though_another_rank_takes_the_parent_away(tmp_path: Path) -> None:
-    """It fails early, finds the parent empty, and takes it along, again and again."""
-    parent, over = tmp_path / "parent", threading.Event()
+def test_a_folder_is_made_though_another_rank_takes_the_parent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails early, finds the parent empty, and takes it along right before the folder is made in it, three times."""
+    own, make = tmp_path / "parent" / "node-00000", os.mkdir
+    taken: list[Path] = []
 
-    def take_away() -> None:
-        while not over.is_set():
-            with suppress(OSError):
-                parent.rmdir()
+    def make_late(path: Path, mode: int = 0o777) -> None:
+        if path == own and own.parent.exists() and len(taken) < 3:
+            own.parent.rmdir()
+            taken.append(own.parent)
+        make(path, mode)
 
-    other = threading.Thread(target=take_away)
-    other.start()
-    try:
-        for number in range(300):
-            own = parent / f"node-{number}"
-            storage_on_nodes._make(own)
-            assert own.is_dir()
-            own.rmdir()
-    finally:
-        over.set()
-        other.join()
+    monkeypatch.setattr(os, "mkdir", make_late)
+    storage_on_nodes._make(own)
+    assert own.is_dir()
+    assert len(taken) == 3
