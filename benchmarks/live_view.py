@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.live_view [--rounds 50] RUNS...
 
 Of the runs, a tenth and at most 64 run and move on a step between two pictures; half of the others are judged, and half
-wait. What is printed is CPU time of one thread, in ms a picture, which is tenths of a percent of a processor.
+wait. It prints the CPU time of one thread in ms a picture: at one picture a second, 1 ms is 0.1 % of a processor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the plugin adds to a session of pytest that has nothing of ours: one plain test, with the plugin and without.
+"""The time that the plugin adds to a session of pytest with one plain test: run with the plugin and without.
 
     .venv/bin/python -m benchmarks.start_up [--rounds 21] [ARGUMENT OF PYTEST...]
 

@@ -1,4 +1,4 @@
-"""What a fault must lead to, what was seen of it, and whether the two agree."""
+"""The expected outcome of a fault, the outcome that was seen, and whether the two agree."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Outcome = Literal["sound", "unsound", "error"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What must be there after a fault. That nothing is left, and that an ERROR has no metric, is always expected.
+    """The expected outcome of a fault. Each fault must also leave nothing behind, and an ERROR must have no metric.
 
     Attributes:
         exit: the exit status of pytest.
         verdict: that of the run's test; None where there must be no verdict.
         kinds: kinds of problem, of which the run's record must have one; without any, it must have no problem.
-        words: what must stand in the message of the run's test.
-        told: what pytest must print.
-        never: what neither message nor output may contain.
+        words: texts that the message of the run's test must contain.
+        told: texts that pytest must print.
+        never: texts that neither message nor output may contain.
     """
 
     exit: int
@@ -42,7 +42,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What was there after a fault.
+    """The outcome that was seen after a fault.
 
     Attributes:
         exit: the exit status of pytest; None if it did not end.
@@ -51,7 +51,7 @@ class Seen:
         message: what the report says of the run's test.
         output: what pytest printed.
         metrics: how many metrics the record has.
-        left: jobs and processes that were still there a minute later; None where nobody looked.
+        left: jobs and processes that were still there a minute later; None if the campaign did not look for them.
     """
 
     exit: int | None
@@ -106,7 +106,7 @@ def judge(fault: str, expected: Expected, seen: Seen | str) -> Line:
     if seen.exit is None:
         return Line(fault=fault, outcome="error", why="pytest did not end", seen=str(seen))
     if seen.left is None:
-        return Line(fault=fault, outcome="error", why="nobody looked for what is left", seen=str(seen))
+        return Line(fault=fault, outcome="error", why="the campaign did not look for what is left", seen=str(seen))
     unmet = list(differences(expected, seen))
     return Line(fault=fault, outcome="unsound" if unmet else "sound", why="; ".join(unmet), seen=str(seen))
 
@@ -130,7 +130,7 @@ def differences(expected: Expected, seen: Seen) -> list[str]:
 
 
 def look(session: Path | None, key: str, exit_status: int | None, output: str) -> Seen:
-    """What a session has left on disk of a run; `left` is for whoever has looked at Slurm.
+    """Read the outcome of a run from the files of its session; the caller, who has looked at Slurm, adds `left`.
 
     Args:
         session: its folder; None if it has made none.

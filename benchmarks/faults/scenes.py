@@ -116,7 +116,7 @@ class Fault:
 
 
 class Told(dict[str, Seen | str]):
-    """What was seen of each fault, or why nothing was."""
+    """The outcome of each fault, or the reason why it has none."""
 
 
 def user_folder(folder: Path, faults: Iterable[Fault]) -> UserFolder:
@@ -190,7 +190,7 @@ def with_left(user: UserFolder, faults: list[Fault], told: Told) -> Told:
         time.sleep(0.5)
     keys = [fault.key for fault in faults]
     for fault in faults:
-        # What cannot be told to be another run's is everybody's.
+        # A line that names no other run may concern any of them.
         own = tuple(each for each in left if fault.key in each or not any(key in each for key in keys))
         seen = told[fault.name]
         if isinstance(seen, Seen):

@@ -1,4 +1,4 @@
-"""What Slurm, or somebody with it, does to jobs."""
+"""Faults that Slurm, or a person with its commands, causes to jobs."""
 
 from __future__ import annotations
 
