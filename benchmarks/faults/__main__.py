@@ -21,12 +21,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faults.declared import FAULTS
-from benchmarks.faults.judging import Line, judge
+from benchmarks.faults.judging import Line, Seen, judge
 from benchmarks.faults.page import Campaign, by_hand, page
 from benchmarks.faults.scenes import SCENES, Fault
 
+# Characters of what is shown of a fault that is not sound.
+MOST = 3000
 
-def repetition(folder: Path, faults: list[Fault], chance: random.Random, tell: Callable[[str], None]) -> list[Line]:
+
+def repetition(folder: Path, faults: list[Fault], seed: str, tell: Callable[[str], None]) -> list[Line]:
     """Let every fault strike once; each line is told as soon as it is known."""
     lines = []
     for name, play in SCENES.items():
@@ -34,10 +37,14 @@ def repetition(folder: Path, faults: list[Fault], chance: random.Random, tell: C
         if not of_scene:
             continue
         began = time.monotonic()
-        told = play(folder / name, of_scene, chance)
+        # The same moments, whichever other scenes are played.
+        told = play(folder / name, of_scene, random.Random(f"{seed}:{name}"))
         for fault in of_scene:
-            lines.append(judge(fault.name, fault.expected, told.get(fault.name, "the scene says nothing of it")))
+            seen = told.get(fault.name, "the scene says nothing of it")
+            lines.append(judge(fault.name, fault.expected, seen))
             tell(lines[-1].to_json())
+            if lines[-1].outcome != "sound" and isinstance(seen, Seen):
+                print(f"# {fault.name}: {seen.message[:MOST]}\n{seen.output[-MOST:]}", file=sys.stderr, flush=True)
         print(f"# {name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return lines
 
@@ -65,13 +72,13 @@ def main() -> int:
             with given.lines.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
 
-    chance, lines = random.Random(given.seed), list[Line]()
+    lines = list[Line]()
     if given.repeat:
         tell(Campaign.here(given.repeat, given.seed).to_json())
     for number in range(given.repeat):
         with tempfile.TemporaryDirectory(prefix="llmbench-faults-", ignore_cleanup_errors=True) as name:
             (root := Path(name) / str(number)).mkdir()
-            lines += repetition(root, faults, chance, tell)
+            lines += repetition(root, faults, f"{given.seed}:{number}", tell)
     sound = sum(line.outcome == "sound" for line in lines)
     print(f"# {sound} of {len(lines)} lines are sound", file=sys.stderr)
     if given.page:
