@@ -27,6 +27,7 @@ from benchmarks.faults.scenes import SCENES, Fault
 
 # Characters of what is shown of a fault that is not sound.
 MOST = 3000
+FAULT_OF = {fault.name: fault for fault in FAULTS}
 
 
 def repetition(folder: Path, faults: list[Fault], seed: str, tell: Callable[[str], None]) -> list[Line]:
@@ -37,16 +38,24 @@ def repetition(folder: Path, faults: list[Fault], seed: str, tell: Callable[[str
         if not of_scene:
             continue
         began = time.monotonic()
+        told = set[str]()
         # The same moments, whichever other scenes are played.
-        told = play(folder / name, of_scene, random.Random(f"{seed}:{name}"))
-        for fault in of_scene:
-            seen = told.get(fault.name, "the scene says nothing of it")
-            lines.append(judge(fault.name, fault.expected, seen))
-            tell(lines[-1].to_json())
-            if lines[-1].outcome != "sound" and isinstance(seen, Seen):
-                print(f"# {fault.name}: {seen.message[:MOST]}\n{seen.output[-MOST:]}", file=sys.stderr, flush=True)
+        for of_session in play(folder / name, of_scene, random.Random(f"{seed}:{name}")):
+            lines += [line_of(FAULT_OF[each], seen, tell) for each, seen in of_session.items()]
+            told |= {*of_session}
+        silent = [fault for fault in of_scene if fault.name not in told]
+        lines += [line_of(fault, "the scene says nothing of it", tell) for fault in silent]
         print(f"# {name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return lines
+
+
+def line_of(fault: Fault, seen: Seen | str, tell: Callable[[str], None]) -> Line:
+    """Judge what came of a fault, and tell it; of one that is not sound, what pytest said."""
+    line = judge(fault.name, fault.expected, seen)
+    tell(line.to_json())
+    if line.outcome != "sound" and isinstance(seen, Seen):
+        print(f"# {fault.name}: {seen.message[:MOST]}\n{seen.output[-MOST:]}", file=sys.stderr, flush=True)
+    return line
 
 
 def main() -> int:

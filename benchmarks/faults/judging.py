@@ -41,7 +41,9 @@ class Expected:
     def __str__(self) -> str:
         kinds = " or ".join(f"`{kind}`" for kind in self.kinds)
         quoted = ", ".join(f'"{words.strip()}"' for words in (*self.words, *self.told))
-        return "; ".join(filter(None, [f"{self.verdict or 'no verdict'} {kinds}".strip(), quoted, f"exit {self.exit}"]))
+        unsaid = ", ".join(f'no "{words.strip()}"' for words in self.unsaid)
+        outcome = f"{self.verdict or 'no verdict'} {kinds}".strip()
+        return "; ".join(filter(None, [outcome, quoted, unsaid, f"exit {self.exit}"]))
 
 
 @dataclass(frozen=True, kw_only=True)

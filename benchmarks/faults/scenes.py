@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,6 +124,10 @@ class Told(dict[str, Seen | str]):
     """The outcome of each fault, or the reason why it has none."""
 
 
+# Plays faults in a folder; chance decides the moments. What came of them is told session by session.
+Scene = Callable[[Path, list[Fault], random.Random], Iterator[Told]]
+
+
 def user_folder(folder: Path, faults: Iterable[Fault]) -> UserFolder:
     """A user's folder with the recipes of faults."""
     folder.mkdir()
@@ -213,53 +217,57 @@ def with_left(user: UserFolder, faults: list[Fault], told: Told) -> Told:
     return told
 
 
-def one_session(*options: str, mends: bool = False) -> Callable[[Path, list[Fault], random.Random], Told]:
+def one_session(*options: str, mends: bool = False) -> Scene:
     """A scene of one session; with `mends`, nodes that its faults have broken come back when all of them are seen."""
 
-    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Told:
+    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Iterator[Told]:
         user = user_folder(folder, faults)
         told = together(user, faults, (*SLURM, *options), chance.randint(2, 10))
         if mends:
             Queue.mend()
-        return with_left(user, faults, told)
+        yield with_left(user, faults, told)
 
     return play
 
 
-def a_session_each(at_a_time: int, *, mends: bool = False) -> Callable[[Path, list[Fault], random.Random], Told]:
+def a_session_each(at_a_time: int, *, mends: bool = False) -> Scene:
     """A scene in which every fault has a session of its own; with `mends`, Slurm is mended after each."""
 
-    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Told:
+    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Iterator[Told]:
         folder.mkdir()
         moments = {fault.name: chance.randint(2, 10) for fault in faults}
 
         def one(fault: Fault) -> Told:
             user = user_folder(folder / fault.name, [fault])
-            told = together(user, [fault], (*SLURM, *fault.options), moments[fault.name])
-            if mends:
-                Queue.mend()
-            return with_left(user, [fault], told)
+            try:
+                told = together(user, [fault], (*SLURM, *fault.options), moments[fault.name])
+                if mends:
+                    Queue.mend()
+                return with_left(user, [fault], told)
+            except CANNOT as error:  # the others are played all the same
+                return Told({fault.name: f"it could not be played: {error}"})
 
         with ThreadPoolExecutor(at_a_time) as pool:
-            return Told({name: seen for each in pool.map(one, faults) for name, seen in each.items()})
+            yield from pool.map(one, faults)
 
     return play
 
 
-def replayed(folder: Path, faults: list[Fault], chance: random.Random) -> Told:
+def replayed(folder: Path, faults: list[Fault], chance: random.Random) -> Iterator[Told]:
     """Healthy runs of one session, each of whose files are then damaged; a replay judges them."""
     user = user_folder(folder, faults)
     names = " or ".join(fault.key for fault in faults)
     process = user.start(*SLURM, "-k", names)
     output, after = finished(process), chance.randint(2, 10)
     if process.returncode:
-        return Told(dict.fromkeys((fault.name for fault in faults), f"healthy runs did not pass: {output[-2000:]}"))
+        yield Told(dict.fromkeys((fault.name for fault in faults), f"healthy runs did not pass: {output[-2000:]}"))
+        return
     measured = user.session
     for fault in faults:
         assert fault.strike is not None
         fault.strike(Struck(user, fault.key, process, after))
     told = together_again(user, faults, ("--replay", str(measured), "-k", names))
-    return with_left(user, faults, told)
+    yield with_left(user, faults, told)
 
 
 def together_again(user: UserFolder, faults: list[Fault], options: tuple[str, ...]) -> Told:
@@ -269,7 +277,7 @@ def together_again(user: UserFolder, faults: list[Fault], options: tuple[str, ..
     return Told({fault.name: look(user.session, fault.key, process.returncode, output) for fault in faults})
 
 
-SCENES: dict[str, Callable[[Path, list[Fault], random.Random], Told]] = {
+SCENES: dict[str, Scene] = {
     "replayed": replayed,
     "jobs": one_session(mends=True),
     "survived": one_session(mends=True),

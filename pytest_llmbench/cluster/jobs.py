@@ -131,7 +131,7 @@ class StepJob(JobOnSlurm):
             return holder
         since = now - self._failed_at
         unsaid = self._slurm.looking or (self._slurm.silent and since < _UNSAID_S)
-        # slurmd ends the steps of a job that a restarted controller does not know; the job is lost, or back, in a while.
+        # Steps of a job that a restarted controller does not know are ended; the job is lost, or back, in a while.
         if holder.word == "COMPLETING" or since < _HINDSIGHT_S or unsaid or self._slurm.misses(self.ours):
             return JobStatus(state=JobState.RUNNING)
         return self._ended(self.last_words(), code)

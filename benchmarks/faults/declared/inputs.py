@@ -114,14 +114,15 @@ FAULTS = [
     refused("unknown-key", "A recipe has a key that there is not",
             yaml_of(lambda text: text.replace("precision:", "precison:")), "precison"),
     refused("wrong-unit", "A threshold is in a unit of something else",
-            yaml_of(lambda text: text.replace("0.01 nat", "0.01 GB")), "GB"),
+            yaml_of(lambda text: text.replace("0.01 nat", "1 %")), "1 % is a fraction; nat is for a loss"),
     Fault(
         name="unknown-engine", family="input", scene="alone", done="A recipe wants an engine that is not installed",
         recipe={"engine": "nonesuch"}, expected=Expected(exit=4, verdict=None, told=("nonesuch",)),
     ),
     Fault(
         name="impossible-batch", family="input", scene="alone", done="A batch cannot be divided among the ranks",
-        recipe={"nodes": 2, "global_batch_size": 7}, expected=error("impossible", words=("7",)),
+        recipe={"nodes": 2, "global_batch_size": 7},
+        expected=error("impossible", words=("a global batch of 7 does not divide",)),
     ),
     Fault(
         name="fault-that-cannot-strike", family="input", scene="alone", options=("--simulate", "die@1000"),

@@ -38,7 +38,8 @@ def suspend(run: Struck) -> None:
 def requeue(run: Struck) -> None:
     """Slurm refuses that for a job that may not be started twice."""
     done = subprocess.run(["scontrol", "requeue", run.job], capture_output=True, check=False, env=clean_environment())
-    assert done.returncode and b"disabled" in done.stderr, f"Slurm does not refuse it: {done.stderr!r}"
+    assert done.returncode, "Slurm has requeued a job that was submitted with --no-requeue"
+    assert b"disabled" in done.stderr, f"Slurm refuses it for another reason: {done.stderr!r}"
 
 
 def preempt(run: Struck) -> None:

@@ -65,7 +65,13 @@ def kill_daemon(pattern: str, away_s: float) -> None:
 def command(name: str, done: str, prepare: Callable[[UserFolder], None], expected: Expected, *options: str) -> Fault:
     """A Slurm command that is ill from the beginning."""
     return Fault(
-        name=name, family="Slurm", scene="alone", done=done, prepare=prepare, expected=expected, options=options,
+        name=name,
+        family="Slurm",
+        scene="alone",
+        done=done,
+        prepare=prepare,
+        expected=expected,
+        options=options,
         proof=STRUCK,
     )
 

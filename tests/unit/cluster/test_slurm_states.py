@@ -750,7 +750,7 @@ def test_a_step_that_fails_while_its_job_goes_on_has_failed_by_itself(step: jobs
 def test_a_step_that_fails_because_its_job_was_forgotten_is_lost(
     commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """slurmd ends the steps of a job that a restarted controller does not know: no rank is to blame."""
+    """The steps of a job that a restarted controller does not know are ended by Slurm: no rank is to blame."""
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
     for _ in range(3):
         assert step.status().state is JobState.RUNNING  # it may be back
