@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -62,11 +62,6 @@ class Campaign:
         """The first line of a campaign's file."""
         return json.dumps({"campaign": asdict(self)})
 
-    @property
-    def command(self) -> str:
-        """The command that makes it again."""
-        return f"`python -m benchmarks.faults --repeat {self.repeat} --seed {self.seed}`"
-
 
 def page(faults: Iterable[Fault], told: Iterable[str], hand: str = "") -> str:
     """Markdown: what was done, on what, and a row for each fault.
@@ -92,7 +87,7 @@ def page(faults: Iterable[Fault], told: Iterable[str], hand: str = "") -> str:
             f"| Date | {_each(each.date for each in campaigns)} |",
             f"| Machine | {_each(each.machine for each in campaigns)} |",
             f"| Versions | {_each(each.versions for each in campaigns)} |",
-            f"| Commands | {_each(each.command for each in campaigns)} |",
+            f"| Commands | {_each(_commands(campaigns))} |",
             f"| Sound | {sound} of {len(lines)} repetitions of {len(rows)} faults |",
             "",
             "| Fault | Family | Done | Expected | Seen | Sound |",
@@ -116,6 +111,14 @@ def row(fault: Fault, lines: list[Line]) -> str:
     sound = sum(line.outcome == "sound" for line in lines)
     cells = (f"`{fault.name}`", fault.family, fault.done, str(fault.expected), told, f"{sound} of {len(lines)}")
     return f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in cells)} |"
+
+
+def _commands(campaigns: list[Campaign]) -> Iterator[str]:
+    """The commands that make campaigns again."""
+    for repeat in sorted({each.repeat for each in campaigns}):
+        seeds = sorted({each.seed for each in campaigns if each.repeat == repeat})
+        command = f"`python -m benchmarks.faults --repeat {repeat} --seed"
+        yield f"{command} {seeds[0]}`" if len(seeds) == 1 else f"{command} N`, N = {', '.join(map(str, seeds))}"
 
 
 def _each(texts: Iterable[str]) -> str:
