@@ -148,6 +148,7 @@ class Runner:
             )
         elif thread is not None:
             sweep(self._session.folder, self._keeper.runs)
+        self._slurm.look_no_more()
         self._heartbeat.stop()
         if self._watchman is not None:
             self._watchman.dismiss()

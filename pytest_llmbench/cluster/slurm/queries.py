@@ -26,6 +26,8 @@ _MARKS_S = 10.0
 _NEVER = float("inf")
 # Whoever waits for the end of a session is told what for after this long.
 _PATIENCE_S = 1.0
+# Commands that change nothing.
+_QUESTIONS = ("squeue", "sacct", "sinfo")
 # States of a node, as sinfo begins them.
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
 # The reason of a node that slurmctld has drained because it refused to start a job by its id.
@@ -62,12 +64,17 @@ class SlurmQueries:
         self.notes = notes
         self._hosts: dict[str, tuple[str, ...]] = {}
         self._end_by = _NEVER
+        self._asks = True
         self._refusing: set[str] = set()
         self._refusing_asked = -_NEVER
 
     def end_within(self, seconds: float) -> None:
         """End every command within `seconds` from now, including the running one: the session waits for it."""
         self._end_by = min(self._end_by, time.monotonic() + seconds)
+
+    def ask_no_more(self) -> None:
+        """Cut off every command that only asks, also the running one: its answer would find nobody."""
+        self._asks = False
 
     def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
         """Run one of Slurm's commands to its end, whatever that is; `questions` are its input.
@@ -80,6 +87,8 @@ class SlurmQueries:
         began = time.monotonic()
 
         def limit_s() -> float:
+            if not self._asks and command[0] in _QUESTIONS:
+                return 0.0
             if not told and self._end_by != _NEVER and time.monotonic() - began > _PATIENCE_S:
                 told.append(command[0])
                 self.notes.append(f"waiting for {command[0]} to answer, at most {max(0.0, self.left_s):.0f} s")

@@ -27,6 +27,8 @@ PATIENCE_S = 120.0
 SILENCE_S = 7200.0
 # An epilog may take minutes. A job that Slurm still closes after this has an end that is known, or never will be.
 CLOSING_S = 300.0
+# A command that is killed has ended within this time.
+_KILLED_S = 2.0
 # Steps go into a job that was seen as ours no longer ago than this.
 _FRESH_S = 1.0
 # A job whose run is over is on its way out: Slurm was told, or its processes have ended. After this, it is told.
@@ -171,6 +173,12 @@ class Slurm:
             query = self._query
         if query.done(within_s):
             query.result()
+
+    def look_no_more(self) -> None:
+        """End the question that hangs, if one does: it would outlive this process."""
+        self.queries.ask_no_more()
+        if (query := self._query) is not None:
+            query.done(time.monotonic() - query.began + _KILLED_S)
 
     def _look(self) -> None:
         """Ask for all jobs at once: squeue first, sacct for those it no longer lists; whether it is there, for none."""

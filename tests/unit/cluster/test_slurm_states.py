@@ -716,8 +716,34 @@ def test_a_watchman_gives_up_a_command_that_always_hangs(
     pids = hung.read_text().split()
     assert len(pids) == 2
     assert not processes_of(tmp_path)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if is_alive(pid)]
     assert commands.asked("scancel") == []
+
+
+def test_a_question_that_hangs_ends_with_the_session(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
+    """With all that it has started: nobody waits for its answer."""
+    squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
+    squeue.write_text(f"#!/bin/sh\nsleep 300 &\necho $$ $! > {hung}\nwait\n")
+    slurm.refresh(0.1)
+    deadline = time.monotonic() + 60
+    while not hung.exists() or not hung.read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert slurm.looking
+    slurm.look_no_more()
+    assert not slurm.looking
+    assert commands.asked("scancel") == []
+    while living := [pid for pid in hung.read_text().split() if is_alive(pid)]:
+        assert time.monotonic() < deadline, living
+        time.sleep(0.02)
+
+
+def is_alive(pid: str) -> bool:
+    """Whether a process lives; one that has ended may have nobody who asks for its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def processes_of(folder: Path) -> list[str]:
