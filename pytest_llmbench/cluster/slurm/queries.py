@@ -73,7 +73,7 @@ class SlurmQueries:
         self._end_by = min(self._end_by, time.monotonic() + seconds)
 
     def ask_no_more(self) -> None:
-        """Cut off every command that only asks, also the running one: its answer would find nobody."""
+        """Cut off every command that only asks, also the running one: the session does not wait for its answer."""
         self._asks = False
 
     def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:

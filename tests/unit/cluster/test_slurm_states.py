@@ -721,7 +721,7 @@ def test_a_watchman_gives_up_a_command_that_always_hangs(
 
 
 def test_a_question_that_hangs_ends_with_the_session(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """With all that it has started: nobody waits for its answer."""
+    """With all that it has started: the session does not wait for its answer."""
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
     squeue.write_text(f"#!/bin/sh\nsleep 300 &\necho $$ $! > {hung}\nwait\n")
     slurm.refresh(0.1)
