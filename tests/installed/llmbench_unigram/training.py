@@ -27,8 +27,8 @@ _LOOK_S = 0.002
 _SEED = 1
 # What is no token: how many ranks know that the session has seen enough.
 _ENOUGH = -1
-# A step that takes longer than its pace by this factor is logged as it was.
-_LATE = 3.0
+# A step that takes longer than its pace by this factor is logged as it was; others catch up with the pace.
+_LATE = 20.0
 
 
 def train(context: RankContext, log: StepLog) -> None:
