@@ -18,7 +18,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire.task import Owner, Task
 from pytest_llmbench.engines.base import RankTask
-from pytest_llmbench.readers.steps.standing import laggards
+from pytest_llmbench.readers.steps.progress import laggards
 
 CHECKOUT = Path(__file__).parents[3]
 # How long the other ranks may take to end after one has failed: they fail by themselves, in their own words.

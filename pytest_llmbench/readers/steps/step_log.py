@@ -23,7 +23,7 @@ from pytest_llmbench.core.wire.step_events import (
     TrainingEvent,
 )
 from pytest_llmbench.readers.steps.own_steps import Summary
-from pytest_llmbench.readers.steps.standing import event_lines, rank_logs, strange_files
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs, strange_files
 
 # Each rank computes the norm of the whole gradient, maybe in another order.
 _SAME_NORM = 1e-3

@@ -21,11 +21,11 @@ from pytest_llmbench.core.wire.foreign import mark_of
 from pytest_llmbench.core.wire.labels import VARIABLE, Label
 from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock
-from pytest_llmbench.workloads.node.disclosure import environment, secret_values
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.node.prepared import first_missing
 from pytest_llmbench.workloads.node.processes import end_marked, leave, started
 from pytest_llmbench.workloads.node.provenance import Gathered, gather
+from pytest_llmbench.workloads.node.secret_filter import environment, secret_values
 from pytest_llmbench.workloads.node.stacks import Answering, of_marked
 from pytest_llmbench.workloads.rank import deadman
 

@@ -9,8 +9,8 @@ from pytest_llmbench.core.recipe.recipes import Preparation
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import files
-from pytest_llmbench.workloads.node.disclosure import environment, in_python, in_shell, secret_values, tells
 from pytest_llmbench.workloads.node.processes import ProgramResult
+from pytest_llmbench.workloads.node.secret_filter import environment, in_python, in_shell, secret_values, tells
 
 _CHECK_S = 60.0
 # To open a container takes most of it.

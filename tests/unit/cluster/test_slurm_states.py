@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
-from pytest_llmbench.cluster.heartbeat import Heartbeat, tell_the_end
+from pytest_llmbench.cluster.heartbeat import Heartbeat, write_stop
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import controller, watchman
 from pytest_llmbench.cluster.slurm import queue as module
@@ -650,7 +650,7 @@ def test_what_is_alive_again_after_a_session_is_cancelled(
     commands.answer("squeue", f"7 {TOKEN} by us\n8 llmbench:t\n9 {TOKEN}1\n10 {TOKEN}\n")
     commands.answer("scancel")
     watching = watchman.Watchman(tmp_path, TOKEN)
-    tell_the_end(tmp_path, "the session ended")
+    write_stop(tmp_path, "the session ended")
     watching.dismiss()
     deadline = time.monotonic() + 20
     while len(commands.asked("scancel")) < 2 and time.monotonic() < deadline:
@@ -671,7 +671,7 @@ def test_a_watchman_does_not_wait_for_a_command_that_hangs(
     hangs = f"[ -e {hung} ] || {{ echo $$ > {hung}; exec sleep 300; }}\n"
     squeue.write_text(squeue.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{hangs}"))
     watching = watchman.Watchman(tmp_path, TOKEN)
-    tell_the_end(tmp_path, "the session ended")
+    write_stop(tmp_path, "the session ended")
     watching.dismiss()
     deadline = time.monotonic() + 60
     while not commands.asked("scancel") and time.monotonic() < deadline:

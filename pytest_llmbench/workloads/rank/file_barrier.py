@@ -15,11 +15,11 @@ _LOOK_S = 0.02
 _LEFT = "left"
 
 
-class Meeting:
+class FileBarrier:
     """A place where some ranks wait for each other, as often as they like, each time for `timeout_s` at the most.
 
     The folder is theirs alone, on a file system that all of them share. A rank that raises inside the `with` block
-    leaves the meeting, and the others, told of it, do not wait for it. On a shared file system they go on within a
+    leaves for good, and the others, told of it, do not wait for it. On a shared file system they go on within a
     fraction of a second of each other, which is short compared with seconds of measurement.
     """
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import tell_the_end
+from pytest_llmbench.cluster.heartbeat import write_stop
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, write_model
-from pytest_llmbench.plugin.verdict.boards import FileBoard
+from pytest_llmbench.plugin.verdict.run_waiters import FileWaiter
 from tests.support.shipped import shipped_recipes
 
 
@@ -37,7 +37,7 @@ def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
     timer = threading.Timer(0.5, write_model, (written.path, written))
     timer.start()
     began = time.monotonic()
-    assert FileBoard(session, 60.0).wait(RunRecord, "opt125m") == written
+    assert FileWaiter(session, 60.0).wait(RunRecord, "opt125m") == written
     assert time.monotonic() - began >= 0.4
     timer.join()
 
@@ -45,7 +45,7 @@ def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
 def test_a_dead_controller_is_noticed(session: Session) -> None:
     """Without a sign of life no record will ever come, and the test says so."""
     with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller gave no sign of life for 0.6 s"):
-        FileBoard(session, 0.3).wait(RunRecord, "opt125m")
+        FileWaiter(session, 0.3).wait(RunRecord, "opt125m")
 
 
 def test_a_living_controller_is_waited_for(session: Session) -> None:
@@ -64,7 +64,7 @@ def test_a_living_controller_is_waited_for(session: Session) -> None:
     written = record(session)
     timer = threading.Timer(1.5, write_model, (written.path, written))
     timer.start()
-    assert FileBoard(session, 0.3).wait(RunRecord, "opt125m") == written
+    assert FileWaiter(session, 0.3).wait(RunRecord, "opt125m") == written
     over.set()
     thread.join()
     timer.join()
@@ -72,14 +72,14 @@ def test_a_living_controller_is_waited_for(session: Session) -> None:
 
 def test_a_controller_that_gives_up_is_not_waited_for(session: Session) -> None:
     """The test says why there is no record; one that was written before the end was told is still read."""
-    tell_the_end(session.folder, "the disk is on fire")
+    write_stop(session.folder, "the disk is on fire")
     with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller left no record: the disk is on fire"):
-        FileBoard(session, 0.3).wait(RunRecord, "opt125m")
+        FileWaiter(session, 0.3).wait(RunRecord, "opt125m")
     with pytest.raises(pytest.fail.Exception, match=r"check matmul: the controller left no record: the disk is on"):
-        FileBoard(session, 0.3).wait(HealthRecord, "matmul")
+        FileWaiter(session, 0.3).wait(HealthRecord, "matmul")
     written = record(session)
     write_model(written.path, written)
-    assert FileBoard(session, 0.3).wait(RunRecord, "opt125m") == written
+    assert FileWaiter(session, 0.3).wait(RunRecord, "opt125m") == written
 
 
 def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
@@ -88,4 +88,4 @@ def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
     path.parent.mkdir(parents=True)
     path.write_text('{"schema_version": 99}')
     with pytest.raises(pytest.fail.Exception, match=r"record\.json: no run record of schema version 3"):
-        FileBoard(session, 0.3).wait(RunRecord, "opt125m")
+        FileWaiter(session, 0.3).wait(RunRecord, "opt125m")

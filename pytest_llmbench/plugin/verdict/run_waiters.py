@@ -6,32 +6,32 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import told_end
+from pytest_llmbench.cluster.heartbeat import read_stop
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.session.keeper import AnyRecord, Keeper
 from pytest_llmbench.session.live.writing import LiveWriter
+from pytest_llmbench.session.record_store import AnyRecord, RecordStore
 
 _LOOK_S = 0.2
 # Asks for runs, up to one with a number, of the series with a key, for a look with a number.
 Repeat = Callable[[str, int, int], None]
 
 
-class KeeperBoard:
-    """Waits for the keeper of this process, and shows how the runs stand meanwhile.
+class RunWaiter:
+    """Waits for the store of this process, and shows how the runs stand meanwhile.
 
     The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
     """
 
     def __init__(
-        self, keeper: Keeper, live: LiveWriter, progress: LiveLine, interruption: Interruption, repeat: Repeat
+        self, store: RecordStore, live: LiveWriter, progress: LiveLine, interruption: Interruption, repeat: Repeat
     ) -> None:
         self.repeat = repeat
-        self._keeper = keeper
+        self._store = store
         self._live = live
         self._progress = progress
         self._interruption = interruption
@@ -40,15 +40,15 @@ class KeeperBoard:
         """Block until the run or check has a record; every one gets one, whatever happens."""
         with self._interruption.bearing(1):
             while True:
-                record = self._keeper.wait(kind, name, _LOOK_S)
-                self._progress.take(self._keeper.notes)
+                record = self._store.wait(kind, name, _LOOK_S)
+                self._progress.take(self._store.notes)
                 if record is not None:
                     self._progress.clear()
                     return record
                 self._progress.show(self._live.latest)
 
 
-class FileBoard:
+class FileWaiter:
     """Waits in an xdist worker for the controller's runner, which writes every record to disk."""
 
     def __init__(self, session: Session, ttl_s: float) -> None:
@@ -72,7 +72,7 @@ class FileBoard:
         """Block until a file is there. When the controller dies or gives up, it will never be."""
         seen, moved = "", time.monotonic()
         while not path.exists():
-            why = told_end(self._session.folder)
+            why = read_stop(self._session.folder)
             if why is not None and not path.exists():  # records are written before the end is told
                 pytest.fail(f"{what}: the controller left no record: {why}", pytrace=False)
             time.sleep(_LOOK_S)

@@ -105,7 +105,7 @@ def last_step(folder: Path) -> Progress | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class RankPhase:
     """The current phase of a rank, in its own words.
 
     Attributes:
@@ -130,14 +130,14 @@ class Standing:
         return f"{self.phase} of step {self.step}{micro_batch}"
 
 
-def phases(folder: Path) -> dict[int, Standing]:
+def phases(folder: Path) -> dict[int, RankPhase]:
     """Read what every rank says it is doing, by rank."""
     found = {}
     for path in sorted((folder / layout.PHASES).glob("*")):
         try:
             step, phase, micro_batch = path.read_text(encoding="ascii").split()
             rank = int(path.name.rpartition("-")[2])
-            found[rank] = Standing(step=int(step), phase=phase, micro_batch=int(micro_batch))
+            found[rank] = RankPhase(step=int(step), phase=phase, micro_batch=int(micro_batch))
         except (OSError, ValueError):
             continue  # being written just now
     return found

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.words import cut_off, failure, number, remoteness
+from pytest_llmbench.readers.patterns import cut_off, failure, number, remoteness
 
 
 @given(st.floats())

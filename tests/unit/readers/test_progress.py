@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.series import Progress
 from pytest_llmbench.core.wire.step_events import EndEvent, FailureEvent, MatmulEvent, StepEvent
-from pytest_llmbench.readers.steps.standing import Standing, laggards, last_step, phases
+from pytest_llmbench.readers.steps.progress import RankPhase, laggards, last_step, phases
 
 
 def step(number: int) -> bytes:
@@ -77,8 +77,8 @@ def test_phases_are_read_by_rank(tmp_path: Path) -> None:
     stand(tmp_path, "7 forward 2", "6 optimizer 0", "", "7 forward", "seven forward 1")
     (tmp_path / "phase/rank-later").write_text("1 data 1\n")
     assert phases(tmp_path) == {
-        0: Standing(step=7, phase="forward", micro_batch=2),
-        1: Standing(step=6, phase="optimizer", micro_batch=0),
+        0: RankPhase(step=7, phase="forward", micro_batch=2),
+        1: RankPhase(step=6, phase="optimizer", micro_batch=0),
     }
 
 
@@ -90,7 +90,7 @@ def test_positions_follow_the_order_of_time() -> None:
             lines += [(number, phase, micro_batch) for phase in ("data", "forward", "backward")]
         lines.append((number, "optimizer", 0))
     lines.append((2, "done", 0))
-    positions = [Standing(step=number, phase=phase, micro_batch=mb).position for number, phase, mb in lines]
+    positions = [RankPhase(step=number, phase=phase, micro_batch=mb).position for number, phase, mb in lines]
     assert positions == sorted(positions)
     assert len(set(positions)) == len(positions)
 

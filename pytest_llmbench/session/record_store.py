@@ -26,7 +26,7 @@ from pytest_llmbench.session.signing import PytestCommand
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-class Keeper:
+class RecordStore:
     """The state of a session for its readers, whether it runs or is replayed.
 
     Attributes:
