@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 from xml.etree import ElementTree as ET
 
 from pytest_llmbench.core.record.records import ProblemKind
@@ -16,7 +16,9 @@ Outcome = Literal["sound", "unsound", "error"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The expected outcome of a fault. Each fault must also leave nothing behind, and an ERROR must have no metric.
+    """The expected outcome of a fault.
+
+    Each fault must also leave nothing behind and cost no job too many. An ERROR must have no metric, and a PASS one.
 
     Attributes:
         exit: the exit status of pytest.
@@ -24,6 +26,7 @@ class Expected:
         kinds: kinds of problem, of which the run's record must have one; without any, it must have no problem.
         words: texts that the message of the run's test must contain.
         told: texts that pytest must print.
+        unsaid: texts that the message may not contain.
         never: texts that neither message nor output may contain.
     """
 
@@ -32,12 +35,15 @@ class Expected:
     kinds: tuple[ProblemKind, ...] = ()
     words: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         kinds = " or ".join(f"`{kind}`" for kind in self.kinds)
         quoted = ", ".join(f'"{words.strip()}"' for words in (*self.words, *self.told))
-        return "; ".join(filter(None, [f"{self.verdict or 'no verdict'} {kinds}".strip(), quoted, f"exit {self.exit}"]))
+        unsaid = ", ".join(f'no "{words.strip()}"' for words in self.unsaid)
+        outcome = f"{self.verdict or 'no verdict'} {kinds}".strip()
+        return "; ".join(filter(None, [outcome, quoted, unsaid, f"exit {self.exit}"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +58,7 @@ class Seen:
         output: what pytest printed.
         metrics: how many metrics the record has.
         left: jobs and processes that were still there a minute later; None if the campaign did not look for them.
+        double: jobs of the run beyond those that its record explains.
     """
 
     exit: int | None
@@ -61,6 +68,7 @@ class Seen:
     output: str
     metrics: int
     left: tuple[str, ...] | None
+    double: int = 0
 
     def __str__(self) -> str:
         kind = f" `{self.kind}`" if self.kind else ""
@@ -86,11 +94,6 @@ class Line:
     def to_json(self) -> str:
         """One line of a campaign's file."""
         return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """From such a line."""
-        return cls(**json.loads(text))
 
 
 def judge(fault: str, expected: Expected, seen: Seen | str) -> Line:
@@ -122,9 +125,14 @@ def differences(expected: Expected, seen: Seen) -> list[str]:
         found.append(f"{seen.kind or 'no problem'}, not {' or '.join(expected.kinds) or 'no problem'}")
     if expected.verdict == "ERROR" and seen.metrics:
         found.append(f"{seen.metrics} metrics of a run that cannot be judged")
+    if expected.verdict == "PASS" and not seen.metrics:
+        found.append("no metric")
+    if seen.double:
+        found.append(f"{seen.double} jobs too many")
     found += [f'"{words}" is not in the message' for words in expected.words if words not in seen.message]
     found += [f'"{words}" was not printed' for words in expected.told if words not in seen.output]
     found += [f"{words!r} is shown" for words in expected.never if words in seen.message + seen.output]
+    found += [f"{words!r} is in the message" for words in expected.unsaid if words in seen.message]
     found += [f"{each} is left" for each in seen.left or ()]
     return found
 

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.faults.judging import Expected, Seen, look
+from benchmarks.faults.left import doubles, remains
 from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
 from tests.slurm.conftest import Queue
 
@@ -95,6 +96,8 @@ class Fault:
         ready: whether it can strike; by default, after some steps.
         strike: the fault itself, if the folder does not have it already.
         resumes: how often the session is then resumed; what is seen is the last one.
+        proof: a file of the folder that is there once the fault has struck, where pytest itself meets it.
+        damage: a file of the folder that is there if the fault has done what it must not.
     """
 
     name: str
@@ -108,6 +111,8 @@ class Fault:
     ready: Callable[[Struck], object] = Struck.trains
     strike: Callable[[Struck], object] | None = None
     resumes: int = 0
+    proof: str = ""
+    damage: str = ""
 
     @property
     def key(self) -> str:
@@ -117,6 +122,10 @@ class Fault:
 
 class Told(dict[str, Seen | str]):
     """The outcome of each fault, or the reason why it has none."""
+
+
+# Plays faults in a folder; chance decides the moments. What came of them is told session by session.
+Scene = Callable[[Path, list[Fault], random.Random], Iterator[Told]]
 
 
 def user_folder(folder: Path, faults: Iterable[Fault]) -> UserFolder:
@@ -139,7 +148,7 @@ def strike_all(user: UserFolder, faults: Iterable[Fault], process: subprocess.Po
     while waiting and process.poll() is None and time.monotonic() < deadline:
         for fault in list(waiting.values()):
             run = Struck(user, fault.key, process, after)
-            if user.session is not None and fault.ready(run):
+            if user.session is not None and is_ready(fault, run):
                 del waiting[fault.name]
                 assert fault.strike is not None
                 try:
@@ -148,6 +157,14 @@ def strike_all(user: UserFolder, faults: Iterable[Fault], process: subprocess.Po
                     failed[fault.name] = f"the fault could not strike: {error}"
         time.sleep(LOOK_S)
     return {**failed, **dict.fromkeys(waiting, "the fault could not strike: the moment for it did not come")}
+
+
+def is_ready(fault: Fault, run: Struck) -> bool:
+    """Whether a fault can strike; not while Slurm does not answer."""
+    try:
+        return bool(fault.ready(run))
+    except subprocess.CalledProcessError:
+        return False
 
 
 def together(user: UserFolder, faults: list[Fault], options: tuple[str, ...], after: int) -> Told:
@@ -168,7 +185,8 @@ def together(user: UserFolder, faults: list[Fault], options: tuple[str, ...], af
             process.kill()
             process.communicate()
     told = {fault.name: look(user.session, fault.key, process.returncode, output) for fault in faults}
-    return Told({**told, **missed})
+    unmet = [fault.name for fault in faults if fault.proof and not (user.path / fault.proof).exists()]
+    return Told({**told, **dict.fromkeys(unmet, "the fault could not strike: pytest did not meet it"), **missed})
 
 
 def recorded(user: UserFolder, fault: Fault) -> bool:
@@ -184,7 +202,7 @@ def finished(process: subprocess.Popen[str]) -> str:
 def with_left(user: UserFolder, faults: list[Fault], told: Told) -> Told:
     """Look for jobs and processes until there are none, or a minute is over."""
     deadline = time.monotonic() + LEFT_S
-    while left := remains(user):
+    while left := remains(user.path):
         if time.monotonic() > deadline:
             break
         time.sleep(0.5)
@@ -192,76 +210,64 @@ def with_left(user: UserFolder, faults: list[Fault], told: Told) -> Told:
     for fault in faults:
         # A line that names no other run may concern any of them.
         own = tuple(each for each in left if fault.key in each or not any(key in each for key in keys))
+        made = (f"the file {fault.damage}",) if fault.damage and (user.path / fault.damage).exists() else ()
         seen = told[fault.name]
         if isinstance(seen, Seen):
-            told[fault.name] = replace(seen, left=own)
+            told[fault.name] = replace(seen, left=(*own, *made), double=doubles(user.session, fault.key))
     return told
 
 
-def remains(user: UserFolder) -> list[str]:
-    """Jobs of the folder's sessions, and processes that were started from it."""
-    sessions = [f"llmbench:{path.name}" for path in (user.path / "reports").glob("*-*")]
-    lines = Queue.run("squeue", "--noheader", "--format=%i %j %T %k").splitlines()
-    left = [f"job {line}" for line in lines if any(session in line for session in sessions)]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            of_us = str(user.path).encode() in (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
-            zombie = not (process / "cmdline").read_bytes()
-        except OSError:  # it has ended
-            continue
-        if of_us and not zombie:
-            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            left.append(f"process {process.name} ({' '.join(words.split())[:60]})")
-    return left
-
-
-def one_session(*options: str, mends: bool = False) -> Callable[[Path, list[Fault], random.Random], Told]:
+def one_session(*options: str, mends: bool = False) -> Scene:
     """A scene of one session; with `mends`, nodes that its faults have broken come back when all of them are seen."""
 
-    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Told:
+    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Iterator[Told]:
         user = user_folder(folder, faults)
         told = together(user, faults, (*SLURM, *options), chance.randint(2, 10))
         if mends:
             Queue.mend()
-        return with_left(user, faults, told)
+        yield with_left(user, faults, told)
 
     return play
 
 
-def a_session_each(at_a_time: int, *, mends: bool = False) -> Callable[[Path, list[Fault], random.Random], Told]:
+def a_session_each(at_a_time: int, *, mends: bool = False) -> Scene:
     """A scene in which every fault has a session of its own; with `mends`, Slurm is mended after each."""
 
-    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Told:
+    def play(folder: Path, faults: list[Fault], chance: random.Random) -> Iterator[Told]:
         folder.mkdir()
         moments = {fault.name: chance.randint(2, 10) for fault in faults}
 
         def one(fault: Fault) -> Told:
             user = user_folder(folder / fault.name, [fault])
-            told = together(user, [fault], (*SLURM, *fault.options), moments[fault.name])
-            if mends:
-                Queue.mend()
-            return with_left(user, [fault], told)
+            try:
+                told = together(user, [fault], (*SLURM, *fault.options), moments[fault.name])
+                if mends:
+                    Queue.mend()
+                return with_left(user, [fault], told)
+            except CANNOT as error:  # the others are played all the same
+                return Told({fault.name: f"it could not be played: {error}"})
 
         with ThreadPoolExecutor(at_a_time) as pool:
-            return Told({name: seen for each in pool.map(one, faults) for name, seen in each.items()})
+            yield from pool.map(one, faults)
 
     return play
 
 
-def replayed(folder: Path, faults: list[Fault], chance: random.Random) -> Told:
+def replayed(folder: Path, faults: list[Fault], chance: random.Random) -> Iterator[Told]:
     """Healthy runs of one session, each of whose files are then damaged; a replay judges them."""
     user = user_folder(folder, faults)
     names = " or ".join(fault.key for fault in faults)
     process = user.start(*SLURM, "-k", names)
     output, after = finished(process), chance.randint(2, 10)
     if process.returncode:
-        return Told(dict.fromkeys((fault.name for fault in faults), f"healthy runs did not pass: {output[-2000:]}"))
+        yield Told(dict.fromkeys((fault.name for fault in faults), f"healthy runs did not pass: {output[-2000:]}"))
+        return
     measured = user.session
     for fault in faults:
         assert fault.strike is not None
         fault.strike(Struck(user, fault.key, process, after))
     told = together_again(user, faults, ("--replay", str(measured), "-k", names))
-    return with_left(user, faults, told)
+    yield with_left(user, faults, told)
 
 
 def together_again(user: UserFolder, faults: list[Fault], options: tuple[str, ...]) -> Told:
@@ -271,7 +277,7 @@ def together_again(user: UserFolder, faults: list[Fault], options: tuple[str, ..
     return Told({fault.name: look(user.session, fault.key, process.returncode, output) for fault in faults})
 
 
-SCENES: dict[str, Callable[[Path, list[Fault], random.Random], Told]] = {
+SCENES: dict[str, Scene] = {
     "replayed": replayed,
     "jobs": one_session(mends=True),
     "survived": one_session(mends=True),

@@ -116,6 +116,8 @@ class HeldJob(Allocation):
         if self.job is None:
             return Waiting(reason="its job is not submitted yet")
         job_id, status = self.job.id, self._slurm.status(self.job)
+        if self._hosts:
+            status = self._unless_lost(status)
         if status.state is JobState.RUNNING:
             try:
                 self._hosts = self._hosts or self._slurm.hosts(self.job)
@@ -130,9 +132,14 @@ class HeldJob(Allocation):
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})", starts=status.starts)
-        if self._hosts and (lost := of_holder(status)) is not status:
-            status = replace(lost, nodelist=self._hosts[0], failed=self._hosts[:1])
         raise JobEndedError(job_id, status, self._log)
+
+    def _unless_lost(self, status: JobStatus) -> JobStatus:
+        """The status of the job, which has run; with its first node, if that has lost the job's script."""
+        told = of_holder(status)
+        if told.state is JobState.NODE_FAIL and told is not status:
+            return replace(told, nodelist=self._hosts[0], failed=self._hosts[:1])
+        return told
 
     def ends_at(self) -> float:
         """By the time limit that was asked for."""
@@ -213,7 +220,7 @@ def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
         JobState.PREEMPTED: "a job of higher priority took its nodes: use a --partition or --qos that is not preempted",
         JobState.SUSPENDED: "it was suspended for a while; a rate across a pause is not the hardware's: run it again",
         JobState.OUT_OF_MEMORY: "a task used more memory than it was given",
-        JobState.LOST: "it is not used any more, and was not cancelled",
+        JobState.LOST: "it is not used any more",
     }.get(status.state, f"see {log}" if log else "see its log")
     reason = f" ({status.reason})" if status.reason else ""
     how = "was" if status.state is JobState.SUSPENDED else "ended as"

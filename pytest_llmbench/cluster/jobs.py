@@ -23,6 +23,8 @@ from pytest_llmbench.readers.srun import cancelled, failed_node
 _TERMINATE_GRACE_S = 25.0
 # Long enough for one more answer of squeue after a step failed.
 _HINDSIGHT_S = 3.0
+# A controller that is silent when a step fails may have been restarted, and have had the step ended.
+_UNSAID_S = 20.0
 
 
 class Job(ABC):
@@ -110,24 +112,27 @@ class StepJob(JobOnSlurm):
     def _while_running(self) -> JobStatus:
         """Its allocation's state. A step that got into a job that is not ours any more is ended at once."""
         since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may not answer for long
-        holder = self._slurm.status(self.ours, since=since)
+        holder = of_holder(self._slurm.status(self.ours, since=since))
         if holder.state is JobState.LOST:
             self.cancel()
         return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
 
     def _why_failed(self, code: int) -> JobStatus:
-        """Tell a step that failed from one whose job was taken away, which Slurm shows a moment later."""
+        """Tell a step that failed from one whose job was taken away or forgotten, which Slurm shows a moment later."""
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
             self._slurm.refresh(GLANCE_S)
-        holder = self._slurm.status(self.ours)
+        holder = of_holder(self._slurm.status(self.ours))
         if holder.state is JobState.COMPLETED:
             reason = f"its job {self.job_id} ended itself, as it does if pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
         if not holder.alive:
-            return of_holder(holder)
-        if holder.word == "COMPLETING" or now - self._failed_at < _HINDSIGHT_S or self._slurm.looking:
+            return holder
+        since = now - self._failed_at
+        unsaid = self._slurm.looking or (self._slurm.silent and since < _UNSAID_S)
+        # Steps of a job that a restarted controller does not know are ended; the job is lost, or back, in a while.
+        if holder.word == "COMPLETING" or since < _HINDSIGHT_S or unsaid or self._slurm.misses(self.ours):
             return JobStatus(state=JobState.RUNNING)
         return self._ended(self.last_words(), code)
 

@@ -120,7 +120,7 @@ class Follower:
             self._look_for_enough(active, watch)
             return None
         if not self.is_done(active):
-            if not (isinstance(active.job, SlurmJob) and self.slurm.misses(active.job.ours)):
+            if not (isinstance(active.job, JobOnSlurm) and self.slurm.misses(active.job.ours)):
                 self._cancel(active, problem)
             return None  # of a job that Slurm does not know, its loss is the cause
         self.end(active)  # we may look late: work that was done in time counts

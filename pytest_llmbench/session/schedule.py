@@ -245,7 +245,11 @@ class Schedule:
             self.slurm.refresh(GLANCE_S)
             self.launch_again(run, str(error))
             return
-        except (ClusterError, OSError) as error:
+        except ClusterError as error:  # Slurm has said no: the same as where it is asked for nodes to hold
+            self._free(lease)
+            self.fail(run, Problem(kind="allocation", message=str(error)))
+            return
+        except OSError as error:
             self._free(lease)
             self.fail(run, Problem(kind="launch_failed", message=str(error)))
             return

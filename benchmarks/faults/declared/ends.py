@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.faults.declared.jobs import ONE, PASS, waits
 from benchmarks.faults.declared.ranks import error
-from benchmarks.faults.declared.slurm import fall_ill, ill_later
+from benchmarks.faults.declared.slurm import STRUCK, fall_ill, ill_later
 from benchmarks.faults.judging import Expected
 from benchmarks.faults.scenes import SHORT, Fault, Struck
 from tests.conftest import UserFolder
@@ -51,7 +51,9 @@ def interrupt_ill(run: Struck) -> None:
 
 # The report that is there from the beginning has an error for each test that was not judged.
 KILLED = Expected(exit=-signal.SIGKILL)
-INTERRUPTED = Expected(exit=2, kinds=("session_ended",))
+INTERRUPTED = Expected(exit=2, kinds=("session_ended",), words=("the session ended before this run did",))
+# It was judged at the first time, and there is nothing left at the second.
+JUDGED = Expected(exit=4, verdict="PASS", told=("is left to resume",))
 FAULTS = [
     ended("pytest-killed", signal.SIGKILL, KILLED, *SOON),
     ended("pytest-killed-held", signal.SIGKILL, KILLED, *HELD),
@@ -60,7 +62,7 @@ FAULTS = [
     ended("pytest-terminated", signal.SIGTERM, INTERRUPTED, *SOON),
     ended("pytest-hung-up", signal.SIGHUP, INTERRUPTED, *SOON),
     ended("pytest-resumed", signal.SIGKILL, PASS, recipe=SHORT, resumes=1),
-    ended("pytest-resumed-twice", signal.SIGKILL, Expected(exit=4, verdict="PASS"), recipe=SHORT, resumes=2),
+    ended("pytest-resumed-twice", signal.SIGKILL, JUDGED, recipe=SHORT, resumes=2),
     ended("pytest-resumed-held", signal.SIGKILL, PASS, "--nodes", "1", recipe=SHORT, resumes=1),
     ended("pytest-killed-while-its-job-waits", signal.SIGKILL, KILLED, *SOON, prepare=late_jobs, ready=waits),
     Fault(
@@ -72,6 +74,6 @@ FAULTS = [
     Fault(
         name="interrupted-while-squeue-hangs", family="pytest", scene="alone", recipe=ONE, options=HELD,
         done="SIGINT to pytest while squeue hangs", prepare=ill_later("squeue", "sleep 30"), strike=interrupt_ill,
-        expected=INTERRUPTED,
+        proof=STRUCK, expected=INTERRUPTED,
     ),
 ]  # fmt: skip

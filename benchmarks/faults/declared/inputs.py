@@ -63,10 +63,12 @@ def yaml_of(change: Callable[[str], str]) -> Callable[[UserFolder], None]:
     return prepare
 
 
-def refused(name: str, done: str, prepare: Callable[[UserFolder], None], *told: str) -> Fault:
+def refused(
+    name: str, done: str, prepare: Callable[[UserFolder], None], *told: str, damage: str = ""
+) -> Fault:  # fmt: skip
     """Input that is refused before anything runs."""
     return Fault(
-        name=name, family="input", scene="alone", done=done, prepare=prepare,
+        name=name, family="input", scene="alone", done=done, prepare=prepare, damage=damage,
         expected=Expected(exit=4, verdict=None, told=told),
     )  # fmt: skip
 
@@ -82,6 +84,10 @@ def edit_record(run: Struck) -> None:
     path = run.run / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hosts": ["elsewhere", "nowhere"]}))
 
+
+TAG = "!!python/object/apply:os.system [touch executed]"
+# Nine lines that stand for a thousand million values.
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
 
 FAULTS = [
     damaged("no-end-of-one-rank", "Rank 1 ends without the event that says so", "no_evidence_of_completion"),
@@ -101,21 +107,22 @@ FAULTS = [
         recipe={"nodes": 2}, strike=edit_record, expected=error("wrong_nodes", words=("elsewhere",)),
     ),
     refused("yaml-tag", "A recipe has `!!python/object/apply:os.system`",
-            yaml_of(lambda text: text.replace("precision: fp32", "precision: !!python/object/apply:os.system [id]"))),
+            yaml_of(lambda text: text.replace("precision: fp32", f"precision: {TAG}")), "os.system", damage="executed"),
     refused("yaml-bomb", "A recipe is made of aliases of aliases",
-            yaml_of(lambda text: text + "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n")),
+            yaml_of(lambda text: text + BOMB), "aliases included"),
     refused("path-outside", "A recipe's name leads out of the folder", outside, "../../fault_out"),
     refused("unknown-key", "A recipe has a key that there is not",
             yaml_of(lambda text: text.replace("precision:", "precison:")), "precison"),
     refused("wrong-unit", "A threshold is in a unit of something else",
-            yaml_of(lambda text: text.replace("0.01 nat", "0.01 GB")), "GB"),
+            yaml_of(lambda text: text.replace("0.01 nat", "1 %")), "1 % is a fraction; nat is for a loss"),
     Fault(
         name="unknown-engine", family="input", scene="alone", done="A recipe wants an engine that is not installed",
         recipe={"engine": "nonesuch"}, expected=Expected(exit=4, verdict=None, told=("nonesuch",)),
     ),
     Fault(
         name="impossible-batch", family="input", scene="alone", done="A batch cannot be divided among the ranks",
-        recipe={"nodes": 2, "global_batch_size": 7}, expected=error("impossible", words=("7",)),
+        recipe={"nodes": 2, "global_batch_size": 7},
+        expected=error("impossible", words=("a global batch of 7 does not divide",)),
     ),
     Fault(
         name="fault-that-cannot-strike", family="input", scene="alone", options=("--simulate", "die@1000"),

@@ -79,7 +79,14 @@ class JobStatus:
 
 
 def of_holder(status: JobStatus) -> JobStatus:
-    """The status of a job that holds nodes and has run: it lost its first node if its script is missing there."""
+    """The status of a job that holds nodes and has run.
+
+    It lost its first node if its script is missing there. If it waits, its start was forgotten: its nodes are free, as
+    far as Slurm knows, and slurmd ends its steps.
+    """
+    if status.state is JobState.PENDING:
+        why = "it waits in the queue again: Slurm's controller was killed before it had saved its start"
+        return JobStatus(state=JobState.LOST, reason=why)
     if status.state is JobState.FAILED and status.reason == "JobLaunchFailure":
         return replace(status, state=JobState.NODE_FAIL, reason="JobLaunchFailure: its first node has lost its script")
     return status

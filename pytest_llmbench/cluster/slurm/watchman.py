@@ -15,32 +15,36 @@ from pytest_llmbench.core.wire import layout
 
 # Less than the jobs bear: those that wait hold nothing that could be lost, and are to leave the queue in a minute.
 RESUMED_WITHIN_S = 30.0
-# A controller that was just killed is back after this, in all likelihood, and asked again until then.
+# A controller that was just killed is back after this, in all likelihood.
 AFTER_END_S = 15.0
 # A command of Slurm that has not answered by then hangs.
 ANSWER_S = 20.0
-# Arguments: the sign of life, the end in order, seconds, token, seconds after an end in order, and for a command's
-# answer. Its input ends with pytest, however that ends.
+# After an end in order, it asks once more at most, this long after a command that has not answered in this time: a
+# minute later, nothing is left of the session.
+LAST_ANSWER_S = 10.0
+# Arguments: the sign of life, the end in order, seconds, token, seconds for a command's answer, and after an end in
+# order seconds before the first command, and for it. Its input ends with pytest, however that ends.
 _SCRIPT = """
 cancel() {
-    states=$1 token=$2 pause=$3 answer=$4
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
+    states=$1 token=$2 pause=$3 answer=$4 tries=$5
+    while [ "$tries" -gt 0 ]; do
+        tries=$((tries - 1))
         if jobs=$(timeout "$answer" squeue --noheader --states="$states" --user="$(id -un)" --format='%i %k'); then
             echo "$jobs" | while read -r id mark _; do [ "$mark" = "$token" ] && timeout "$answer" scancel "$id"; done
             return
         fi
-        sleep "$pause"
+        [ "$tries" -eq 0 ] || sleep "$pause"
     done
 }
 read -r _
 if [ -e "$2" ]; then
-    (sleep "$5"; cancel PENDING,RUNNING,SUSPENDED "$4" 6 "$6") &
+    (sleep "$6"; cancel PENDING,RUNNING,SUSPENDED "$4" "$7" "$7" 2) &
     exit
 fi
 seen=$(cat "$1")
 sleep "$3"
 [ "$(cat "$1")" = "$seen" ] && [ ! -e "$2" ] || exit 0
-cancel PENDING "$4" 30 "$6"
+cancel PENDING "$4" 30 "$5" 10
 """
 
 
@@ -49,7 +53,7 @@ class Watchman:
 
     def __init__(self, folder: Path, token: str) -> None:
         mine = (str(folder / layout.OWNER), str(folder / layout.STOP), f"{RESUMED_WITHIN_S:g}", token)
-        words = (*mine, f"{AFTER_END_S:g}", f"{ANSWER_S:g}")
+        words = (*mine, f"{ANSWER_S:g}", f"{AFTER_END_S:g}", f"{LAST_ANSWER_S:g}")
         self._process = subprocess.Popen(
             ["sh", "-c", _SCRIPT, "llmbench-watchman", *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env=clean_environment(), cwd="/", start_new_session=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.declared import FAULTS
-from benchmarks.faults.judging import Expected, Line, Seen, differences, judge, look
-from benchmarks.faults.page import row
+from benchmarks.faults.judging import Expected, Seen, differences, judge, look
+from benchmarks.faults.left import remains
+from benchmarks.faults.page import HAND, Campaign, by_hand, page, row
 from benchmarks.faults.scenes import SCENES
 
-EXPECTED = Expected(exit=1, kinds=("hang", "rank_died"), words=("rank 1 on ",), told=("SIMULATED",), never=("\x1b",))
+EXPECTED = Expected(
+    exit=1, kinds=("hang", "rank_died"), words=("rank 1 on ",), told=("SIMULATED",), unsaid=("rank 0",),
+    never=("\x1b",),
+)  # fmt: skip
 SEEN = Seen(
     exit=1, verdict="ERROR", kind="hang", message="rank 1 on n2", output="SIMULATED FAULT", metrics=0, left=()
 )  # fmt: skip
@@ -37,6 +42,8 @@ def test_each_declaration_can_fail() -> None:
     ended = Seen(exit=1, verdict="ERROR", kind="harness", message="", output="", metrics=0, left=())
     for fault in FAULTS:
         assert fault.done
+        # What programs in front of Slurm's commands play must have been met, or a PASS would prove nothing.
+        assert fault.proof or fault.expected.verdict != "PASS" or fault.strike, fault.name
         assert fault.recipe or fault.options or fault.prepare or fault.strike, f"{fault.name} breaks nothing"
         assert differences(fault.expected, ended), fault.name
         assert (fault.expected.verdict == "PASS") or differences(fault.expected, healthy), fault.name
@@ -46,7 +53,8 @@ def test_each_declaration_can_fail() -> None:
     "wrong",
     [
         {"exit": 0}, {"verdict": "PASS"}, {"verdict": None}, {"kind": None}, {"kind": "harness"}, {"message": "died"},
-        {"output": ""}, {"metrics": 1}, {"left": ("job 7",)}, {"output": "SIMULATED \x1b[2J"},
+        {"output": ""}, {"metrics": 1}, {"left": ("job 7",)}, {"output": "SIMULATED \x1b[2J"}, {"double": 1},
+        {"message": "rank 1 on n2, rank 0 on n1"},
     ],
     ids=str,
 )  # fmt: skip
@@ -63,6 +71,7 @@ def test_a_run_that_must_pass_has_no_problem() -> None:
     seen = replace(SEEN, exit=0, verdict="PASS", kind=None, metrics=4)
     assert judge("x", Expected(exit=0, verdict="PASS"), seen).outcome == "sound"
     assert judge("x", Expected(exit=0, verdict="PASS"), replace(seen, kind="hang")).outcome == "unsound"
+    assert judge("x", Expected(exit=0, verdict="PASS"), replace(seen, metrics=0)).outcome == "unsound"
 
 
 @pytest.mark.parametrize("nothing", ["it could not strike", replace(SEEN, left=None), replace(SEEN, exit=None)])
@@ -90,7 +99,38 @@ def test_a_row_counts_repetitions() -> None:
     """Sound ones of all, and what was seen of the others."""
     fault = FAULTS[0]
     lines = [judge(fault.name, EXPECTED, SEEN), judge(fault.name, EXPECTED, replace(SEEN, exit=0))]
-    lines = [Line.read(line.to_json()) for line in lines]
     assert row(fault, lines).endswith("| 1 of 2 |")
     assert "1 × ERROR `hang`; exit 0 (exit 0, not 1)" in row(fault, lines)
     assert row(fault, []).endswith("| not run | 0 of 0 |")
+
+
+def test_a_page_has_the_lines_of_all_campaigns_and_keeps_what_people_wrote(tmp_path: Path) -> None:
+    """Written again, it is the same below the mark."""
+    fault, path = FAULTS[0], tmp_path / "page.md"
+    campaigns = [
+        Campaign(date="2026-11-25", repeat=1, seed=seed, machine="16 cores", versions="Slurm 22.05.8")
+        for seed in (1, 2)
+    ]  # fmt: skip
+    line = judge(fault.name, EXPECTED, SEEN).to_json()
+    told = [text for campaign in campaigns for text in (campaign.to_json(), line)]
+    path.write_text(page(FAULTS, told, by_hand(path)))
+    assert path.read_text().endswith(f"\n{HAND}\n")
+    path.write_text(f"{path.read_text()}\nNot measured here: fire.\n")
+    path.write_text(page(FAULTS, told, by_hand(path)))
+    text = path.read_text()
+    assert text.endswith(f"{HAND}\n\nNot measured here: fire.\n")
+    assert f"| Sound | 2 of 2 repetitions of {len(FAULTS)} faults |" in text
+    assert "`python -m benchmarks.faults --repeat 1 --seed N`, N = 1, 2 |" in text
+    assert text.count("16 cores") == 1
+
+
+def test_a_folder_whose_name_another_begins_with_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of `held-longer` is none of `held`."""
+    monkeypatch.setattr("benchmarks.faults.left.Queue.run", lambda *_: "")
+    (other := tmp_path / "held-longer").mkdir()
+    with subprocess.Popen(["sleep", "60"], env={"TMPDIR": str(other)}) as process:
+        try:
+            assert remains(tmp_path / "held") == []
+            assert remains(other) == [f"process {process.pid} (sleep 60)"]
+        finally:
+            process.kill()

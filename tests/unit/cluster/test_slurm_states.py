@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.cluster import jobs
 from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.heartbeat import Heartbeat, write_stop
@@ -539,6 +541,23 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
     assert "SUSPENDED" in waiting.reason
 
 
+def test_a_job_that_waits_again_holds_nothing(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
+    """Its start was forgotten, and its nodes are anybody's: it is over, and its runs are lost with it."""
+    request = JobRequest(
+        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(tmp_path), slurm)
+    held.job = SEVEN
+    commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
+    assert isinstance(held.hosts(), Waiting)
+    commands.answer("squeue", row())
+    assert held.hosts() == ("n1",)
+    commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
+    with pytest.raises(JobEndedError, match="waits in the queue again") as raised:
+        held.hosts()
+    assert raised.value.status.state is JobState.LOST
+
+
 def test_one_command_has_the_marks_of_all_that_ended(commands: Commands, slurm: Slurm) -> None:
     """Together with the query that saw their ends; of a job that lives they are asked for when they are needed."""
     line = "JobId={} JobName=x SubmitTime={} EligibleTime=x PreemptTime=None SuspendTime={} SecsPreSuspend=0 Comment=y"
@@ -664,7 +683,7 @@ def test_a_watchman_does_not_wait_for_a_command_that_hangs(
 ) -> None:
     """It asks again a while later, and nothing of the first question is left."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
-    monkeypatch.setattr(watchman, "ANSWER_S", 0.5)
+    monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.5)
     commands.answer("squeue", f"7 {TOKEN} by us\n")
     commands.answer("scancel")
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
@@ -678,3 +697,81 @@ def test_a_watchman_does_not_wait_for_a_command_that_hangs(
         time.sleep(0.05)
     assert commands.asked("scancel") == ["7"]
     assert not Path(f"/proc/{hung.read_text().strip()}").exists()
+
+
+def test_a_watchman_gives_up_a_command_that_always_hangs(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an end in order, it asks twice; then nothing is left of it, nor of what it asked."""
+    monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
+    monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.3)
+    squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
+    squeue.write_text(f"#!/bin/sh\necho $$ >> {hung}\nexec sleep 300\n")
+    watching = watchman.Watchman(tmp_path, TOKEN)
+    tell_the_end(tmp_path, "the session ended")
+    watching.dismiss()
+    deadline = time.monotonic() + 60
+    while processes_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pids = hung.read_text().split()
+    assert len(pids) == 2
+    assert not processes_of(tmp_path)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert commands.asked("scancel") == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Processes with a folder on their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            found += [process.name] if str(folder).encode() in (process / "cmdline").read_bytes() else []
+    return found
+
+
+@pytest.fixture
+def step(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> jobs.StepJob:
+    """A step in job 7, which runs, that has just failed."""
+    monkeypatch.setattr(jobs, "_HINDSIGHT_S", 0.0)
+    commands.answer("squeue", row())
+    step = jobs.StepJob(
+        ["sh", "-c", "echo srun: error: n1: task 0: Killed; exit 137"], holder=SEVEN, hosts=("n1",), slurm=slurm,
+        env=dict(os.environ), log=tmp_path / "srun.log",
+    )  # fmt: skip
+    step._process.wait()
+    return step
+
+
+def test_a_step_that_fails_while_its_job_goes_on_has_failed_by_itself(step: jobs.StepJob) -> None:
+    """And its ranks are asked why."""
+    assert (step.status().state, step.status().reason) == (JobState.FAILED, "srun exited with 137")
+
+
+def test_a_step_that_fails_because_its_job_was_forgotten_is_lost(
+    commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of a job that a restarted controller does not know are ended by Slurm: no rank is to blame."""
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    for _ in range(3):
+        assert step.status().state is JobState.RUNNING  # it may be back
+    monkeypatch.setattr(module, "PATIENCE_S", -1.0)
+    step._slurm.refresh()
+    assert step.status().state is JobState.LOST
+    assert "Invalid job id" in step.status().reason
+
+
+def test_a_step_whose_job_waits_again_is_lost(commands: Commands, step: jobs.StepJob) -> None:
+    """Its start was forgotten."""
+    commands.answer("squeue", row(state="PENDING", nodes="", reason="None"))
+    assert step.status().state is JobState.LOST
+    assert "waits in the queue again" in step.status().reason
+
+
+def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
+    commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not for long: then its ranks are asked why."""
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Unable to contact slurm controller")
+    assert step.status().state is JobState.RUNNING
+    monkeypatch.setattr(jobs, "_UNSAID_S", -1.0)
+    assert step.status().state is JobState.FAILED

@@ -8,6 +8,8 @@ from typing import Any, cast
 import pytest
 
 from pytest_llmbench.cluster.slurm.commands import NotYetError
+from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.session.launches import PAUSES_S
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.schedule import Schedule
@@ -49,6 +51,21 @@ def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Sc
         assert schedule.launches.paused
         schedule.waiting.clear()
     assert schedule.launches.reasons == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ClusterError("nvalid partition"), "allocation"), (OSError("disk full"), "launch_failed")]
+)
+def test_what_slurm_refuses_is_no_failed_launch(schedule: Schedule, error: Exception, kind: str) -> None:
+    """The same kind as where nodes are asked for that are to be held."""
+
+    def refused() -> Any:
+        raise error
+
+    failed: list[Problem] = []
+    schedule.fail = lambda _, problem: failed.append(problem)
+    schedule._take(cast("Any", SimpleNamespace(key="a")), None, refused)
+    assert [(problem.kind, problem.message) for problem in failed] == [(kind, str(error))]
 
 
 def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
