@@ -708,7 +708,7 @@ def test_a_watchman_gives_up_a_command_that_always_hangs(
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
     squeue.write_text(f"#!/bin/sh\necho $$ >> {hung}\nexec sleep 300\n")
     watching = watchman.Watchman(tmp_path, TOKEN)
-    tell_the_end(tmp_path, "the session ended")
+    write_stop(tmp_path, "the session ended")
     watching.dismiss()
     deadline = time.monotonic() + 60
     while processes_of(tmp_path) and time.monotonic() < deadline:
