@@ -1,6 +1,5 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
-import json
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -204,18 +203,6 @@ def _refuse_base_60(node: yaml.ScalarNode) -> None:
         raise yaml.constructor.ConstructorError(
             None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
         )
-
-
-def read_json(text: bytes | str) -> Any:
-    """Read JSON that others wrote.
-
-    Raises:
-        ValueError: it is not JSON, or nested without end.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, read_json, read_yaml, validate
+from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, read_yaml, validate
 
 KEYS = st.sampled_from("abcd")
 TREES = st.recursive(
