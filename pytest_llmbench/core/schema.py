@@ -217,8 +217,8 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
         raise FaultsError(_explain(model, error, where)) from error
 
 
-def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """The entries under `Attributes:` in the docstrings of a model and of those that it inherits from, by key."""
+def meanings(model: type) -> dict[str, str]:
+    """The entries under `Attributes:` in the docstrings of a class and of those that it inherits from, by key."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         section = (each.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]

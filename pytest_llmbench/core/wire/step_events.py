@@ -255,8 +255,9 @@ def _events() -> TypeAdapter[Event]:
 
 
 def parse_event(line: bytes) -> Event:
-    """Read one line. A bool must not pass for a number, a float for a count, or a text for a number but for
-    the three that are not finite.
+    """Read one line.
+
+    A bool must not pass for a number, a float for a count, or a text for a number but for the three that are not finite.
 
     Raises:
         pydantic.ValidationError: it is not exactly one of the events.
