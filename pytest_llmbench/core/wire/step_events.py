@@ -211,7 +211,7 @@ class GpuEvent(_Event):
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, int | float) and not 0 <= value < _TOO_LARGE:
+            if isinstance(value, int | float) and not 0 <= value < (_TOO_LARGE if isinstance(value, int) else math.inf):
                 raise ValueError(f"{name} must be a number that a GPU may tell: {value!r}")
 
 
@@ -257,7 +257,7 @@ def _events() -> TypeAdapter[Event]:
 def parse_event(line: bytes) -> Event:
     """Read one line.
 
-    A bool must not pass for a number, a float for a count, or a text for a number but for the three that are not finite.
+    A bool must not pass for a number, a float for a count, or a text for a number but for `nan`, `inf` and `-inf`.
 
     Raises:
         pydantic.ValidationError: it is not exactly one of the events.
