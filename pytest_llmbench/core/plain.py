@@ -125,15 +125,7 @@ def _made_with(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> Any:
 def _whole(kind: type[T], data: Any, key: str) -> T:
     """A value of exactly this type: a bool must not pass for a number."""
     if type(data) is not kind:
-        names = {
-            str: "text",
-            dict: "mapping",
-            list: "list",
-            int: "whole number",
-            float: "number",
-            bool: "true or false",
-        }
-        raise _NotThat(key, f"must be a {names[kind]} (given: {data!r:.200})")
+        raise _NotThat(key, f"must be a {_WORDS[kind]} (given: {data!r:.200})")
     return data
 
 
