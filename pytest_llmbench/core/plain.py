@@ -1,9 +1,10 @@
 """Plain data between the login node and ranks: JSON into dataclasses and back, by next to no imports."""
 
 import json
+import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
@@ -66,7 +67,12 @@ def read_plain(kind: type[T], path: Path) -> T:
 
 
 def write_plain(path: Path, value: object) -> None:
-    """Write a dataclass as JSON, for this user alone, so that a reader sees the whole of it or nothing."""
+    """Write a dataclass as JSON, for this user alone, so that a reader sees the whole of it or nothing.
+
+    Raises:
+        ConfigError: JSON cannot hold a value in it as it is; see `refuse_unplain`.
+    """
+    refuse_unplain(value, str(path))
     write_text(path, f"{json_of(value, indent=1)}\n", mode=PRIVATE)
 
 
@@ -78,6 +84,42 @@ def json_of(value: object, indent: int | None = None) -> str:
     """
     between = (",", ":") if indent is None else None
     return json.dumps(value, default=_inside, ensure_ascii=False, allow_nan=False, indent=indent, separators=between)
+
+
+def refuse_unplain(value: object, where: str) -> None:
+    """Refuse what would not arrive as it was sent.
+
+    Raises:
+        ConfigError: a number in it is not finite, a key is not a text, or a value is neither text, number, truth value,
+            list nor mapping; with its dotted key.
+    """
+    try:
+        _refuse_unplain(value, "")
+    except _NotThat as error:
+        raise ConfigError(f"{where}: {error.key}: {error.why}" if error.key else f"{where}: {error.why}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: nested without end") from error
+
+
+def _refuse_unplain(value: object, key: str) -> None:
+    if value is None or isinstance(value, (bool, int, str, PurePath)):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _NotThat(key, f"must be a finite number (given: {value})")
+        return
+    if isinstance(value, (list, tuple)):
+        items: Iterable[tuple[object, object]] = enumerate(value)
+    elif isinstance(value, Mapping):
+        items = value.items()
+        if wrong := [name for name in value if not isinstance(name, str)]:
+            raise _NotThat(key, f"every key must be a text (given: {wrong[0]!r:.200})")
+    elif is_dataclass(value):
+        items = ((each.name, getattr(value, each.name)) for each in fields(value))
+    else:
+        raise _NotThat(key, f"must be text, a number, a truth value, a list or a mapping (given: {value!r:.200})")
+    for name, item in items:
+        _refuse_unplain(item, f"{key}.{name}" if key else str(name))
 
 
 def _inside(value: object) -> object:
@@ -102,9 +144,10 @@ def _made(kind: Any, data: Any, key: str) -> Any:
     elif origin is not None:
         made = _made_with(origin, inner, data, key)
     elif kind is Any:
+        _refuse_unplain(data, key)
         made = data
-    elif kind is float and type(data) is int:
-        made = float(data)
+    elif kind is float:
+        made = _finite(data, key)
     else:
         made = Path(_whole(str, data, key)) if kind is Path else _whole(kind, data, key)
     return made
@@ -113,7 +156,7 @@ def _made(kind: Any, data: Any, key: str) -> Any:
 def _made_with(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> Any:
     """A choice of values, a tuple of any length, or a mapping of texts."""
     if origin is Literal:
-        if data not in inner:
+        if not any(type(data) is type(each) and data == each for each in inner):
             raise _NotThat(key, unknown("value", data, inner))
         return data
     if origin is tuple:
@@ -127,6 +170,17 @@ def _whole(kind: type[T], data: Any, key: str) -> T:
     if type(data) is not kind:
         raise _NotThat(key, f"must be a {_WORDS[kind]} (given: {data!r:.200})")
     return data
+
+
+def _finite(data: Any, key: str) -> float:
+    """A number; JSON that others wrote may hold `NaN`, or one that no float can hold."""
+    try:
+        number = float(data) if type(data) is int else _whole(float, data, key)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _NotThat(key, f"must be a finite number (given: {data!r:.200})")
+    return number
 
 
 def _bounded(value: Any, bounds: tuple[object, ...], key: str) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from pytest_llmbench.core.plain import json_of
 
@@ -32,8 +32,14 @@ _AnyNumber = float | Literal["nan", "inf", "-inf"]
 
 class _Event:
     # For readers, who validate by pydantic; to import that takes a rank longer than all else that it needs.
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+    # Strict, also within a record: a bool must not pass for a number, a float for a count, or a text for a number.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
     __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Have a mapping taken for an event wherever it comes from: strictness is about its values."""
+        return {**handler(source), "strict": False}
 
     def line(self) -> bytes:
         """Write the event as strict JSON on a line of its own.
@@ -60,7 +66,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema: Literal[1, 2, 3]
+    schema: Annotated[int, Ge(1), Le(3)]
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
@@ -121,7 +127,7 @@ class TrainingEvent(_Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TimeSpent:
+class TimeSpent(_Event):
     """How the host of a rank spent the time of one step, by its own monotonic clocks.
 
     On a GPU that is the time in which the host asked for the step: the GPU works behind its back.

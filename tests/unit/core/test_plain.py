@@ -54,7 +54,10 @@ WRONG = {
     "a number for a bool": ('{"count": 1, "on": 1}', r"on: must be a truth value \(given: 1\)"),
     "too small": ('{"count": 0}', r"count: must be at least 1 \(given: 0\)"),
     "not positive": ('{"count": 1, "seconds": 0}', r"seconds: must be greater than 0 \(given: 0\.0\)"),
-    "not a number": ('{"count": 1, "seconds": NaN}', r"seconds: must be greater than 0 \(given: nan\)"),
+    "not a number": ('{"count": 1, "seconds": NaN}', r"seconds: must be a finite number \(given: nan\)"),
+    "infinite": ('{"count": 1, "seconds": 1e999}', r"seconds: must be a finite number \(given: inf\)"),
+    "too large for any float": (f'{{"count": 1, "seconds": 1{400 * "0"}}}', r"seconds: must be a finite number "),
+    "not finite, deep inside": ('{"count": 1, "any": {"x": [1, -Infinity]}}', r"any\.x\.1: must be a finite number "),
     "none where there must be one": ('{"count": null}', r"count: must be a whole number \(given: None\)"),
     "another choice": ('{"count": 1, "choice": "c"}', "choice: unknown value 'c'"),
     "a number for a path": ('{"count": 1, "path": 1}', r"path: must be a text \(given: 1\)"),
@@ -93,8 +96,38 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "whole.json").stat().st_mode & 0o777 == 0o600
 
 
+UNSENT: dict[str, tuple[Any, str]] = {
+    "not a number": (
+        {"loss": {"bound": [1.0, math.nan]}},
+        r"any\.loss\.bound\.1: must be a finite number \(given: nan\)",
+    ),
+    "infinite": (-math.inf, r"any: must be a finite number \(given: -inf\)"),
+    "a key that JSON would make a text": ({1: "x"}, r"any: every key must be a text \(given: 1\)"),
+    "a set": ({"x": {1}}, r"any\.x: must be text, a number, a truth value, a list or a mapping \(given: \{1\}\)"),
+}
+
+
+@pytest.mark.parametrize(("value", "why"), UNSENT.values(), ids=UNSENT)
+def test_what_would_arrive_as_something_else_is_not_sent(tmp_path: Path, value: Any, why: str) -> None:
+    """By file and key; an earlier file stays as it was."""
+    path = tmp_path / "whole.json"
+    write_plain(path, whole := Whole(count=1))
+    with pytest.raises(ConfigError, match=rf"whole\.json: {why}"):
+        write_plain(path, Whole(count=1, any=value))
+    assert read_plain(Whole, path) == whole
+
+
+def test_what_has_no_end_is_not_sent(tmp_path: Path) -> None:
+    """A list that contains itself."""
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ConfigError, match=r"whole\.json: nested without end"):
+        write_plain(tmp_path / "whole.json", Whole(count=1, any=endless))
+    assert not (tmp_path / "whole.json").exists()
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_not_written(value: float) -> None:
+def test_no_line_has_a_number_that_is_not_finite(value: float) -> None:
     """It is not JSON, and some readers would take it for something else."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_of(Whole(count=1, seconds=value))
