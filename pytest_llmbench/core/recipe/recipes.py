@@ -11,7 +11,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_yaml, validate
+from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, validate
+from pytest_llmbench.core.yaml_files import read_yaml
 
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
@@ -353,9 +354,14 @@ def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
     recipes = {}
     for name in family.recipes:
         laid_out = family.laid_out(name, path)
+        full = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
-        both = {each: validate(Recipe, data, in_file(path, name, each)) for each, data in laid_out.items()}
-        recipes[name] = both[scale]
+        smoke = (
+            validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke"))
+            if family.smoke
+            else full.model_copy(update={"scale": "smoke"})
+        )
+        recipes[name] = smoke if scale == "smoke" else full
     return recipes
 
 
