@@ -267,7 +267,7 @@ class Schedule:
 
     def _marks(self) -> JobMarks | None:
         """Past events of the job that holds the nodes; empty if each run will have a job of its own."""
-        return JobMarks() if self.holder is None else self.slurm.marks(self.holder)
+        return JobMarks() if self.holder is None else self.slurm.marks(self.holder, recent=True)
 
     def _free(self, lease: Lease | None) -> None:
         if self.pool is not None and lease is not None:
