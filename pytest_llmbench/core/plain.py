@@ -4,18 +4,25 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
 
-from annotated_types import Ge, Gt
-
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.files import PRIVATE, write_text
 
-Positive = Annotated[int, Ge(1)]
-PositiveSeconds = Annotated[float, Gt(0)]
+
+def _fault_of_count(value: int) -> str:
+    return "" if value >= 1 else "must be at least 1"
+
+
+def _fault_of_seconds(value: float) -> str:
+    return "" if value > 0 else "must be greater than 0"
+
+
+Positive = Annotated[int, _fault_of_count]
+PositiveSeconds = Annotated[float, _fault_of_seconds]
 
 T = TypeVar("T")
 
@@ -183,12 +190,10 @@ def _finite(data: Any, key: str) -> float:
     return number
 
 
-def _bounded(value: Any, bounds: tuple[object, ...], key: str) -> Any:
-    for bound in bounds:
-        if isinstance(bound, Ge) and not value >= bound.ge:
-            raise _NotThat(key, f"must be at least {bound.ge} (given: {value!r})")
-        if isinstance(bound, Gt) and not value > bound.gt:
-            raise _NotThat(key, f"must be greater than {bound.gt} (given: {value!r})")
+def _bounded(value: Any, faults: tuple[Callable[[Any], str], ...], key: str) -> Any:
+    for fault in faults:
+        if why := fault(value):
+            raise _NotThat(key, f"{why} (given: {value!r})")
     return value
 
 

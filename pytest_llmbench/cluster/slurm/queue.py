@@ -150,7 +150,7 @@ class Slurm:
     def marks(self, job: OurJob, *, recent: bool = False) -> JobMarks | None:
         """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent.
 
-        Those that were asked for a moment ago are `recent`: what came since is found by whoever asks later.
+        An answer of a moment ago is `recent`: the next question finds events that came since.
         """
         watched, began = self._jobs[job], time.monotonic()
         if watched.marks is not None or self.silent:

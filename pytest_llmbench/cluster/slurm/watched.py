@@ -17,7 +17,7 @@ class WatchedJob:
     Attributes:
         submitted: when it was submitted, as Slurm says; empty until it was seen.
         comment: of it, as squeue shows it.
-        seen: our clock before the last query that found it, as the job that is meant, in squeue or, running, in scontrol.
+        seen: our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
         answered: our clock when Slurm last said anything of it.
         closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
         ending: whether its files say that it is about to end.
