@@ -76,7 +76,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
         refuse_contradictions(both := (*kept, *own))
     except ValueError as error:
         raise ConfigError(f"recipe {recipe.name}, with the references of the system's file: {error}") from error
-    return recipe.model_copy(update={"references": both})
+    return recipe if both == recipe.references else recipe.model_copy(update={"references": both})
 
 
 def _left_out(reference: Reference, settings: Settings) -> bool:

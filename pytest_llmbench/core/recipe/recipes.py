@@ -258,10 +258,12 @@ class Recipe(Strict):
     def on(self, topology: Topology) -> Recipe:
         """The recipe with what depends on the number of nodes and ranks filled in: its batch, bounds per node."""
         references = tuple(reference.on(topology) for reference in self.references)
-        if self.global_batch_size is not None:
-            return self.model_copy(update={"references": references})
-        replicas = max(1, topology.world_size // self.parallelism.model_parallel_size)
-        size = replicas * self.micro_batch_size * (self.gradient_accumulation_steps or 1)
+        size = self.global_batch_size
+        if size is None:
+            replicas = max(1, topology.world_size // self.parallelism.model_parallel_size)
+            size = replicas * self.micro_batch_size * (self.gradient_accumulation_steps or 1)
+        if (size, references) == (self.global_batch_size, self.references):
+            return self  # of thousands of recipes, most need no second one
         return self.model_copy(update={"global_batch_size": size, "references": references})
 
     @property
@@ -356,12 +358,11 @@ def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
         laid_out = family.laid_out(name, path)
         full = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
-        smoke = (
-            validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke"))
-            if family.smoke
-            else full.model_copy(update={"scale": "smoke"})
-        )
-        recipes[name] = smoke if scale == "smoke" else full
+        smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
+        if scale == "smoke":
+            recipes[name] = smoke or full.model_copy(update={"scale": scale})
+        else:
+            recipes[name] = full
     return recipes
 
 
