@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from pytest_llmbench.bundle.contents import Contents
-from pytest_llmbench.core.schema import read_json
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import Mark, redacted

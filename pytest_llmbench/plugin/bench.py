@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
-from pytest_llmbench.cluster.recipes import RECIPES, check_recipe, with_references
+from pytest_llmbench.cluster.recipes import RECIPES, check_recipes, with_references
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -138,8 +138,7 @@ class Bench:
                 f"system {self.settings.system.name}: references: {unknown('recipe', min(strangers), found)}"
             )
         merged = {name: with_references(recipe, own.get(name, ()), self.settings) for name, recipe in found.items()}
-        for recipe in merged.values():
-            check_recipe(recipe)
+        check_recipes(merged.values())
         return merged
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.allocation import JobEndedError
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import end_all
+from pytest_llmbench.cluster.jobs import await_an_end, end_all
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -165,7 +165,7 @@ class Runner:
                 self._nodes.ask()
             while (self._busy or self._may_repeat) and not self._stopping.is_set():
                 self._tick_or_hold_again()
-                self._stopping.wait(_SOON_S if self._schedule.moves_soon else _TICK_S)
+                self._rest()
             self._give_up(_ENDED)
         except JobEndedError as error:
             self._give_up(Problem(kind="allocation", message=str(error)), error.status)
@@ -179,6 +179,13 @@ class Runner:
                 for run in self._repeats.end():
                     self._publish(run, problem=_ENDED)
             self._nodes.release()
+
+    def _rest(self) -> None:
+        """Wait until a process of ours ends, or a while: soon if an answer is due."""
+        schedule = self._schedule
+        if not schedule.launching and await_an_end([active.job for active in schedule.active], _TICK_S):
+            return
+        self._stopping.wait(_SOON_S if schedule.launching or schedule.has_few_steps else _TICK_S)
 
     def _adopt(self) -> None:
         """Go on with the jobs of an earlier process of this session."""

@@ -59,7 +59,7 @@ def _steps(path: Path, numbers: set[int]) -> list[StepEvent] | None:
     with suppress(OSError):  # the first reading said so
         for line in event_lines(path):
             match line.event:
-                case StartEvent(schema_version=version) if version < _TOLD_FROM:
+                case StartEvent(schema=version) if version < _TOLD_FROM:
                     return None
                 case StepEvent(step=number) if number in numbers:
                     steps.append(line.event)

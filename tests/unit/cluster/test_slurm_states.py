@@ -421,6 +421,38 @@ def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> Non
     assert slurm.marks(SEVEN) is None
 
 
+def test_the_marks_of_a_job_that_runs_confirm_it(commands: Commands, slurm: Slurm) -> None:
+    """One question tells what was done to it and that it runs: the next launch a moment later asks nothing."""
+    line = "JobId=7 JobName=x JobState={} SubmitTime={} PreemptTime=None SuspendTime=None SecsPreSuspend=0 Comment=y"
+    commands.answer("squeue", row())
+    slurm.confirm(SEVEN)
+    for state, at, questions in (("RUNNING", FIRST, 0), ("COMPLETING", FIRST, 1), ("RUNNING", LATER, 1)):
+        slurm._jobs[SEVEN].seen -= 60
+        commands.answer("scontrol", line.format(state, at))
+        before = len(commands.asked("squeue"))
+        assert slurm.marks(SEVEN) == (JobMarks() if at == FIRST else None)
+        slurm.confirm(SEVEN)
+        assert len(commands.asked("squeue")) == before + questions
+        slurm._jobs[SEVEN].marks_now = None
+
+
+def test_marks_of_a_moment_ago_will_do_for_what_begins(commands: Commands, slurm: Slurm) -> None:
+    """Whoever asks for those of an end gets new ones."""
+    line = "JobId=7 JobName=x SubmitTime={} PreemptTime={} SuspendTime=None SecsPreSuspend=0 Comment=y"
+    commands.answer("squeue", row())
+    slurm.confirm(SEVEN)
+    commands.answer("scontrol", line.format(FIRST, "None"))
+    assert slurm.marks(SEVEN, recent=True) == JobMarks()
+    commands.answer("scontrol", line.format(FIRST, LATER))
+    assert slurm.marks(SEVEN, recent=True) == JobMarks()
+    assert slurm.marks(SEVEN) == JobMarks(preempted=LATER)
+    assert slurm.marks(SEVEN, recent=True) == JobMarks(preempted=LATER)
+    at, marks = slurm._jobs[SEVEN].marks_now or (0.0, JobMarks())
+    slurm._jobs[SEVEN].marks_now = (at - 60, marks)
+    commands.answer("scontrol", line.format(LATER, "None"))
+    assert slurm.marks(SEVEN, recent=True) is None
+
+
 def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
