@@ -26,9 +26,9 @@ from pytest_llmbench.reporting.live.lines import StateLines
 from pytest_llmbench.reporting.live.table import console_for, table_lines
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.ending.conclude import identity_of
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.live.making import Pictures
 from pytest_llmbench.session.live.writing import LiveWriter
+from pytest_llmbench.session.record_store import RecordStore
 
 _MOST_RUNNING = 64
 _RECIPE: dict[str, Any] = {
@@ -39,7 +39,7 @@ _RECIPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def session_of(runs: int, folder: Path) -> tuple[Keeper, Pictures, tuple[RunView, ...]]:
+def session_of(runs: int, folder: Path) -> tuple[RecordStore, Pictures, tuple[RunView, ...]]:
     """A session in the middle of its runs, and how those under way stand."""
     recipe = Recipe.model_validate(_RECIPE)
     system = load_system("local", [Path("suites/systems")])
@@ -50,23 +50,23 @@ def session_of(runs: int, folder: Path) -> tuple[Keeper, Pictures, tuple[RunView
     session = Session(id="20261125-000000-000000", folder=folder)
     specs = tuple(RunSpec(key=f"run-{number:05d}-of-a-name-of-usual-length", recipe=recipe) for number in range(runs))
     tests = tuple(Declared(test=f"test_it.py::test_speed[{spec.key}]", run=spec.key) for spec in specs)
-    keeper = Keeper(system)
+    store = RecordStore(system)
     running = min(_MOST_RUNNING, max(1, runs // 10))
     judged = (runs - running) // 2
     for spec, test in zip(specs[:judged], tests, strict=False):
         topology = settings.topology(recipe)
         timings = Timings(submitted=1.0, started=2.0, ended=9.0)
         record = RunRecord(**identity_of(spec, topology, settings, session), timings=timings)
-        keeper._records["run", spec.key] = record  # noqa: SLF001 - without the writing of thousands of files
-        keeper.verdicts[test.test] = Verdict.PASS
+        store._records["run", spec.key] = record  # noqa: SLF001 - without the writing of thousands of files
+        store.verdicts[test.test] = Verdict.PASS
     moving = tuple(
         RunView(key=spec.key, state="running", steps=1_000_000, started=time.time())
         for spec in specs[judged : judged + running]
     )
     waiting = tuple(RunView(key=spec.key, state="waiting", detail="for nodes") for spec in specs[judged + running :])
-    keeper.views = (*moving, *waiting)
+    store.views = (*moving, *waiting)
     plan = Plan(runs=specs, tests=tests)
-    return keeper, Pictures(keeper, settings, session, lambda: plan), moving
+    return store, Pictures(store, settings, session, lambda: plan), moving
 
 
 def ms(rounds: int, work: Callable[[], object]) -> tuple[float, float]:
@@ -81,22 +81,22 @@ def ms(rounds: int, work: Callable[[], object]) -> tuple[float, float]:
 
 def row(runs: int, rounds: int, folder: Path) -> str:
     """Measure one number of runs."""
-    keeper, pictures, moving = session_of(runs, folder)
-    writer, step = LiveWriter(pictures, folder, keeper), 0
+    store, pictures, moving = session_of(runs, folder)
+    writer, step = LiveWriter(pictures, folder, store), 0
     writer.write()
 
     def write() -> None:
         nonlocal step
         step += 1
         moved = (replace(view, step=step, words_per_s=1e5, eta_s=1e3) for view in moving)
-        keeper.views = (*moved, *keeper.views[len(moving) :])
+        store.views = (*moved, *store.views[len(moving) :])
         writer.write()
 
     written = ms(rounds, write)
     kb = (folder / "live.json").stat().st_size / 1e3
     picture = writer.latest
     if picture is None:
-        raise SystemExit("; ".join(keeper.notes))
+        raise SystemExit("; ".join(store.notes))
     console, lines = console_for(169, coloured=True), StateLines(first_s=0.0)
     drawn = ms(rounds, lambda: table_lines(picture, console, 46))
     told = ms(rounds, lambda: list(lines.of(picture)))

@@ -11,11 +11,14 @@ all of the time is ours. All ways take turns in each round, as whole processes, 
 - `held`: a session in one held node
 - `one`: a session with a single case
 - `reframe`: the same jobs by ReFrame, if its program is given, with its asynchronous policy
+- `driver`: a session with a single case on this machine, without Slurm
+- `rank`: the same of the tests' engine `unigram`, whose rank is a process of ours
 - `collect`: `--collect-only` of a hundred times as many cases
 - `version`: `pytest --version`, with and without the plugin
 
-Without a Slurm that answers, only the last two are measured. Slurm's commands are counted by programs of the same names
-in front of `PATH`; the CPU time is that of the process and of what it waited for, without Slurm's daemons and jobs.
+Without a Slurm that answers, only the last four are measured. Slurm's commands are counted by programs of the same
+names in front of `PATH`; the CPU time is that of the process and of what it waited for, without Slurm's daemons and
+jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +86,14 @@ import pytest
 def test_case(run):
     assert run.throughput.value > 0
 """
+TEST_OF_A_RANK = """
+import pytest
+
+@pytest.mark.recipe("rank")
+def test_rank(run):
+    assert run.throughput.value > 0
+"""
+INSTALLED = Path(__file__).parents[1] / "tests" / "installed"
 REFRAME_SITE = """
 site_configuration = {
     "systems": [{
@@ -162,17 +173,17 @@ class Bench:
             self._write(f"recipes/{family}.yaml", {"family": family, "recipes": dict.fromkeys(some, RECIPE)})
         (self.folder / "test_cases.py").write_text(TEST.format(cases=cases))
 
-    def cost(self, command: list[str], *, fine: tuple[int, ...] = (0,)) -> Cost:
+    def cost(self, command: list[str], *, fine: tuple[int, ...] = (0,), env: Mapping[str, str] | None = None) -> Cost:
         """Run a command to its end.
 
         Raises:
             RuntimeError: it exits otherwise than it should.
         """
         self._calls.write_text("")
-        env = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        whole = {**os.environ, **(env or {}), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         with (self.folder / "output").open("w") as output:
             began = time.perf_counter()
-            process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, cwd=self.folder, env=whole, stdout=output, stderr=subprocess.STDOUT)
             _, status, usage = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - began
         if (code := os.waitstatus_to_exitcode(status)) not in fine:
@@ -180,10 +191,11 @@ class Bench:
         calls = Counter(self._calls.read_text().splitlines())
         return Cost(wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, memory_mb=usage.ru_maxrss / 1024, calls=calls)
 
-    def pytest(self, *options: str) -> Cost:
-        """Run a session of Slurm; its folder is removed."""
+    def pytest(self, *options: str, env: Mapping[str, str] | None = None) -> Cost:
+        """Run a session; its folder is removed."""
+        command = [*PYTEST, "-q", "-p", "no:cacheprovider", "--system", "two_cores", *options]
         try:
-            return self.cost([*PYTEST, "-q", "-p", "no:cacheprovider", "--system", "two_cores", *options])
+            return self.cost(command, env=env)
         finally:
             shutil.rmtree(self.folder / "reports", ignore_errors=True)
 
@@ -214,6 +226,18 @@ class Bench:
         finally:
             shutil.rmtree(prefix, ignore_errors=True)
 
+    def rank(self) -> Cost:
+        """A run of one rank of ours on this machine."""
+        recipe = {**RECIPE, "engine": "unigram", "precision": "fp32", "options": {"step_s": 0}}
+        self._write("recipes/rank.yaml", {"family": "rank", "recipes": {"rank": recipe}})
+        test = self.folder / "test_rank.py"
+        test.write_text(TEST_OF_A_RANK)
+        try:
+            return self.pytest("--cluster", "local", test.name, env={"PYTHONPATH": str(INSTALLED)})
+        finally:
+            (self.folder / "recipes" / "rank.yaml").unlink()
+            test.unlink()
+
     def collect(self) -> Cost:
         """Collect a hundred times as many cases."""
         self._write_recipes(100 * self.cases)
@@ -236,6 +260,8 @@ def ways(bench: Bench, reframe: str | None) -> dict[str, Callable[[], Cost]]:
     empty.mkdir()
     version = [*PYTEST, "--version"]
     anywhere = {
+        "driver": lambda: bench.pytest("--cluster", "local", "-k", "case00000"),
+        "rank": bench.rank,
         "collect": bench.collect,
         "version, without": lambda: bench.cost([*version, "--rootdir", str(empty), "-p", "no:llmbench"]),
         "version, with": lambda: bench.cost([*version, "--rootdir", str(empty)]),

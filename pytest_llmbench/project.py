@@ -17,10 +17,10 @@ from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.projection import published
 from pytest_llmbench.projection.answer import check_slice, inputs, rests_on, row

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from benchmarks.mutations.subjects import DATA
 from pytest_llmbench.cluster.quarantine import read_quarantine
-from pytest_llmbench.cluster.recipes import check_recipe
+from pytest_llmbench.cluster.recipes import check_recipes
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
@@ -22,11 +22,12 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import JobTraces, RunRecord
-from pytest_llmbench.core.schema import read_yaml, validate
+from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
 from pytest_llmbench.core.wire.pauses import longest_pause
 from pytest_llmbench.core.wire.task import Task
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.golden import GoldenLosses
 from pytest_llmbench.plugin.verdict.requirements import read_requirements
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
@@ -139,7 +140,7 @@ def _recipe_file(folder: Path) -> Callable[[bytes], Any]:
 
     def read(path: Path) -> None:
         for recipe in load_recipes([path.parent]).values():
-            check_recipe(recipe)
+            check_recipes([recipe])
 
     return _file(recipes / "family.yaml", read)
 

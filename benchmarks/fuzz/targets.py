@@ -19,7 +19,7 @@ from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo_log
 from pytest_llmbench.readers.base import READERS
 from pytest_llmbench.readers.log import last_step, last_words, read_log
-from pytest_llmbench.readers.steps import standing
+from pytest_llmbench.readers.steps import progress
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from pytest_llmbench.readers.steps.times import read_times
@@ -125,7 +125,7 @@ def _step_logs(folder: Path) -> Iterator[Target]:
     def read(data: bytes) -> StepSeries:
         (steps / "rank-00000.jsonl").write_bytes(data)
         series = read_steps(run)
-        standing.last_step(run)
+        progress.last_step(run)
         read_times(run, series.steps)
         read_telemetry(run, series.steps)
         return series
@@ -133,7 +133,7 @@ def _step_logs(folder: Path) -> Iterator[Target]:
     def stands(data: bytes) -> str:
         (phases / "rank-00000").write_bytes(data)
         (phases / "rank-00001").write_bytes(b"3 forward 2")
-        return standing.laggards(run)
+        return progress.laggards(run)
 
     seeds = [data[:_SIZE] for data in whole]
     yield Target(name="step log", seeds=seeds, read=read, torn=seeds, numbers=_of_series)

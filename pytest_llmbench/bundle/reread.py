@@ -10,8 +10,8 @@ from pytest_llmbench.bundle.recompute import compared
 from pytest_llmbench.bundle.recorded import RecordedSession
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, get_check
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.health import HealthRecord, Report
-from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.journal.kept_system import KeptSystem
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from pytest_llmbench.bundle.contents import Contents
-from pytest_llmbench.core.schema import read_json
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import Mark, redacted
-from pytest_llmbench.workloads.node.disclosure import read_secrets, secret_values
+from pytest_llmbench.workloads.node.secret_filter import read_secrets, secret_values
 
 _PIECE, _LONGEST = 1 << 20, 4096
 # The tokens of sessions and runs are names.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.bundle.archive import BundleError
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, make_folder, read_at_most
-from pytest_llmbench.core.schema import read_json
+from pytest_llmbench.core.plain import read_json
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -160,10 +160,12 @@ class Submitted:
     Attributes:
         job_id: the process id of submitit's controller.
         job: submitit's handle.
+        process: that controller.
     """
 
     job_id: str
     job: submitit.Job[Any]
+    process: subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,7 +314,8 @@ def submit_local(request: JobRequest, module: str, folder: str) -> Submitted:
         setup=request.setup,
     )
     job_id = str(process.pid)
-    return Submitted(job_id=job_id, job=LocalJob(logs, job_id, range(request.tasks_per_node), process))
+    job = LocalJob[Any](logs, job_id, range(request.tasks_per_node), process)
+    return Submitted(job_id=job_id, job=job, process=process)
 
 
 def _local_folder(folder: Path) -> Path:

@@ -26,13 +26,13 @@ def timeout_of(text: str) -> float:
     return float(text)
 
 
-def tell_the_end(folder: Path, why: str) -> None:
+def write_stop(folder: Path, why: str) -> None:
     """Tell whatever watches a session's folder that its owner is done, and why."""
     with contextlib.suppress(OSError):  # a full disk: they will notice the silence instead
         write_text(folder / layout.STOP, f"{why}\n")
 
 
-def told_end(folder: Path) -> str | None:
+def read_stop(folder: Path) -> str | None:
     """The reason why the owner of a session's folder is done; None while it is not, or while that is unknown."""
     try:
         return (folder / layout.STOP).read_text(encoding="utf-8").strip()
@@ -70,7 +70,7 @@ class Heartbeat:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        tell_the_end(self.path.parent, "the session ended")
+        write_stop(self.path.parent, "the session ended")
 
     def _beat(self) -> None:
         while not self._stop.wait(PERIOD_S):

@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +36,11 @@ class Job(ABC):
         hosts: the nodes, known once it runs.
         command: the started processes, for people.
         note: oddities of its start, for people.
+        process: the process on this machine that ends with it, if there is one.
     """
 
     word = "job"
+    process: subprocess.Popen[bytes] | None = None
 
     def __init__(self, job_id: str, hosts: tuple[str, ...], command: str, note: str = "") -> None:
         self.job_id = job_id
@@ -94,7 +97,7 @@ class StepJob(JobOnSlurm):
         self._log_begins = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stderr:
             # A session of its own, so that Ctrl-C at the terminal reaches pytest alone, which then ends it in order.
-            self._process = subprocess.Popen(
+            self.process = self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=subprocess.STDOUT,
                 env=env, start_new_session=True,
             )  # fmt: skip
@@ -211,7 +214,7 @@ class LocalJob(Job):
 
     def __init__(self, submitted: Submitted, host: str, command: str, *, driven: bool = False) -> None:
         super().__init__(submitted.job_id, (host,), command)
-        self._job = submitted.job
+        self._job, self.process = submitted.job, submitted.process
         self._driven = driven
 
     def status(self) -> JobStatus:
@@ -252,6 +255,29 @@ class FinishedJob(Job):
 
     def cancel(self) -> None:
         """Do nothing: it is over."""
+
+
+def await_an_end(jobs: Iterable[Job], longest_s: float) -> bool:
+    """Wait until a process of one of the jobs ends, or as long as that.
+
+    Returns:
+        False, at once, if no job has a process that runs here, or the kernel (before Linux 5.3) cannot tell us.
+    """
+    running = [job.process for job in jobs if job.process is not None and job.process.returncode is None]
+    ends = select.poll()
+    with contextlib.ExitStack() as opened:
+        for process in running:
+            if process.poll() is not None:  # since somebody looked
+                return True
+            try:
+                descriptor = os.pidfd_open(process.pid)
+            except OSError:
+                return False
+            opened.callback(os.close, descriptor)
+            ends.register(descriptor, select.POLLIN)
+        if running:
+            ends.poll(1000 * longest_s)
+    return bool(running)
 
 
 def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:

@@ -1,6 +1,6 @@
 """Folders of recipes that packages bring, and the names in a recipe that engines and statistics have to know."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_llmbench.cluster.settings import Settings
@@ -11,13 +11,13 @@ from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
 from pytest_llmbench.judging.references import same_gpu
+from pytest_llmbench.judging.statistics import Statistic
 
 
 def _accept(_: str, thing: object) -> Path:
     folder = folder_of(thing)
     if folder != shipped("recipes"):  # every session reads those, and a mistake in them is ours
-        for recipe in load_recipes([folder]).values():
-            check_recipe(recipe)
+        check_recipes(load_recipes([folder]).values())
     return folder
 
 
@@ -25,20 +25,27 @@ def _accept(_: str, thing: object) -> Path:
 RECIPES: Extensions[Path] = Extensions("folder of recipes", "recipes", _accept)
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """See that a recipe's engine knows its options, and every statistic it names; an engine that is broken may.
+def check_recipes(recipes: Iterable[Recipe]) -> None:
+    """See that each recipe's engine knows its options, and every statistic it names; an engine that is broken may.
 
     Raises:
-        ConfigError: it names something that is unknown, or a bound in a unit of another kind.
+        ConfigError: one names something that is unknown, or a bound in a unit of another kind.
     """
-    try:
-        engine = get_engine(recipe.engine)
-    except ExtensionError:
-        return  # a session that plans no run of it does not need the engine
-    except ConfigError as error:
-        raise ConfigError(f"recipe {recipe.name}: {error}") from error
-    options_of(recipe, engine.options)
-    statistics = statistics_of(engine)
+    statistics: dict[str, Mapping[str, Statistic]] = {}  # of an engine: thousands of recipes have the same
+    for recipe in recipes:
+        try:
+            engine = get_engine(recipe.engine)
+        except ExtensionError:
+            continue  # a session that plans no run of it does not need the engine
+        except ConfigError as error:
+            raise ConfigError(f"recipe {recipe.name}: {error}") from error
+        options_of(recipe, engine.options)
+        if recipe.engine not in statistics:
+            statistics[recipe.engine] = statistics_of(engine)
+        _check_statistics(recipe, statistics[recipe.engine])
+
+
+def _check_statistics(recipe: Recipe, statistics: Mapping[str, Statistic]) -> None:
     if recipe.statistic_of_record not in statistics:
         known = unknown("statistic", recipe.statistic_of_record, statistics)
         raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {known}")
@@ -69,7 +76,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
         refuse_contradictions(both := (*kept, *own))
     except ValueError as error:
         raise ConfigError(f"recipe {recipe.name}, with the references of the system's file: {error}") from error
-    return recipe.model_copy(update={"references": both})
+    return recipe if both == recipe.references else recipe.model_copy(update={"references": both})
 
 
 def _left_out(reference: Reference, settings: Settings) -> bool:

@@ -21,7 +21,8 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
-from pytest_llmbench.core.schema import Name, Strict, read_yaml, validate
+from pytest_llmbench.core.schema import Name, Strict, validate
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.references import same_gpu
 
 LOCAL = "local"

@@ -1,14 +1,11 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
-import json
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from pytest_llmbench.core.durations import format_minutes, parse_minutes
@@ -107,117 +104,6 @@ class FaultsError(ConfigError):
         super().__init__("\n".join(map(str, self.faults)))
 
 
-# More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
-_LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one YAML mapping.
-
-    Raises:
-        ConfigError: no such file, not UTF-8, not YAML, not a mapping, a key given twice, a number to base 60, or more
-            than any file of people has.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_BYTES + 1)
-        _refuse_bombs(text)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
-    # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
-    except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")
-    return data
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
-    """A safe loader that refuses what YAML would take in silence for something else than was meant."""
-
-    def get_single_data(self) -> Any:
-        # Before merge keys (`<<`) are resolved: what they bring in may be overridden, which is no repetition.
-        root = self.get_single_node()
-        for node in _nodes(root):
-            if isinstance(node, yaml.MappingNode):
-                _refuse_repetition(node)
-            elif isinstance(node, yaml.ScalarNode):
-                _refuse_base_60(node)
-        return None if root is None else self.construct_document(root)
-
-
-def _refuse_bombs(text: bytes) -> None:
-    """Refuse what would take all memory, or the C stack, before anything is made of it."""
-    if len(text) > _LARGEST_BYTES:
-        raise ValueError(f"larger than {_LARGEST_BYTES >> 20} MiB")
-    sizes: dict[str, tuple[int, int]] = {}  # nodes and depth of what an anchor names
-    open_: list[tuple[str | None, int, int]] = [(None, 0, 0)]
-    for event in yaml.parse(text, Loader=_Loader):
-        anchor, nodes, depth = getattr(event, "anchor", None), 1, 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            open_.append((anchor, 1, 1))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, nodes, depth = open_.pop()
-        elif isinstance(event, yaml.AliasEvent):
-            if any(anchor == each for each, *_ in open_):
-                raise ValueError(f"*{anchor} is inside of &{anchor}: it has no end")
-            nodes, depth = sizes.get(str(anchor), (1, 1))
-        elif not isinstance(event, yaml.ScalarEvent):
-            continue
-        if not isinstance(event, yaml.CollectionStartEvent):
-            sizes |= {anchor: (nodes, depth)} if anchor else {}
-            outer, *before = open_[-1]
-            open_[-1] = outer, before[0] + nodes, max(before[1], depth + 1)
-        if len(open_) + depth > _DEEPEST or open_[-1][1] > _MOST_NODES:
-            raise ValueError(f"nested deeper than {_DEEPEST}, or more than {_MOST_NODES} values, aliases included")
-
-
-def _nodes(root: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Yield every node of a document once, in its order; an alias is the node of its anchor."""
-    waiting = [] if root is None else [root]
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        yield node
-        if isinstance(node, yaml.MappingNode):
-            waiting.extend(part for pair in reversed(node.value) for part in reversed(pair))
-        elif isinstance(node, yaml.SequenceNode):
-            waiting.extend(reversed(node.value))
-
-
-def _refuse_repetition(node: yaml.MappingNode) -> None:
-    """YAML would keep the last value of a key given twice."""
-    seen: set[tuple[str, str]] = set()
-    for key, _ in node.value:
-        if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
-            continue
-        if (key.tag, key.value) in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is given twice", key.start_mark)
-        seen.add((key.tag, key.value))
-
-
-def _refuse_base_60(node: yaml.ScalarNode) -> None:
-    """YAML 1.1 reads 1:30:00 without quotes as the number 5400."""
-    if node.tag in {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"} and ":" in node.value:
-        raise yaml.constructor.ConstructorError(
-            None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
-        )
-
-
-def read_json(text: bytes | str) -> Any:
-    """Read JSON that others wrote.
-
-    Raises:
-        ValueError: it is not JSON, or nested without end.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-
-
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
     """Build `model` from plain data.
 
@@ -230,8 +116,8 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
         raise FaultsError(_explain(model, error, where)) from error
 
 
-def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """The entries under `Attributes:` in the docstrings of a model and of those that it inherits from, by key."""
+def meanings(model: type) -> dict[str, str]:
+    """The entries under `Attributes:` in the docstrings of a class and of those that it inherits from, by key."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         section = (each.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
-from pytest_llmbench.cluster.recipes import RECIPES, check_recipe, with_references
+from pytest_llmbench.cluster.recipes import RECIPES, check_recipes, with_references
 from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -29,8 +29,8 @@ from pytest_llmbench.session.early import early_plan
 from pytest_llmbench.session.ending.conclude import identity_of
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import Journal
-from pytest_llmbench.session.keeper import AnyRecord
 from pytest_llmbench.session.nodes.validation import health_record
+from pytest_llmbench.session.record_store import AnyRecord
 from pytest_llmbench.session.replay.files import find_replays
 from pytest_llmbench.session.script.importable import refuse_unimportable
 from pytest_llmbench.session.script.requests import hours_at_most
@@ -38,7 +38,7 @@ from pytest_llmbench.session.script.requests import hours_at_most
 KEY = pytest.StashKey["Bench"]()
 
 
-class Board(Protocol):
+class Waiter(Protocol):
     """The place at which tests wait for the record of their run or check."""
 
     def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
@@ -55,7 +55,7 @@ class Bench:
         session: id and folder; the folder is made when the first run starts.
         earlier: remains of the earlier processes of a resumed session.
         planned: tasks that the collected tests wait for: runs in the order of the tests, checks in their own.
-        board: set once the runs are under way.
+        waiter: set once the runs are under way.
     """
 
     def __init__(self, config: pytest.Config, session: Session | None = None) -> None:
@@ -63,7 +63,7 @@ class Bench:
         self._given_session = session
         self.planned = Plan(runs=())
         self.earlier: Earlier | None = None
-        self.board: Board | None = None
+        self.waiter: Waiter | None = None
 
     @cached_property
     def session(self) -> Session:
@@ -138,8 +138,7 @@ class Bench:
                 f"system {self.settings.system.name}: references: {unknown('recipe', min(strangers), found)}"
             )
         merged = {name: with_references(recipe, own.get(name, ()), self.settings) for name, recipe in found.items()}
-        for recipe in merged.values():
-            check_recipe(recipe)
+        check_recipes(merged.values())
         return merged
 
     @cached_property

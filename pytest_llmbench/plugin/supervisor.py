@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import tell_the_end
+from pytest_llmbench.cluster.heartbeat import write_stop
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.records import write_model
@@ -18,15 +18,15 @@ from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import command_of
 from pytest_llmbench.plugin.output.results import Results
-from pytest_llmbench.plugin.verdict.boards import KeeperBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared
+from pytest_llmbench.plugin.verdict.run_waiters import RunWaiter
 from pytest_llmbench.reporting.sessions import point_to_latest
 from pytest_llmbench.session.journal.kept_system import KeptSystem
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.live.making import Pictures
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 from pytest_llmbench.session.live.writing import LiveWriter
 from pytest_llmbench.session.planning import describe
+from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.replay.replayer import replay
 from pytest_llmbench.session.runner import Runner
 
@@ -46,7 +46,7 @@ class Supervisor:
         self._interruption = interruption
 
     def start_runs(self) -> None:
-        """Start every planned run; tests wait on the board.
+        """Start every planned run; tests wait on the waiter.
 
         Raises:
             ConfigError: nothing can be written where the reports should go, no node is held for the checks, or runs
@@ -60,12 +60,12 @@ class Supervisor:
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
         try:
-            keeper = self.results.keeper = Keeper(settings.system, self._bench.journal)
-            pictures = Pictures(keeper, settings, session, lambda: self._bench.planned)
-            live = LiveWriter(pictures, folder, keeper)
-            self._bench.board = KeeperBoard(keeper, live, self._progress, self._interruption, self.repeat)
-            keeper.command = command_of(self._config, self._bench.planned.tests)
-            keeper.note_begin(settings, session, keeper.command)
+            store = self.results.store = RecordStore(settings.system, self._bench.journal)
+            pictures = Pictures(store, settings, session, lambda: self._bench.planned)
+            live = LiveWriter(pictures, folder, store)
+            self._bench.waiter = RunWaiter(store, live, self._progress, self._interruption, self.repeat)
+            store.command = command_of(self._config, self._bench.planned.tests)
+            store.note_begin(settings, session, store.command)
             write_model(folder / layout.PLAN, self._bench.planned)
             write_model(folder / layout.SYSTEM, KeptSystem.of(settings))
             self.results.expect()
@@ -73,14 +73,14 @@ class Supervisor:
             live.start()
             with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:
-                    replay(self._bench.planned, settings, session, keeper)
+                    replay(self._bench.planned, settings, session, store)
                 else:
-                    self._runner = Runner(settings, session, keeper, self._bench.earlier)
+                    self._runner = Runner(settings, session, store, self._bench.earlier)
                     self._runner.start(self._bench.planned)
             self._point_to_latest()
         except Exception as error:
             # There is no record to add to. The runner is stopped with the session: whoever waits is told why before.
-            self.results.keeper = None
+            self.results.store = None
             if isinstance(error, OSError):
                 raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
             raise
@@ -94,11 +94,11 @@ class Supervisor:
 
     def repeat(self, series: str, number: int, look: int) -> None:
         """Make further runs, up to that number of a series, for a test that waits for them."""
-        new, keeper = self._bench.add_repeats(series, number, look), self.results.keeper
-        if not new or self._runner is None or keeper is None:
+        new, store = self._bench.add_repeats(series, number, look), self.results.store
+        if not new or self._runner is None or store is None:
             return
-        keeper.notes.append(f"{series} decides nothing yet: {counted(len(new), 'more run')}")
-        keeper.write(self._bench.session.folder / layout.PLAN, self._bench.planned)
+        store.notes.append(f"{series} decides nothing yet: {counted(len(new), 'more run')}")
+        store.write(self._bench.session.folder / layout.PLAN, self._bench.planned)
         self._runner.repeat(new)
 
     @pytest.hookimpl(tryfirst=True)
@@ -109,11 +109,11 @@ class Supervisor:
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""
-        in_earnest = not (config.option.collectonly or options.plan_only(config))
+        runs_tests = not (config.option.collectonly or options.plan_only(config))
         if self._bench.planned.empty:
             return []
         left_out = [] if options.asked_of_others(config) else options.told_of_left_out(config)
-        return [*left_out, *terminal.header(self._bench, in_earnest=in_earnest)]
+        return [*left_out, *terminal.header(self._bench, runs_tests=runs_tests)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
@@ -123,7 +123,7 @@ class Supervisor:
         """
         option = session.config.option
         looked_at = option.collectonly or session.config.getoption("setupplan", False)
-        self.results.in_earnest = not (looked_at or options.plan_only(session.config))
+        self.results.runs_tests = not (looked_at or options.plan_only(session.config))
         in_vain = session.testsfailed > 0 and not option.continue_on_collection_errors
         if options.plan_only(session.config):
             if in_vain:
@@ -187,7 +187,7 @@ class Supervisor:
                 self._runner.stop(self._progress.note)
         except KeyboardInterrupt:
             self._progress.note("not waiting for the processes that still end; they end within a minute")
-            tell_the_end(self._bench.session.folder, "the session ended")
+            write_stop(self._bench.session.folder, "the session ended")
 
     @property
     def latest(self) -> LiveSnapshot | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import tell_the_end
+from pytest_llmbench.cluster.heartbeat import write_stop
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import write_model
@@ -24,8 +24,8 @@ from pytest_llmbench.plugin.ours import WORKER_INPUT, tell_worker
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import Supervisor
-from pytest_llmbench.plugin.verdict.boards import FileBoard
 from pytest_llmbench.plugin.verdict.declared import all_declared
+from pytest_llmbench.plugin.verdict.run_waiters import FileWaiter
 
 _LOOK_S = 0.2
 
@@ -51,7 +51,7 @@ class Worker:
         try:
             self._bench.plan(all_declared(session.items), check_names(session.items))
             if not self._bench.planned.empty:
-                self._bench.board = FileBoard(self._bench.session, self._bench.settings.heartbeat_timeout)
+                self._bench.waiter = FileWaiter(self._bench.session, self._bench.settings.heartbeat_timeout)
         except ConfigError as error:
             self._bench.planned = Plan(runs=(), refused=str(error))
             session.items.clear()
@@ -130,7 +130,7 @@ class Controller:
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
             session.shouldstop = why  # first: a test that is told the end is over at once, and is followed by no other
-        tell_the_end(self._bench.session.folder, why)
+        write_stop(self._bench.session.folder, why)
 
     def _take_on_repeats(self) -> None:
         """Make the further runs that workers ask for."""
@@ -156,8 +156,8 @@ class Controller:
             self._progress.print(traceback.format_exc())
             self._give_up(f"the runs could not be started: {type(error).__name__}: {error}")
             return
-        keeper = self._supervisor.results.keeper
-        while keeper is not None and not self._over.wait(_LOOK_S):
+        store = self._supervisor.results.store
+        while store is not None and not self._over.wait(_LOOK_S):
             self._take_on_repeats()
-            self._progress.take(keeper.notes)
+            self._progress.take(store.notes)
             self._progress.show(self._supervisor.latest)

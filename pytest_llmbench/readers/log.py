@@ -18,7 +18,7 @@ from pytest_llmbench.core.wire.labels import NEEDLE, Label, labels_in
 from pytest_llmbench.readers import items
 from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.numbers import unix_time
-from pytest_llmbench.readers.words import FAILURES, cut_off, remoteness
+from pytest_llmbench.readers.patterns import FAILURES, cut_off, remoteness
 
 _MOST_REPORTED = 20
 # `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `

@@ -4,7 +4,7 @@ import math
 import re
 from datetime import UTC, datetime
 
-from pytest_llmbench.readers import words
+from pytest_llmbench.readers import patterns
 from pytest_llmbench.readers.items import Unreadable
 
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)
@@ -13,7 +13,7 @@ _COUNT = re.compile(r"\d{1,15}", re.ASCII)
 def as_number(value: object) -> float | None:
     """Read what a line or a JSON object has for a number, which may be NaN or infinite; None if it is not a number."""
     if isinstance(value, str):
-        return words.number(value.strip())
+        return patterns.number(value.strip())
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

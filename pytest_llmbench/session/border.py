@@ -10,7 +10,7 @@ from pytest_llmbench.core.record.records import Record, RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import REDACTED, Mark, mapped, redacted
-from pytest_llmbench.workloads.node.disclosure import is_secret, printable, read_secrets, secret_values
+from pytest_llmbench.workloads.node.secret_filter import is_secret, printable, read_secrets, secret_values
 
 # What of a record others wrote: frameworks, ranks, launchers, Slurm; nodes.
 _FOREIGN = {

@@ -19,9 +19,9 @@ from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
-from pytest_llmbench.core.record.records import write_model
+from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.driver import CommandTask, Needed
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.journal.plans import digest_of_plan
@@ -65,7 +65,7 @@ class Launcher:
                 owner=owner_of(self.settings, self.heartbeat), token=self.session.run_token(run.key),
                 may_end_early=run.early is not None and run.early.whole is None, simulate=self.settings.simulate,
             )  # fmt: skip
-            write_model(run.place.folder / layout.TASK, task)
+            write_plain(run.place.folder / layout.TASK, task)
         request = run.processes.request
         own = self.settings.cluster == "slurm" and holder is None
         self.note(
@@ -87,7 +87,7 @@ class Launcher:
             device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.system.env,
             owner=owner_of(self.settings, self.heartbeat),
         )  # fmt: skip
-        write_model(folder / layout.TASK, task)
+        write_plain(folder / layout.TASK, task)
         request = probe_request(probe, folder, len(hosts), self.settings, self.session)
         # A node that fails must not take the answers of the others with it.
         ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
@@ -105,7 +105,7 @@ class Launcher:
             labels=labels,
             # Locally, the name of this host is what the driver finds for itself.
             hosts=lease if lease is not None and place.slurm else (),
-            prepare=run.preparations,
+            prepare=tuple(Needed(**dict(item)) for item in run.preparations),
             setup=setup_of(environment),
             python=environment.python,
             root=environment.root,
@@ -118,7 +118,7 @@ class Launcher:
             ttl_s=self.heartbeat.ttl_s,
             machine_lock=ranks_lock(self.settings),
         )
-        write_model(place.folder / layout.COMMAND, task)
+        write_plain(place.folder / layout.COMMAND, task)
         write_text(place.folder / layout.SCRIPT, run.script or "", mode=PRIVATE)
 
     def _start(self, processes: Startable, hosts: Sequence[str], holder: OurJob | None) -> Job:

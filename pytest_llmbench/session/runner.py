@@ -8,7 +8,7 @@ from typing import Any
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.allocation import JobEndedError
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import end_all
+from pytest_llmbench.cluster.jobs import await_an_end, end_all
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -26,10 +26,10 @@ from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.journal.adopting import Adoption
 from pytest_llmbench.session.journal.earlier import Earlier, put_aside
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.nodes.losses import LostNodes
+from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.retries import RETRIED, Retries
 from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
@@ -46,32 +46,34 @@ _SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
-    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the keeper has what it tells."""
+    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has what it tells."""
 
     _shown = 0.0
 
-    def __init__(self, settings: Settings, session: Session, keeper: Keeper, earlier: Earlier | None = None) -> None:
+    def __init__(
+        self, settings: Settings, session: Session, store: RecordStore, earlier: Earlier | None = None
+    ) -> None:
         self._settings = settings
         self._session = session
-        self._keeper = keeper
+        self._store = store
         self._earlier = earlier
         self._stopping = threading.Event()
-        self._slurm = Slurm(keeper.notes)
+        self._slurm = Slurm(store.notes)
         self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
-        self._follower = Follower(settings, session, self._slurm, keeper.notes.append)
-        self._lost = LostNodes(settings, session, keeper.notes.append)
+        self._follower = Follower(settings, session, self._slurm, store.notes.append)
+        self._lost = LostNodes(settings, session, store.notes.append)
         self._schedule = Schedule(
             settings=settings,
-            launcher=Launcher(settings, session, self._heartbeat, self._slurm, keeper.note, self._lost),
+            launcher=Launcher(settings, session, self._heartbeat, self._slurm, store.note, self._lost),
             slurm=self._slurm,
             begun=self._note_begun,
             fail=lambda run, problem: self._publish(run.spec, problem=problem),
-            say=keeper.notes.append,
+            say=store.notes.append,
         )
         self._nodes = HeldNodes(
             settings=settings,
             session=session,
-            keeper=keeper,
+            store=store,
             heartbeat=self._heartbeat,
             schedule=self._schedule,
             lost=self._lost,
@@ -86,7 +88,7 @@ class Runner:
         self._retries = Retries(
             settings.retries,
             put_aside=lambda key: put_aside(session, session.run_folder(key)),
-            write=keeper.keep_attempt,
+            write=store.keep_attempt,
         )
 
     def start(self, plan: Plan) -> None:
@@ -105,7 +107,7 @@ class Runner:
         for run in plan.runs:
             self._give_up_repeats_of(run)
         if self._earlier is not None and (left_out := self._earlier.not_selected(plan)):
-            self._keeper.notes.append(f"{counted(left_out, 'test')} of this session: not selected now, and not judged")
+            self._store.notes.append(f"{counted(left_out, 'test')} of this session: not selected now, and not judged")
         if self._settings.cluster == "debug":
             self._work()
             return
@@ -139,15 +141,15 @@ class Runner:
         thread, self._thread = self._thread, None
         while thread is not None and thread.is_alive() and time.monotonic() < deadline:
             thread.join(_TICK_S)
-            while self._keeper.notes and say is not None:
-                say(self._keeper.notes.popleft())
+            while self._store.notes and say is not None:
+                say(self._store.notes.popleft())
         if thread is not None and thread.is_alive():
-            self._keeper.notes.append(
+            self._store.notes.append(
                 "the runs did not end in time; their jobs end themselves within a minute: see squeue for the comment "
                 f"{self._session.token}"
             )
         elif thread is not None:
-            sweep(self._session.folder, self._keeper.runs)
+            sweep(self._session.folder, self._store.runs)
         self._slurm.look_no_more()
         self._heartbeat.stop()
         if self._watchman is not None:
@@ -164,7 +166,7 @@ class Runner:
                 self._nodes.ask()
             while (self._busy or self._may_repeat) and not self._stopping.is_set():
                 self._tick_or_hold_again()
-                self._stopping.wait(_SOON_S if self._schedule.moves_soon else _TICK_S)
+                self._rest()
             self._give_up(_ENDED)
         except JobEndedError as error:
             self._give_up(Problem(kind="allocation", message=str(error)), error.status)
@@ -179,30 +181,37 @@ class Runner:
                     self._publish(run, problem=_ENDED)
             self._nodes.release()
 
+    def _rest(self) -> None:
+        """Wait until a process of ours ends, or a while: soon if an answer is due."""
+        schedule = self._schedule
+        if not schedule.launching and await_an_end([active.job for active in schedule.active], _TICK_S):
+            return
+        self._stopping.wait(_SOON_S if schedule.launching or schedule.has_few_steps else _TICK_S)
+
     def _adopt(self) -> None:
         """Go on with the jobs of an earlier process of this session."""
         if self._earlier is None:
             return
         adoption = Adoption(
             earlier=self._earlier, settings=self._settings, slurm=self._slurm, wait=self._stopping.wait,
-            say=self._keeper.notes.append,
+            say=self._store.notes.append,
         )  # fmt: skip
-        for active in adoption.adopted(list(self._schedule.waiting), self._keeper.runs):
+        for active in adoption.adopted(list(self._schedule.waiting), self._store.runs):
             self._schedule.waiting.remove(active.run)
             self._schedule.active.append(active)
             self._note_begun(active)
-            self._keeper.note("submitted", name=active.run.key, job_id=active.job.job_id)
+            self._store.note("submitted", name=active.run.key, job_id=active.job.job_id)
             if self._follower.is_done(active):
                 self._take_end(active, self._follower.finish(active, JobStatus(state=JobState.COMPLETED)))
 
     def _take_on(self, run: RunSpec) -> None:
         found = self._earlier.finished(run, self._settings) if self._earlier is not None else ""
         if isinstance(found, RunRecord):
-            self._keeper.notes.append(f"run {run.key}: finished before, and kept")
-            self._keeper.keep(found)
+            self._store.notes.append(f"run {run.key}: finished before, and kept")
+            self._store.keep(found)
             return
         if found:
-            self._keeper.notes.append(f"run {run.key} is made again: {found}")
+            self._store.notes.append(f"run {run.key} is made again: {found}")
         prepared = prepare(run, self._settings, self._session)
         if isinstance(prepared, Problem):
             self._publish(run, problem=prepared)
@@ -212,10 +221,10 @@ class Runner:
     def _take_on_repeats(self) -> None:
         """Take on the further runs that were asked for, if the job that holds the nodes lasts long enough."""
         for runs in self._repeats.take():
-            if (problem := no_time_for(runs, self._keeper.runs, self._nodes.ends_at)) is None:
+            if (problem := no_time_for(runs, self._store.runs, self._nodes.ends_at)) is None:
                 for run in runs:
                     self._take_on(run)
-                    if self._earlier is not None and run.key not in self._keeper.runs:
+                    if self._earlier is not None and run.key not in self._store.runs:
                         self._earlier.put_aside(run.key)
             else:
                 for run in runs:
@@ -233,7 +242,7 @@ class Runner:
         except JobEndedError as error:
             if JOB_ENDS.get(error.status.state) not in RETRIED or self._schedule.new_holds < 1:
                 raise
-            self._keeper.notes.append(f"{error}; new nodes are asked for")
+            self._store.notes.append(f"{error}; new nodes are asked for")
             self._schedule.take_launched(None)
             active = list(self._schedule.active)
             self._end_all(active)
@@ -263,14 +272,14 @@ class Runner:
     def _note_begun(self, active: Active) -> None:
         """Write what it takes to find a run again from another process."""
         job = active.job
-        self._keeper.notes.extend([job.note] if job.note else [])
+        self._store.notes.extend([job.note] if job.note else [])
         active.avoided = self._lost.names
         traces = JobTraces(
             session=self._session.id, key=active.run.key, token=self._session.token, cluster=self._settings.cluster,
             allocation=self._nodes.job_id, job_id=job.job_id, hosts=job.hosts,
             command=job.command, submitted=active.submitted,
         )  # fmt: skip
-        self._keeper.write(active.run.place.folder / layout.JOB, traces)
+        self._store.write(active.run.place.folder / layout.JOB, traces)
 
     def _take_end(self, active: Active, ended: Ended) -> None:
         """Publish what a run came to, or launch it again where nothing of it started."""
@@ -307,14 +316,14 @@ class Runner:
             self._publish(each.run.spec, active=each, problem=problem)
         self._schedule.fail_waiting(problem)
         self._nodes.fail_unchecked(problem)
-        self._keeper.views = ()
+        self._store.views = ()
 
     def _end_all(self, runs: Sequence[Active]) -> None:
         """End runs side by side: jobs of their own by one command, steps and processes each by a signal."""
         try:
             end_all([active.job for active in runs], self._slurm)
         except ClusterError as error:
-            self._keeper.notes.append(f"runs could not be cancelled: {error}; they end themselves within a minute")
+            self._store.notes.append(f"runs could not be cancelled: {error}; they end themselves within a minute")
 
     def _publish(
         self, run: RunSpec, *, active: Active | None = None, outcome: Outcome | None = None,
@@ -325,7 +334,7 @@ class Runner:
         if outcome and active and active.orphan and told["problem"] is not None and self._earlier is not None:
             # Whatever it was: nobody can tell it from what the death of its session did to it.
             why = told["problem"].kind
-            self._keeper.notes.append(f"run {run.key} is made again: it may have ended with its session ({why})")
+            self._store.notes.append(f"run {run.key} is made again: it may have ended with its session ({why})")
             self._earlier.put_aside(run.key)
             self._schedule.waiting.insert(0, active.run)
             return
@@ -340,10 +349,10 @@ class Runner:
         }
         record = RunRecord(**{**identity, **_traces_of(active), **told, **attempts})
         if active and outcome and record.problem and self._retries.wants(run.key, record.problem):
-            self._keeper.notes.append(self._retries.supersede(record, record.problem))
+            self._store.notes.append(self._retries.supersede(record, record.problem))
             self._schedule.waiting.insert(0, active.run)
             return
-        self._keeper.keep(record)
+        self._store.keep(record)
         self._give_up_repeats_of(run)
 
     def _take_losses(self, key: str, outcome: Outcome, problem: Problem | None) -> None:
@@ -355,7 +364,7 @@ class Runner:
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Make no run that was to be judged together with one that has a record of a problem."""
-        record = self._keeper.runs.get(run.key)
+        record = self._store.runs.get(run.key)
         if record is not None and record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
             self._schedule.give_up_repeats(run, record.problem)
 
@@ -367,7 +376,7 @@ class Runner:
     def _show(self) -> None:
         self._shown = time.monotonic()
         note, starts = self._nodes.note or self._schedule.launches.note, self._nodes.starts
-        self._keeper.views = (
+        self._store.views = (
             *self._nodes.views,
             *(view_of(active) for active in self._schedule.active),
             *(RunView(key=run.key, state="waiting", detail="for Slurm to answer") for run in self._schedule.launching),

@@ -100,9 +100,9 @@ class Schedule:
         return bool(self.waiting or self._launching or self.active)
 
     @property
-    def moves_soon(self) -> bool:
-        """Whether to look again soon: an answer is due, or a few steps run, whose ends cost next to nothing to see."""
-        return bool(self._launching) or (self.holder is not None and 0 < len(self.active) <= _FEW_STEPS)
+    def has_few_steps(self) -> bool:
+        """Whether a few steps run, whose ends cost next to nothing to look for."""
+        return self.holder is not None and 0 < len(self.active) <= _FEW_STEPS
 
     def launch_what_fits(self) -> None:
         """Launch the next runs for which there are nodes."""
@@ -271,7 +271,7 @@ class Schedule:
 
     def _marks(self) -> JobMarks | None:
         """Past events of the job that holds the nodes; empty if each run will have a job of its own."""
-        return JobMarks() if self.holder is None else self.slurm.marks(self.holder)
+        return JobMarks() if self.holder is None else self.slurm.marks(self.holder, recent=True)
 
     def _free(self, lease: Lease | None) -> None:
         if self.pool is not None and lease is not None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import read_yaml
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.engines.nemo import log
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, judged_steps, measure

@@ -12,7 +12,7 @@ from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.record.health import HealthRecord, Severity
-from pytest_llmbench.core.schema import read_yaml
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.references import ReferenceKind
 from pytest_llmbench.plugin.options import OPTIONS
 from tests.docs.documents import CHECKOUT

@@ -25,12 +25,12 @@ BREAKS = "raise RuntimeError('no more threads')"
 # The second worker is ready only when the session is told to end: no worker is given a test.
 LATE_WORKER = """
 import pytest
-from pytest_llmbench.cluster.heartbeat import told_end
+from pytest_llmbench.cluster.heartbeat import read_stop
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
     told = getattr(session.config, "workerinput", {"workerid": ""})
-    while told["workerid"] == "gw1" and told_end(Path(told["llmbench"]["folder"])) is None:
+    while told["workerid"] == "gw1" and read_stop(Path(told["llmbench"]["folder"])) is None:
         time.sleep(0.1)
 """
 # They are told the reason, however late it is known.

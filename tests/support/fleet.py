@@ -15,7 +15,7 @@ from typing import Any
 from pytest_llmbench.checks.base import Answer, Probe, Site
 from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, ProcessLimits, ResourceLimits
 from pytest_llmbench.checks.host.nodes.files import Mount
-from pytest_llmbench.core.record.records import write_model
+from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.wire.task import Task
 
 
@@ -57,7 +57,7 @@ class ProcessFleet:
             device=self.site.device if probe.gpus else "cpu",
             env=self.site.env,
         )
-        write_model(folder / "task.json", task)
+        write_plain(folder / "task.json", task)
         world = len(hosts) * probe.ranks_per_node
         return folder, [self._rank(probe, folder, hosts, rank, world) for rank in range(world)]
 

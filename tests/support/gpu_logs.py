@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.record.telemetry import PERIOD_S
 from pytest_llmbench.core.wire.step_events import (
+    GPU_PERIOD_S,
     EndEvent,
     Event,
     GpuEvent,
@@ -24,7 +25,7 @@ POWER_W = 690.0
 
 def told(rank: int = 0, trouble: str | None = None) -> TelemetryEvent:
     """What a rank says of its watching."""
-    return TelemetryEvent(gpu=f"GPU-{rank}", period_s=PERIOD_S, trouble=trouble)
+    return TelemetryEvent(gpu=f"GPU-{rank}", period_s=GPU_PERIOD_S, trouble=trouble)
 
 
 def sample(at_s: float, **changes: Any) -> GpuEvent:
@@ -39,7 +40,7 @@ def sample(at_s: float, **changes: Any) -> GpuEvent:
 
 def samples(until_s: float, changes: Mapping[float, Mapping[str, Any]] | None = None) -> list[GpuEvent]:
     """Samples every period from 0 on; `changes` by time."""
-    times = [PERIOD_S * number for number in range(int(until_s / PERIOD_S) + 1)]
+    times = [GPU_PERIOD_S * number for number in range(int(until_s / GPU_PERIOD_S) + 1)]
     return [sample(at_s, **(changes or {}).get(at_s, {})) for at_s in times]
 
 
@@ -54,7 +55,7 @@ def step(number: int, seconds: float = 1.0) -> StepEvent:
 def of_rank(step: StepEvent, rank: int) -> StepEvent:
     """The same step as another rank would have it: a little longer, and on other data."""
     seconds = step.seconds * (1 + 1e-9 * rank)
-    return step.model_copy(update={"seconds": seconds, "loss": float(step.loss) + 0.01 * rank})
+    return replace(step, seconds=seconds, loss=float(step.loss) + 0.01 * rank)
 
 
 def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ranks: int = 2) -> None:

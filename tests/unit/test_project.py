@@ -14,7 +14,7 @@ import pytest
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.record.records import RunRecord, write_model
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.core.schema import read_yaml
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.project import main
 
 CHECKOUT = Path(__file__).parents[2]

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire.task import Owner, Task
 from pytest_llmbench.engines.base import RankTask
-from pytest_llmbench.readers.steps.standing import laggards
+from pytest_llmbench.readers.steps.progress import laggards
 
 CHECKOUT = Path(__file__).parents[3]
 # How long the other ranks may take to end after one has failed: they fail by themselves, in their own words.
@@ -74,7 +74,7 @@ def launch(
         env={**work.env, **env},
         owner=waits,
     )
-    write_model(folder / "task.json", task)
+    write_plain(folder / "task.json", task)
     started, clock = time.time(), time.monotonic()
     ranks: list[Rank] = []
     try:

@@ -5,7 +5,9 @@ bound in a unit of another kind, only the loader finds.
 """
 
 import json
+import typing
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,7 +19,7 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import NOT_WRITTEN, Recipe
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.schema import Strict, meanings, models_in
+from pytest_llmbench.core.schema import Strict, meanings
 from pytest_llmbench.engines.base import ENGINES
 
 # Raised when a file of an earlier version would be refused, or would mean something else.
@@ -160,17 +162,24 @@ def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
     return defs
 
 
-def _with_parts(models: list[type[BaseModel]]) -> Iterator[type[BaseModel]]:
-    """Models, and each model that is somewhere in them, once."""
-    seen: set[type[BaseModel]] = set()
-    waiting = list(models)
+def _with_parts(models: list[type[BaseModel]]) -> Iterator[type]:
+    """Models, and each model or dataclass that is somewhere in them, once."""
+    seen: set[type] = set()
+    waiting: list[type] = list(models)
     while waiting:
         model = waiting.pop()
         if model in seen:
             continue
         seen.add(model)
         yield model
-        waiting.extend(part for field in model.model_fields.values() for part in models_in(field.annotation))
+        waiting.extend(part for kind in typing.get_type_hints(model).values() for part in _parts_in(kind))
+
+
+def _parts_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _parts_in(inner)
 
 
 def _options(known: Extensions[Any]) -> dict[str, type[Strict]]:

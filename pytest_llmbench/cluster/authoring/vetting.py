@@ -8,13 +8,14 @@ from typing import Any
 import yaml
 
 from pytest_llmbench.checks.base import CHECKS, get_check
-from pytest_llmbench.cluster.recipes import check_recipe
+from pytest_llmbench.cluster.recipes import check_recipes
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError
 from pytest_llmbench.core.recipe.recipes import Recipe, RecipeFamily, Scale, in_file
-from pytest_llmbench.core.schema import FaultsError, read_yaml, validate
+from pytest_llmbench.core.schema import FaultsError, validate
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 
 
@@ -119,7 +120,7 @@ def _recipe(path: Path, family: RecipeFamily, name: str, scale: Scale, keys: Map
     try:
         recipe = validate(Recipe, keys, in_file(path, name, scale))
         if engine is not None:
-            check_recipe(recipe)
+            check_recipes([recipe])
     except FaultsError as error:
         yield from (at(fault.key, fault.message) for fault in error.faults if not fault.where.endswith(": options"))
     except ConfigError as error:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.slurm.states import time_of
 
@@ -10,6 +10,7 @@ from pytest_llmbench.cluster.slurm.states import time_of
 SHOW_JOBS = ("scontrol", "--oneliner")
 # As `scontrol show job` has them, one job a line.
 _JOB = re.compile(r"\bJobId=(\d+) .* SubmitTime=(\S+) ")
+_STATE = re.compile(r" JobState=(\S+) ")
 _MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>\S+) SecsPreSuspend=")
 
 
@@ -20,10 +21,12 @@ class JobMarks:
     Attributes:
         preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.
         suspended: when it was last suspended, or resumed after that.
+        state: its state, in Slurm's word, when this was asked for.
     """
 
     preempted: str = ""
     suspended: str = ""
+    state: str = field(default="", compare=False)
 
 
 def questions(job_ids: Iterable[str]) -> bytes:
@@ -36,4 +39,10 @@ def marks_in(answer: str) -> Iterator[tuple[str, str, JobMarks]]:
     for line in answer.splitlines():
         job, marks = _JOB.search(line), _MARKS.search(line)
         if job is not None and marks is not None:
-            yield job[1], job[2], JobMarks(preempted=time_of(marks["preempted"]), suspended=time_of(marks["suspended"]))
+            preempted, suspended = time_of(marks["preempted"]), time_of(marks["suspended"])
+            state = _STATE.search(line)
+            yield (
+                job[1],
+                job[2],
+                JobMarks(preempted=preempted, suspended=suspended, state=state[1] if state is not None else ""),
+            )

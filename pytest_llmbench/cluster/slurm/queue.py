@@ -149,12 +149,22 @@ class Slurm:
         except ClusterError:
             return ""
 
-    def marks(self, job: OurJob) -> JobMarks | None:
-        """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent."""
-        watched = self._jobs[job]
-        if watched.marks is None and not self.silent:
-            return self.queries.marks({job.id: watched.submitted}).get(job.id)
-        return watched.marks
+    def marks(self, job: OurJob, *, recent: bool = False) -> JobMarks | None:
+        """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent.
+
+        An answer of a moment ago is `recent`: the next question finds events that came since.
+        """
+        watched, began = self._jobs[job], time.monotonic()
+        if watched.marks is not None or self.silent:
+            return watched.marks
+        if recent and watched.marks_now is not None and began - watched.marks_now[0] < _FRESH_S:
+            return watched.marks_now[1]
+        found = self.queries.marks({job.id: watched.submitted}).get(job.id)
+        watched.marks_now = None if found is None else (began, found)
+        # By its id and the time of its submission, it is the job that squeue has shown to run.
+        if found is not None and found.state == watched.status.word == "RUNNING":
+            watched.seen, watched.answered = began, time.monotonic()
+        return found
 
     def suspended_s(self, job: OurJob) -> float | None:
         """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""

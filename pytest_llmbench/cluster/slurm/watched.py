@@ -17,13 +17,14 @@ class WatchedJob:
     Attributes:
         submitted: when it was submitted, as Slurm says; empty until it was seen.
         comment: of it, as squeue shows it.
-        seen: our clock before the last query that found it in squeue as the job that is meant.
+        seen: our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
         answered: our clock when Slurm last said anything of it.
         closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
         ending: whether its files say that it is about to end.
         missing: whether Slurm, when it answered last, did not know it.
         over: our clock when its run was over, whatever Slurm says of it.
         marks: its past events, as they were asked for when its end was seen.
+        marks_now: the same, as they were asked for last while it ran, and at which time of our clock before.
     """
 
     identity: Identity
@@ -37,6 +38,7 @@ class WatchedJob:
     missing: bool = False
     over: float | None = None
     marks: JobMarks | None = None
+    marks_now: tuple[float, JobMarks] | None = None
 
     def is_shown(self, row: JobRow) -> bool:
         """Whether squeue shows this job."""

@@ -11,7 +11,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, read_yaml, validate
+from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, validate
+from pytest_llmbench.core.yaml_files import read_yaml
 
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
@@ -257,10 +258,12 @@ class Recipe(Strict):
     def on(self, topology: Topology) -> Recipe:
         """The recipe with what depends on the number of nodes and ranks filled in: its batch, bounds per node."""
         references = tuple(reference.on(topology) for reference in self.references)
-        if self.global_batch_size is not None:
-            return self.model_copy(update={"references": references})
-        replicas = max(1, topology.world_size // self.parallelism.model_parallel_size)
-        size = replicas * self.micro_batch_size * (self.gradient_accumulation_steps or 1)
+        size = self.global_batch_size
+        if size is None:
+            replicas = max(1, topology.world_size // self.parallelism.model_parallel_size)
+            size = replicas * self.micro_batch_size * (self.gradient_accumulation_steps or 1)
+        if (size, references) == (self.global_batch_size, self.references):
+            return self  # of thousands of recipes, most need no second one
         return self.model_copy(update={"global_batch_size": size, "references": references})
 
     @property
@@ -353,9 +356,13 @@ def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
     recipes = {}
     for name in family.recipes:
         laid_out = family.laid_out(name, path)
+        full = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
         # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
-        both = {each: validate(Recipe, data, in_file(path, name, each)) for each, data in laid_out.items()}
-        recipes[name] = both[scale]
+        smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
+        if scale == "smoke":
+            recipes[name] = smoke or full.model_copy(update={"scale": scale})
+        else:
+            recipes[name] = full
     return recipes
 
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from pytest_llmbench.core.schema import Strict
 
-# Seconds between two samples.
-PERIOD_S = 0.5
 # Where more periods than these lie between two samples, nobody watched.
 GAP_PERIODS = 3
 

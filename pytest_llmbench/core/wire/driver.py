@@ -1,13 +1,12 @@
 """Task and report of a command's driver: `workloads.node.command` runs it on a run's first node."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
-from pydantic import PositiveInt, ValidationError
-
-from pytest_llmbench.core.recipe.recipes import Preparation
-from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.plain import Positive, read_plain
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import Mark
 from pytest_llmbench.core.wire.task import LaunchedTask
@@ -16,6 +15,43 @@ from pytest_llmbench.core.wire.task import LaunchedTask
 VARIABLES = ("LLMBENCH_HOSTS", "LLMBENCH_HOSTFILE", "LLMBENCH_FIRST_HOST", "LLMBENCH_PORT")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needed:
+    """One thing that has to be there before the run: a `Preparation` of its recipe, every name filled in.
+
+    Attributes:
+        name: name of this item in the list of what a run needs.
+        path: must be found on the first node; `**` stands for any folders.
+        count: smallest number of files that the pattern must find; None for one.
+        min_bytes: smallest size of each of them; for a folder, of its files together.
+        check: must succeed in the engine's environment.
+        make: the command that makes it, for people.
+        why: reason why the run needs it.
+    """
+
+    name: str
+    path: str | None = None
+    count: Positive | None = None
+    min_bytes: Positive | None = None
+    check: str | None = None
+    make: str
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obstacle:
+    """The reason why a script was not started, or the things that the nodes lack.
+
+    Attributes:
+        kind: a stable word, as in a run's record.
+        message: the event, its place, and the recommended action.
+    """
+
+    kind: Literal["not_prepared", "wrong_hardware", "wrong_nodes"]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommandTask(LaunchedTask):
     """`command.json` of a run's folder: a driver runs a script, whose ranks are not ours.
 
@@ -37,14 +73,14 @@ class CommandTask(LaunchedTask):
         machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm.
     """
 
-    labels: PositiveInt = 1
+    labels: Positive = 1
     hosts: tuple[str, ...] = ()
-    prepare: tuple[Preparation, ...] = ()
+    prepare: tuple[Needed, ...] = ()
     setup: tuple[str, ...] = ()
     python: str = "python"
     root: str | None = None
-    env: Mapping[str, str] = {}
-    secrets: Mapping[str, str] = {}
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     mounts: tuple[str, ...] = ()
     inside: str = ""
@@ -68,7 +104,8 @@ class CommandTask(LaunchedTask):
         return None if found is None else str(PurePosixPath(found[0]) / PurePosixPath(path).relative_to(found[1]))
 
 
-class DriverReport(Strict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverReport:
     """`driver.json` of a run's folder: written when the script starts, and again when it ended.
 
     Attributes:
@@ -86,14 +123,14 @@ class DriverReport(Strict):
     started: float
     ended: float | None = None
     exit_code: int | None = None
-    problem: Problem | None = None
-    provenance: Mapping[str, str] = {}
+    problem: Obstacle | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[Mark, ...] = ()
 
 
 def read_report(folder: Path) -> DriverReport | None:
     """Read what the driver of a run reported; None before it did, and for a run without one."""
     try:
-        return DriverReport.model_validate_json((folder / layout.DRIVER).read_bytes())
-    except (OSError, ValidationError):
+        return read_plain(DriverReport, folder / layout.DRIVER)
+    except ConfigError:
         return None

@@ -1,12 +1,11 @@
 """A fault that ranks cause on purpose, so that an operator sees that the gate fails when it must."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from pydantic import PositiveInt
-
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.plain import Positive
 from pytest_llmbench.core.wire import layout
 
 FaultName = Literal[
@@ -15,11 +14,12 @@ FaultName = Literal[
 FAULTS: tuple[FaultName, ...] = get_args(FaultName)
 
 
-class SimulatedFault(Strict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedFault:
     """A fault, and the 1-based step in which it strikes."""
 
     name: FaultName
-    step: PositiveInt
+    step: Positive
 
     @classmethod
     def parse(cls, text: str) -> Self:

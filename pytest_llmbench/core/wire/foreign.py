@@ -4,9 +4,8 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from pytest_llmbench.core.schema import Strict
 
 REDACTED = "***"
 # What stands before the digest of an image, `//host:port/name@sha256:`, looks like a login, too.
@@ -34,7 +33,8 @@ _BY_FORM = re.compile(
 )
 
 
-class Mark(Strict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
     """Marks that find a secret's value in a text without holding it.
 
     Attributes:

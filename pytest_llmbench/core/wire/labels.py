@@ -5,8 +5,8 @@ node prints one.
 """
 
 import re
-
-from pytest_llmbench.core.schema import Strict
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 # What a line holds that may have one.
 NEEDLE = b"#llmbench "
@@ -21,7 +21,8 @@ PRINT = (
 _LABEL = re.compile(r"#llmbench run=(\S+) launched=(\d{1,12}\.\d{3}) of=(\d{1,9}) host=(\S+) #", re.ASCII)
 
 
-class Label(Strict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
     """One label.
 
     Attributes:
@@ -30,6 +31,8 @@ class Label(Strict):
         of: how many nodes say one.
         host: the node that says this one.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # for the records that have it
 
     token: str
     launched: float

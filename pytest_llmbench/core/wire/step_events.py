@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, get_args
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, TypeAdapter, model_validator
+from annotated_types import Ge, Gt, Le, Lt
 
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.plain import json_of
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 # What a rank does within a step, in the order of time: in `sync` it has its own gradients and waits for those of the
 # others, in `device` its host has asked for the step and waits for its GPU.
 Phase = Literal["start", "matmul", "data", "forward", "backward", "sync", "optimizer", "device", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
-_PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
+# Seconds between two samples of a GPU.
+GPU_PERIOD_S = 0.5
+
+_TOO_LARGE = 2**63
+_Count = Annotated[int, Ge(0), Lt(_TOO_LARGE)]
+_PositiveCount = Annotated[int, Ge(1), Lt(_TOO_LARGE)]
+_NonNegative = Annotated[float, Ge(0)]
+_Positive = Annotated[float, Gt(0)]
 _AnyNumber = float | Literal["nan", "inf", "-inf"]
 
 
-class _Event(Strict):
-    # Strict: a bool is no number, a float no count, a text no number but for the three not finite ones.
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+class _Event:
+    # For readers, who validate by pydantic; to import that takes a rank longer than all else that it needs.
+    # Strict, also within a record: a bool must not pass for a number, a float for a count, or a text for a number.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Have a mapping taken for an event wherever it comes from: strictness is about its values."""
+        return {**handler(source), "strict": False}
 
     def line(self) -> bytes:
-        """Write the event as strict JSON on a line of its own."""
-        return self.model_dump_json(by_alias=True).encode() + b"\n"
+        """Write the event as strict JSON on a line of its own.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        return f"{json_of(self)}\n".encode()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StartEvent(_Event):
     """How a rank introduces itself.
 
@@ -43,7 +66,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema_version: Literal[1, 2, 3] = Field(alias="schema")
+    schema: Annotated[int, Ge(1), Le(3)]
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
@@ -57,20 +80,23 @@ class StartEvent(_Event):
     token: str | None = None
     time: float | None = None
 
-    @model_validator(mode="after")
-    def _whole(self) -> StartEvent:
-        if self.schema_version > 1 and (self.pid_namespace is None or self.time is None):
+    def __post_init__(self) -> None:
+        if self.schema > 1 and (self.pid_namespace is None or self.time is None):
             raise ValueError("no pid_namespace or no time, which schema 2 has")
-        return self
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MatmulEvent(_Event):
     """A dense matrix-product rate that a rank measured, FLOP/s; CPUs measure before and after the training."""
 
     event: Literal["matmul"] = "matmul"
-    flops_per_s: PositiveFloat
+    flops_per_s: _Positive
+
+    def __post_init__(self) -> None:
+        _refuse_unless_positive(self.flops_per_s, "flops_per_s")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingEvent(_Event):
     """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps.
 
@@ -100,6 +126,7 @@ class TrainingEvent(_Event):
     micro_batch_size: _PositiveCount | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSpent(_Event):
     """How the host of a rank spent the time of one step, by its own monotonic clocks.
 
@@ -113,13 +140,14 @@ class TimeSpent(_Event):
         memory_stalled_s: processes waited for memory; None where the kernel does not tell.
     """
 
-    phases: dict[Phase, NonNegativeFloat] | None = None
-    cpu_s: NonNegativeFloat | None = None
-    delayed_s: NonNegativeFloat | None = None
-    throttled_s: NonNegativeFloat | None = None
-    memory_stalled_s: NonNegativeFloat | None = None
+    phases: dict[Phase, _NonNegative] | None = None
+    cpu_s: _NonNegative | None = None
+    delayed_s: _NonNegative | None = None
+    throttled_s: _NonNegative | None = None
+    memory_stalled_s: _NonNegative | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepEvent(_Event):
     """One optimizer step of one rank.
 
@@ -135,7 +163,7 @@ class StepEvent(_Event):
 
     event: Literal["step"] = "step"
     step: _PositiveCount
-    seconds: PositiveFloat
+    seconds: _Positive
     tokens: _Count
     samples: _Count
     loss: _AnyNumber
@@ -145,7 +173,11 @@ class StepEvent(_Event):
     logged: float | None = None
     spent: TimeSpent | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_unless_positive(self.seconds, "seconds")
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TelemetryEvent(_Event):
     """A rank watches its GPU: said before the first sample, and once more where something comes between.
 
@@ -157,10 +189,11 @@ class TelemetryEvent(_Event):
 
     event: Literal["telemetry"] = "telemetry"
     gpu: str
-    period_s: PositiveFloat
+    period_s: _Positive
     trouble: str | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuEvent(_Event):
     """One sample of the rank's GPU at Unix time `time`; None is what the GPU does not tell.
 
@@ -174,14 +207,21 @@ class GpuEvent(_Event):
     event: Literal["gpu"] = "gpu"
     time: float
     energy_mj: _Count | None
-    power_w: NonNegativeFloat | None
+    power_w: _NonNegative | None
     sm_clock_mhz: _Count | None
     memory_clock_mhz: _Count | None
     temperature_degc: _Count | None
     memory_used_bytes: _Count | None
     clocks_event_reasons: _Count | None
 
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not 0 <= value < (_TOO_LARGE if isinstance(value, int) else math.inf):
+                raise ValueError(f"{name} must be a number that a GPU may tell: {value!r}")
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EndEvent(_Event):
     """A rank finished its last step, at Unix time `time`, which schema version 1 does not have.
 
@@ -195,6 +235,7 @@ class EndEvent(_Event):
     asked: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FailureEvent(_Event):
     """An error ended the rank at Unix time `time`."""
 
@@ -204,16 +245,30 @@ class FailureEvent(_Event):
 
 
 Event = StartEvent | MatmulEvent | TrainingEvent | TelemetryEvent | GpuEvent | StepEvent | EndEvent | FailureEvent
-_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+
+
+def _refuse_unless_positive(value: float, name: str) -> None:
+    """Have a rank fail where it makes a number that no reader would take."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite: {value!r}")
+
+
+@cache
+def _events() -> TypeAdapter[Event]:
+    from pydantic import Field, TypeAdapter  # noqa: PLC0415 - see `_Event`
+
+    return TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
 
 def parse_event(line: bytes) -> Event:
     """Read one line.
 
+    A bool must not pass for a number, a float for a count, or a text for a number but for `nan`, `inf` and `-inf`.
+
     Raises:
         pydantic.ValidationError: it is not exactly one of the events.
     """
-    return _EVENTS.validate_json(line)
+    return _events().validate_json(line, strict=True)
 
 
 def json_number(value: float) -> _AnyNumber:

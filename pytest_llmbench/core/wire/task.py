@@ -1,18 +1,17 @@
 """Tasks: what the login node writes into a folder for the processes that it starts there."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import PositiveFloat, PositiveInt
-
-from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.plain import Positive, PositiveSeconds, read_plain
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.schema import Strict, read_json, validate
 from pytest_llmbench.core.wire.fault import SimulatedFault
 
 
-class LaunchedTask(Strict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchedTask:
     """The part that all tasks share.
 
     Attributes:
@@ -22,8 +21,8 @@ class LaunchedTask(Strict):
         token: names the run among all runs, in its step logs or in its log.
     """
 
-    nodes: PositiveInt
-    ranks_per_node: PositiveInt
+    nodes: Positive
+    ranks_per_node: Positive
     device: Device
     token: str | None = None
 
@@ -34,14 +33,11 @@ class LaunchedTask(Strict):
         Raises:
             ConfigError: the file cannot be read or is not a task.
         """
-        try:
-            data = read_json(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from error
-        return validate(cls, data, str(path))
+        return read_plain(cls, path)
 
 
-class Owner(Strict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owner:
     """The process that waits for this run.
 
     Attributes:
@@ -52,10 +48,11 @@ class Owner(Strict):
     """
 
     path: Path
-    ttl_s: PositiveFloat
+    ttl_s: PositiveSeconds
     machine_lock: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Task(LaunchedTask):
     """`task.json` of a folder: every rank calls a function of ours.
 
@@ -70,7 +67,7 @@ class Task(LaunchedTask):
 
     entry: str
     config: Mapping[str, Any]
-    env: Mapping[str, str] = {}
+    env: Mapping[str, str] = field(default_factory=dict)
     owner: Owner | None = None
     may_end_early: bool = False
     simulate: SimulatedFault | None = None

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.readers import items, words
+from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
@@ -137,7 +137,7 @@ class _Log:
         elif match := _RETURN_CODE.search(text):
             yield items.Failed(f"a process {match[1]}")
             yield items.BadEnd(match[1])
-        elif why := words.failure(text):
+        elif why := patterns.failure(text):
             yield items.Failed(why)
 
     def _number(self, epoch: str, step: str) -> int:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from pytest_llmbench.readers import items, words
+from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 
 _ITERATION = re.compile(
@@ -79,7 +79,7 @@ def _other(text: str) -> Iterator[items.Item]:
         yield items.LogInterval(int(match[1]))
     if _COMPLETED.search(text):
         yield items.Completed(text)
-    if _FAILED.search(text) or words.failure(text):
+    if _FAILED.search(text) or patterns.failure(text):
         yield items.Failed(text)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_llmbench.core.record.claims import ClaimName
-from pytest_llmbench.readers import items, words
+from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
 
 _STEP = "| train_inner |"
@@ -55,7 +55,7 @@ def _other(text: str) -> Iterator[items.Item]:
     if (match := _DONE.search(text)) and (seconds := as_number(match[1])) is not None:
         yield items.Completed(text)
         yield items.Total("done_training_s", seconds)
-    if words.failure(text):
+    if patterns.failure(text):
         yield items.Failed(text)
 
 

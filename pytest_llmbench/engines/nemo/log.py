@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.record.claims import ClaimName, on_off
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.readers import megatron_claims, words
+from pytest_llmbench.readers import megatron_claims, patterns
 from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
 from pytest_llmbench.readers.items import Completed, Failed, Item, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
@@ -56,7 +56,7 @@ def parse(text: str) -> Iterable[Item]:
         yield Completed(match[0])
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1] or match[2]))
-    if why := words.failure(text):
+    if why := patterns.failure(text):
         yield Failed(why)
 
 

@@ -126,10 +126,11 @@ def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collec
     marked = [name for marker in metafunc.definition.iter_markers("recipe") for name in marker.args]
     if EVERY in marked:
         return list(at_hand)
+    there = frozenset(at_hand)
     for name in marked:
         if name not in recipes:
             told = "; ".join([unknown("recipe", name, recipes), *RECIPES.broken().values()])
             raise ConfigError(f"{metafunc.function.__name__}: {told}")
-        if name not in at_hand:
+        if name not in there:
             raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")
     return list(dict.fromkeys(marked))

@@ -30,23 +30,23 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished
 from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.reporting.ci.verdict import SessionVerdict
-from pytest_llmbench.session.keeper import Keeper
+from pytest_llmbench.session.record_store import RecordStore
 
 
 class Results:
     """The verdicts of a session's tests, groups and clauses.
 
     Attributes:
-        keeper: has the records; None where nothing was started.
-        in_earnest: whether tests are run, and not only looked at.
+        store: has the records; None where nothing was started.
+        runs_tests: whether tests are run, and not only looked at.
         has_junit: whether the XML of this process is on disk.
     """
 
     def __init__(
         self, config: pytest.Config, bench: Bench, progress: LiveLine, reports: Reports, requirements: Requirements
     ) -> None:
-        self.keeper: Keeper | None = None
-        self.in_earnest = self._all_judged = self.has_junit = False
+        self.store: RecordStore | None = None
+        self.runs_tests = self._all_judged = self.has_junit = False
         self._config = config
         self._bench = bench
         self._progress = progress
@@ -98,9 +98,9 @@ class Results:
         properties = outcome.verdict_of(report)
         if properties is not None:
             self._rows.append({**properties, "test": report.nodeid})
-            if self.keeper is not None:
-                self.keeper.verdicts[report.nodeid] = Verdict(str(properties["verdict"]))
-                self.keeper.note("judged", sync=False, name=report.nodeid, verdict=str(properties["verdict"]))
+            if self.store is not None:
+                self.store.verdicts[report.nodeid] = Verdict(str(properties["verdict"]))
+                self.store.note("judged", sync=False, name=report.nodeid, verdict=str(properties["verdict"]))
             self._waiting.discard(report.nodeid)
 
     @property
@@ -110,33 +110,33 @@ class Results:
 
     def finish(self, session: pytest.Session) -> None:
         """Complete the verdicts, and hand them to the other reporters."""
-        if self.in_earnest and self._bench.planned.tests:
+        if self.runs_tests and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)
             self._compare_with_history(session)
             self._suite_facts = suite_facts(
-                self._bench, self._conclusion.records, unfit=self.keeper.unfit if self.keeper is not None else {},
+                self._bench, self._conclusion.records, unfit=self.store.unfit if self.store is not None else {},
                 unjudged=self._unjudged, groups=self._groups, not_tested=self._not_tested,
             )  # fmt: skip
             self._junit.describe_session(self._suite_facts)
-        elif not (self.in_earnest and self._requirements.clauses):
+        elif not (self.runs_tests and self._requirements.clauses):
             self._junit.discard()
-        if self.in_earnest:
+        if self.runs_tests:
             self._judge_clauses(session)
         self._conclude(session)
-        if self.keeper is not None:
-            self.keeper.add_judgements(judgements(self._rows))
+        if self.store is not None:
+            self.store.add_judgements(judgements(self._rows))
             if self._rows or self._clauses:
-                self.keeper.write(self._bench.session.folder / layout.VERDICTS, self._verdicts())
-            self._make_reports(self.keeper)
-            self._progress.take(self.keeper.notes)
-            self._junit.describe_session(suite_properties(self.keeper.runs))
+                self.store.write(self._bench.session.folder / layout.VERDICTS, self._verdicts())
+            self._make_reports(self.store)
+            self._progress.take(self.store.notes)
+            self._junit.describe_session(suite_properties(self.store.runs))
         self._junit.complete(self._conclusion.records)
 
     def _conclude(self, session: pytest.Session) -> None:
         """Hold the exit code against the verdicts, in a session that has any to give."""
         has_any = bool(self._bench.planned.tests or self._requirements.clauses)
-        self._is_judged = self.in_earnest and has_any and not self._is_refused
+        self._is_judged = self.runs_tests and has_any and not self._is_refused
         self._conclusion.rows, self._conclusion.clauses = self._rows, self._clauses
         self._conclusion.unjudged, self._conclusion.overruled = self._unjudged, [*self._overruled.tests]
         if self._is_judged:
@@ -166,9 +166,9 @@ class Results:
             self._conclusion.enlist()
         except OSError as error:  # it costs no evidence, and the next session lists this one
             self._progress.note(f"the list of sessions could not be written: {error}")
-        if self.keeper is not None and self._all_judged and self.has_junit and not self.unwritten:
-            self.keeper.note_end(self._bench.planned)
-            self._progress.take(self.keeper.notes)
+        if self.store is not None and self._all_judged and self.has_junit and not self.unwritten:
+            self.store.note_end(self._bench.planned)
+            self._progress.take(self.store.notes)
 
     @property
     def word(self) -> str:
@@ -181,7 +181,7 @@ class Results:
     @property
     def unwritten(self) -> bool:
         """Whether a report or evidence could not be written."""
-        return any(report.failure for report in self._made) or bool(self.keeper is not None and self.keeper.unwritten)
+        return any(report.failure for report in self._made) or bool(self.store is not None and self.store.unwritten)
 
     def summarise(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict table, and leave the tests that nothing else reports to pytest's own list of errors."""
@@ -196,7 +196,7 @@ class Results:
         """Print what is true of the session, and of no test alone."""
         if self._rows and (fault := self._bench.settings.simulate) is not None:  # settings that are wrong have none
             terminalreporter.write_line(terminal.simulated(fault), red=True, bold=True)
-        runs = self.keeper.runs if self.keeper is not None else {}
+        runs = self.store.runs if self.store is not None else {}
         if early := {key: run.early for key, run in runs.items() if run.early is not None and run.problem is None}:
             terminal.early_lines(terminalreporter, early)
         if self._clauses:
@@ -205,7 +205,7 @@ class Results:
             terminal.speed_lines(terminalreporter, speed.lines(self._unjudged), required=self._bench.requires_verdict)
         for line in self._groups.lines:
             terminalreporter.write_line(line, yellow=True)
-        if self.keeper is not None and self._not_tested:
+        if self.store is not None and self._not_tested:
             terminalreporter.write_line(f"NOT TESTED, too few nodes for another run: {self._not_tested}", red=True)
         for report in self._made:
             terminal.report_lines(terminalreporter, report, self._bench.session.folder)
@@ -230,7 +230,7 @@ class Results:
         tests = list(self._reports.unfinished(self._bench.planned.tests, session))
         self._all_judged = not tests
         for test in tests:
-            properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.keeper))
+            properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.store))
             self._rows.append({**properties, "test": test.test.test})
             if test.crash or test.told is not None:
                 self._junit.close(test.test.test, properties, error=test.lacks_number)
@@ -239,25 +239,25 @@ class Results:
                 self._unreported.append(report_of(test.test.test, properties, "setup", "failed"))
         if tests and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self.keeper is not None:
-            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.keeper.runs)
+        if self.store is not None:
+            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.store.runs)
         if self._unjudged and self._bench.requires_verdict and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = speed.EXIT_CODE
 
     def _judge_groups(self, session: pytest.Session) -> None:
         """Compare groups of nodes with each other: one that is too slow, or may be, fails the session."""
-        if self.keeper is None:
+        if self.store is None:
             return
         tolerance = options.value(self._config, "group-tolerance")
-        self._groups = compare_groups(self._bench.planned.runs, self.keeper.runs, tolerance)
+        self._groups = compare_groups(self._bench.planned.runs, self.store.runs, tolerance)
         self._take_verdicts(self._groups.rows, session)
 
     def _compare_with_history(self, session: pytest.Session) -> None:
         """Hold the runs against earlier ones, if the user asks for it: one that became slower fails the session."""
         wanted, place = options.value(self._config, "compare-to"), history.place_of(self._config)
-        if self.keeper is None or wanted is None or place is None:
+        if self.store is None or wanted is None or place is None:
             return
-        runs, records = self._bench.planned.runs, self.keeper.runs
+        runs, records = self._bench.planned.runs, self.store.runs
         try:
             rows = [*compare_with_history(place, self._bench.session.id, runs, records, wanted)]
         except ConfigError as error:
@@ -304,22 +304,22 @@ class Results:
             notes=(*speed.lines(self._unjudged), *self._groups.lines),
         )
 
-    def _make_reports(self, keeper: Keeper) -> None:
+    def _make_reports(self, store: RecordStore) -> None:
         session, planned = self._bench.session, self._bench.planned
         finished = FinishedSession(
-            id=session.id, folder=session.folder, planned=planned, runs=keeper.runs, checks=keeper.checks
+            id=session.id, folder=session.folder, planned=planned, runs=store.runs, checks=store.checks
         )
         self._made += [*make_reports(finished, self._config), *exported(finished, self._config)]
-        if (kept := history.keep(self._config, session, keeper)) is not None:
+        if (kept := history.keep(self._config, session, store)) is not None:
             self._made.append(kept)
-        keeper.notes.extend(report.failure for report in self._made if report.failure is not None)
+        store.notes.extend(report.failure for report in self._made if report.failure is not None)
 
     @property
     def _not_tested(self) -> str:
         """The nodes of the session that no run had, by name where every run had its own of them."""
-        if self.keeper is not None and self.keeper.checks:
+        if self.store is not None and self.store.checks:
             return ""  # checks looked at every node
-        left, settings = self.keeper.left_over if self.keeper is not None else (), self._bench.settings
+        left, settings = self.store.left_over if self.store is not None else (), self._bench.settings
         return ", ".join(left) or (f"{settings.left_over} of {settings.nodes}" if settings.left_over else "")
 
 

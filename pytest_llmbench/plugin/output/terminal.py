@@ -30,14 +30,14 @@ _MARKUP = {
 }
 
 
-def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
+def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
     """Print what will run, on which machine, and, unless it is only a plan, the folder of the records."""
     settings = bench.settings
     nodes = counted(settings.nodes, "node") if settings.nodes else "each recipe's nodes"
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
     if settings.replay is not None:
         where = f"logs in {settings.replay}"
-    reports = f", reports in {bench.session.folder}" if in_earnest else ""
+    reports = f", reports in {bench.session.folder}" if runs_tests else ""
     name, what = settings.system.name, settings.system.description or "no description"
     runs, checks = len(bench.planned.runs), len(bench.planned.checks)
     planned = [counted(checks, "check")] if checks else []
@@ -47,7 +47,7 @@ def header(bench: Bench, *, in_earnest: bool = True) -> list[str]:
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
         *(_resumed(bench, bench.earlier) if bench.earlier is not None else ()),
-        *(_dead(bench) if in_earnest and bench.earlier is None else ()),
+        *(_dead(bench) if runs_tests and bench.earlier is None else ()),
         *([simulated(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]

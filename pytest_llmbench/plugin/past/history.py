@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.output.reports import Reported
-from pytest_llmbench.session.keeper import Keeper
+from pytest_llmbench.session.record_store import RecordStore
 
 _GIT_S = 10.0
 
@@ -51,7 +51,7 @@ def consult(config: pytest.Config) -> Mapping[str, str]:
         return avoided(history) if avoid else {}
 
 
-def keep(config: pytest.Config, session: Session, keeper: Keeper) -> Reported | None:
+def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> Reported | None:
     """Import the records of a session that is over; None where there is no history."""
     place = place_of(config)
     if place is None:
@@ -67,7 +67,7 @@ def keep(config: pytest.Config, session: Session, keeper: Keeper) -> Reported | 
     except (ConfigError, OSError) as error:
         return Reported(name="history", failure=f"the session is not in the history: {error}")
     written = {(about, path.parent.name) for about, path in records_in(session.folder)}
-    made = {("run", key) for key in keeper.runs} | {("check", name) for name in keeper.checks}
+    made = {("run", key) for key in record_store.runs} | {("check", name) for name in record_store.checks}
     missing = [f"{session.folder}: the record of {about} {name} is not there" for about, name in sorted(made - written)]
     if wrong := [*told.refused, *missing]:
         return Reported(name="history", failure=f"the history {shown} lacks records: {'; '.join(wrong)}")

@@ -16,7 +16,7 @@ from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.rerun import Rerun
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.several import one_run
-from pytest_llmbench.session.keeper import AnyRecord
+from pytest_llmbench.session.record_store import AnyRecord
 
 
 def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
@@ -33,9 +33,9 @@ def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
         pytest.fail(twice, pytrace=False)
     state = bench_of(request.config)
     rerun = None
-    if state.settings.rerun and state.board is not None:
+    if state.settings.rerun and state.waiter is not None:
         limit = state.settings.time_limit_min(records[0].recipe)
-        rerun = Rerun(board=state.board, series=records[0].key, limit_min=limit)
+        rerun = Rerun(waiter=state.waiter, series=records[0].key, limit_min=limit)
     run = Run(*records, rerun=rerun)
     yield run
     outcome.note_measured(request.node, run, request.node.callspec.params.get("reference"))
@@ -74,12 +74,12 @@ def judged_health(request: pytest.FixtureRequest) -> Health:
 def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str, number: int = 1) -> AnyRecord:
     """The record that a fixture is about, as soon as it is there; of several runs that with a number."""
     # Without a test that names the fixture, the session may not have begun.
-    board = bench_of(request.config).board if is_begun(request.config) else None
+    waiter = bench_of(request.config).waiter if is_begun(request.config) else None
     key = getattr(request, "param", None)
-    if board is None or key is None:
+    if waiter is None or key is None:
         pytest.fail(
             f"the fixture `{request.fixturename}` needs to know its {subject} at collection: name it among the "
             "arguments of the test or of a fixture, not in getfixturevalue",
             pytrace=False,
         )
-    return board.wait(kind, key.check if isinstance(key, CheckKey) else repeat_key(key, number))
+    return waiter.wait(kind, key.check if isinstance(key, CheckKey) else repeat_key(key, number))

@@ -15,7 +15,7 @@ from pytest_llmbench.plugin.collection.parametrize import RunKey
 from pytest_llmbench.plugin.verdict import outcome
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session.keeper import Keeper
+    from pytest_llmbench.session.record_store import RecordStore
 
 
 def declared(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
@@ -60,20 +60,20 @@ def all_declared(items: Sequence[pytest.Item]) -> list[Declared]:
     return [test for item in items if (test := declared(item, lines)) is not None]
 
 
-def facts(test: Declared, bench: Bench, keeper: Keeper | None = None) -> Mapping[str, Any]:
+def facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Mapping[str, Any]:
     """Properties of a test that ended before it reported any: those of its run or check, as far as known.
 
     Args:
         test: the test.
         bench: the planned session.
-        keeper: the records there are.
+        store: the records there are.
     """
     if test.check is not None:
-        check = keeper.checks.get(test.check) if keeper is not None else None
+        check = store.checks.get(test.check) if store is not None else None
         made = check or bench.unmade_check(test.check)
         return outcome.place_of(test) | outcome.facts_of_check(made, test.slot, made=check is not None)
     run = test.run or ""
-    record = keeper.runs.get(run) if keeper is not None else None
+    record = store.runs.get(run) if store is not None else None
     told = outcome.facts_of_run(record or bench.unmade(run), test.repeats, made=record is not None)
     references = (record or bench.unmade(run)).recipe.references
     applied = [outcome.facts_of_reference(reference) for reference in references if reference.name == test.reference]

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.schema import read_yaml
+from pytest_llmbench.core.yaml_files import read_yaml
 
 _DESELECTED = "llmbench_deselected"
 

@@ -12,7 +12,7 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.verdict import outcome
 
 if TYPE_CHECKING:
-    from pytest_llmbench.plugin.bench import Board
+    from pytest_llmbench.plugin.bench import Waiter
 
 _NONE_MADE = "No further run was made:"
 
@@ -22,12 +22,12 @@ class Rerun:
     """Makes as many runs again as there are, for a test that waits for them.
 
     Attributes:
-        board: the place at which the test waits.
+        waiter: the place at which the test waits.
         series: key of the first run.
         limit_min: minutes that all runs of it may take together: as many as the plan has for one.
     """
 
-    board: Board
+    waiter: Waiter
     series: str
     limit_min: int
 
@@ -45,8 +45,8 @@ class Rerun:
         if (why_not := self._why_not(records, needed)) is not None:
             return f"{_NONE_MADE} {why_not}"
         numbers = range(len(records) + 1, 2 * len(records) + 1)
-        self.board.repeat(self.series, numbers[-1], look)
-        made = tuple(self.board.wait(RunRecord, repeat_key(self.series, number)) for number in numbers)
+        self.waiter.repeat(self.series, numbers[-1], look)
+        made = tuple(self.waiter.wait(RunRecord, repeat_key(self.series, number)) for number in numbers)
         broken = next((record for record in made if record.problem is not None), None)
         if broken is None or broken.problem is None:
             return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from pytest_llmbench.core.record.claims import Claim, ClaimName
@@ -23,11 +23,11 @@ from pytest_llmbench.core.wire.step_events import (
     TrainingEvent,
 )
 from pytest_llmbench.readers.steps.own_steps import Summary
-from pytest_llmbench.readers.steps.standing import event_lines, rank_logs, strange_files
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs, strange_files
 
 # Each rank computes the norm of the whole gradient, maybe in another order.
 _SAME_NORM = 1e-3
-_OF_START = StartEvent.model_fields.keys() & RankInfo.model_fields.keys() - {"rank"}
+_OF_START = {each.name for each in fields(StartEvent)} & RankInfo.model_fields.keys() - {"rank"}
 # A file of garbage is told by its first lines; the rest is counted.
 _MOST_REPORTED = 20
 
@@ -111,8 +111,9 @@ class _RankLog:
         if self._start is None:
             return None
         return RankInfo(
-            **self._start.model_dump(include=_OF_START),
+            **{name: getattr(self._start, name) for name in _OF_START},
             rank=self.rank,
+            schema_version=self._start.schema,
             matmul_flops_per_s=max(self._rates, default=None),
             matmul_rates=tuple(self._rates),
             ended=self._end is not None,

@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
 from pytest_llmbench.readers.steps.gpu_window import GpuWindow
-from pytest_llmbench.readers.steps.standing import event_lines, rank_logs
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
 
 def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.times import RankTimes, RunTimes
 from pytest_llmbench.core.wire.step_events import Phase, StartEvent, StepEvent, TimeSpent
-from pytest_llmbench.readers.steps.standing import event_lines, rank_logs
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
 _TOLD_FROM = 3
 # Phases add up to the steps, but for what a rank does between them, and for a GPU's steps that its host is ahead of.
@@ -59,7 +59,7 @@ def _steps(path: Path, numbers: set[int]) -> list[StepEvent] | None:
     with suppress(OSError):  # the first reading said so
         for line in event_lines(path):
             match line.event:
-                case StartEvent(schema_version=version) if version < _TOLD_FROM:
+                case StartEvent(schema=version) if version < _TOLD_FROM:
                     return None
                 case StepEvent(step=number) if number in numbers:
                     steps.append(line.event)

@@ -12,7 +12,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.session.ending.logs import log_to_read
-from pytest_llmbench.workloads.node.disclosure import secret_values
+from pytest_llmbench.workloads.node.secret_filter import secret_values
 
 _EXPORT = re.compile(r"^(?:export )?(\w+)=(.*)$", re.MULTILINE)
 _LONGEST_SCRIPT = 1 << 20

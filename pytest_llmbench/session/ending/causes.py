@@ -67,8 +67,8 @@ def cause(outcome: Outcome) -> Problem | None:
     """Problems of a run apart from its log."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
-    if outcome.driver is not None and outcome.driver.problem is not None:
-        return outcome.driver.problem
+    if (found := problem_of(outcome.driver)) is not None:
+        return found
     if outcome.cut_off is not None:
         return None
     if (told := _started_again(outcome)) is not None:
@@ -155,6 +155,13 @@ def _started_again(outcome: Outcome) -> Problem | None:
         f"Slurm started {job.title} a second time (its controller was killed before it had saved the first?): {how}"
     )
     return Problem(kind="started_again", message=message, log=str(outcome.folder / layout.LOGS))
+
+
+def problem_of(driver: DriverReport | None) -> Problem | None:
+    """The reason for which a driver did not start its script."""
+    if driver is None or driver.problem is None:
+        return None
+    return Problem(kind=driver.problem.kind, message=driver.problem.message)
 
 
 def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:

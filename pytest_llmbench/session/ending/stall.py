@@ -6,7 +6,7 @@ from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.readers.stacks import Answers, read_answers
-from pytest_llmbench.readers.steps.standing import named, phases
+from pytest_llmbench.readers.steps.progress import named, phases
 
 # Ranks look for a request every 3 seconds, and one that does not answer has its state told at the next look of another;
 # py-spy takes up to 5 seconds a process.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.cluster.heartbeat import PERIOD_S, tell_the_end
+from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.states import Identity, OurJob
@@ -268,7 +268,7 @@ def _shows_life(folder: Path) -> bool:
 
 def _end_what_runs(session: Session) -> None:
     """End the processes on this machine, which cannot be adopted, and wait: the next run must not share it."""
-    tell_the_end(session.folder, "another process takes the session on")
+    write_stop(session.folder, "another process takes the session on")
     deadline = time.monotonic() + _END_S
     while left := list(processes_of(session)):
         if time.monotonic() > deadline:

@@ -11,9 +11,9 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.live.projection import Projector
 from pytest_llmbench.session.live.snapshot import MOST_CHARACTERS, LiveSnapshot, LiveTask, worst
+from pytest_llmbench.session.record_store import RecordStore
 
 _Tests = Mapping[tuple[str, str], list[str]]
 
@@ -21,8 +21,8 @@ _Tests = Mapping[tuple[str, str], list[str]]
 class Pictures:
     """Takes pictures of one session, and keeps the parts that have not changed since the last one."""
 
-    def __init__(self, keeper: Keeper, settings: Settings, session: Session, plan: Callable[[], Plan]) -> None:
-        self._keeper = keeper
+    def __init__(self, store: RecordStore, settings: Settings, session: Session, plan: Callable[[], Plan]) -> None:
+        self._store = store
         self._settings = settings
         self._session = session
         self._plan = plan
@@ -38,13 +38,13 @@ class Pictures:
 
     def take(self, word: str | None = None, exit_code: int | None = None) -> LiveSnapshot:
         """Take a picture; the last of a session has its verdict and exit code."""
-        planned, views = self._plan(), self._keeper.views
+        planned, views = self._plan(), self._store.views
         if planned is not self._planned:
             self._take_on(planned)
         if word is None:
             self.projector.look(views)
         by_key = {view.key: view for view in views}
-        checks, runs = self._keeper.checks, self._keeper.runs
+        checks, runs = self._store.checks, self._store.runs
         checking = any(view.state == "checking" for view in views)
         tasks = []
         for name in planned.checks:
@@ -115,7 +115,7 @@ class Pictures:
 
     def _judged(self, task: LiveTask, subject: str) -> LiveTask:
         """A task that has its record, with the worst verdict of its tests, if all of them have theirs."""
-        verdicts = [self._keeper.verdicts.get(test) for test in self._tests.get((task.about, subject), ())]
+        verdicts = [self._store.verdicts.get(test) for test in self._tests.get((task.about, subject), ())]
         if not verdicts or None in verdicts:
             return task
         task = task.model_copy(

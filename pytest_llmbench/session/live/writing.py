@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.live.making import Pictures
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
+from pytest_llmbench.session.record_store import RecordStore
 
 PERIOD_S = 1.0
 # Written at least so often, as a sign of life, also where nothing changes.
@@ -25,11 +25,11 @@ class LiveWriter:
         latest: the last picture; None before the first.
     """
 
-    def __init__(self, pictures: Pictures, folder: Path, keeper: Keeper) -> None:
+    def __init__(self, pictures: Pictures, folder: Path, store: RecordStore) -> None:
         self.latest: LiveSnapshot | None = None
         self._pictures = pictures
         self._path = folder / layout.LIVE
-        self._keeper = keeper
+        self._store = store
         self._written: LiveSnapshot | None = None
         self._told = False
         self._over = threading.Event()
@@ -60,7 +60,7 @@ class LiveWriter:
             if not self._told:
                 self._told = True
                 why = str(error) if isinstance(error, OSError) else traceback.format_exc()
-                self._keeper.notes.append(f"{self._path} is not kept up to date: {why}")
+                self._store.notes.append(f"{self._path} is not kept up to date: {why}")
 
     def _is_news(self, picture: LiveSnapshot) -> bool:
         last = self._written

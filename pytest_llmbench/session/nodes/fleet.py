@@ -11,7 +11,7 @@ from pytest_llmbench.checks.base import Answer, Probe, Site
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
-from pytest_llmbench.core.schema import read_json
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire import layout
 
 _LOOK_S = 0.05

@@ -18,10 +18,10 @@ from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.nodes.gate import gate
 from pytest_llmbench.session.nodes.losses import LostNodes
 from pytest_llmbench.session.nodes.validation import Validator, health_record
+from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.schedule import Schedule
 from pytest_llmbench.session.script.requests import holder_request
 
@@ -45,7 +45,7 @@ class HeldNodes:
 
     settings: Settings
     session: Session
-    keeper: Keeper
+    store: RecordStore
     heartbeat: Heartbeat
     schedule: Schedule
     lost: LostNodes
@@ -62,7 +62,7 @@ class HeldNodes:
     @property
     def unchecked(self) -> list[str]:
         """Checks that have no record yet."""
-        checked = self.keeper.checks
+        checked = self.store.checks
         return [name for name in self.plan.checks if name not in checked]
 
     @property
@@ -107,11 +107,11 @@ class HeldNodes:
     def _begin(self) -> None:
         if isinstance(self._allocation, HeldJob):
             request = self._allocation.request
-            self.keeper.note("submitting", name=layout.HOLDER, job=request.name, script=str(request.script))
+            self.store.note("submitting", name=layout.HOLDER, job=request.name, script=str(request.script))
         self._start()
         self.schedule.holder = self._allocation.job
         if isinstance(self._allocation, HeldJob):
-            self.keeper.note("submitted", name=layout.HOLDER, job_id=self._allocation.job_id)
+            self.store.note("submitted", name=layout.HOLDER, job_id=self._allocation.job_id)
             self._say(f"Slurm job {self._allocation.job_id} asks for {self.settings.nodes} nodes")
         self._say(self._allocation.note)
 
@@ -136,7 +136,7 @@ class HeldNodes:
         """Give up every check that has no record yet."""
         for name in self.unchecked:
             report, job_id = Report(problem=f"{problem.kind}: {problem.message}"), self._allocation.job_id
-            self.keeper.keep(health_record(get_check(name), self.settings, self.session, report=report, job_id=job_id))
+            self.store.keep(health_record(get_check(name), self.settings, self.session, report=report, job_id=job_id))
 
     def release(self) -> None:
         """Give the nodes back, and end jobs of which Slurm never told us that it had taken them on."""
@@ -179,9 +179,9 @@ class HeldNodes:
         fit = self._validate(hosts) if self.plan.checks else hosts
         pool = LeasePool(fit, out=[host for host in hosts if host not in fit])
         if self.settings.left_over:
-            self.keeper.left_over = pool.beyond_groups(self.settings.nodes_per_run or 1)
-        if self.keeper.left_over:
-            left = ", ".join(self.keeper.left_over)
+            self.store.left_over = pool.beyond_groups(self.settings.nodes_per_run or 1)
+        if self.store.left_over:
+            left = ", ".join(self.store.left_over)
             self._say(f"NOT TESTED, too few for a group of {self.settings.nodes_per_run}: {left}")
         return pool
 
@@ -194,13 +194,13 @@ class HeldNodes:
             gate=self.plan.gate,
             start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, holder),
             look=self._look_while_checking,
-            keep=self.keeper.keep,
+            keep=self.store.keep,
             say=self._say_check,
         )
         validator.run(self.plan.checks, hosts, self.job_id)
         self._checking = ""
-        self.keeper.unfit = validator.out
-        self.keeper.notes.extend(remove_bad(validator.bad, hosts, self.settings, self.session))
+        self.store.unfit = validator.out
+        self.store.notes.extend(remove_bad(validator.bad, hosts, self.settings, self.session))
         if not self.plan.gate:
             return hosts
         opened = gate(self.schedule.waiting, validator, hosts)
@@ -224,4 +224,4 @@ class HeldNodes:
 
     def _say(self, text: str) -> None:
         if text:
-            self.keeper.notes.append(text)
+            self.store.notes.append(text)

@@ -17,8 +17,9 @@ from pytest_llmbench.cluster.runs import Replayed, RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.schema import Strict, read_yaml, validate
+from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.replay.session import recipe_named, runs_of_session
 

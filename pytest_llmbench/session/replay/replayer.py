@@ -12,21 +12,21 @@ from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.session.ending.conclude import identity_of, judged, with_expectations
-from pytest_llmbench.session.keeper import Keeper
 from pytest_llmbench.session.nodes.validation import health_record
+from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
 
 
-def replay(plan: Plan, settings: Settings, session: Session, keeper: Keeper) -> None:
+def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore) -> None:
     """Read and conclude the runs of a session. There are no nodes to check."""
     for name in plan.checks:
         report = Report(skip="logs are replayed: no node is there to be checked")
-        keeper.keep(health_record(get_check(name), settings, session, report=report))
+        store.keep(health_record(get_check(name), settings, session, report=report))
     make_folder(session.folder)
     heartbeat = Heartbeat(session.folder).start()  # logs may be long, and workers wait for a sign of life
     for run in plan.runs:
         if run.replayed is not None:
-            keeper.keep(replayed_record(run, run.replayed, settings, session))
+            store.keep(replayed_record(run, run.replayed, settings, session))
     heartbeat.stop()
 
 

@@ -18,6 +18,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.session.ending.causes import problem_of
 
 
 def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
@@ -111,7 +112,7 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
         gpu=driver.device if driver else None,
         token=task.token,
         launched=traces.submitted if traces else None,
-        problem=driver.problem if driver else None,
+        problem=problem_of(driver),
         provenance={
             **(driver.provenance if driver else {}),
             "recovered": "the session was killed before it wrote this run's record: judged by its logs",

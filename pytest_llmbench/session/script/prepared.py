@@ -6,6 +6,7 @@ from pytest_llmbench.cluster.runs import EarlyPlan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import gpus_here
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.plain import refuse_unplain
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Preparation, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
@@ -77,6 +78,8 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
         script = None
         if isinstance(work, Script):
             script = write_script(work, place, topology, settings.system.env, run.key)
+        else:
+            refuse_unplain(work.config, f"engine {engine.name}: the config of its ranks")
         wanted = preparations(recipe, place) if driven else ()
     except ConfigError as error:
         return Problem(kind="environment_missing" if driven else "impossible", message=str(error))

@@ -5,7 +5,7 @@ It is started once, on the first node, by `workloads.node.command`, which sets t
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.cluster.containers import inside, srun_options
 from pytest_llmbench.core.errors import ConfigError
@@ -134,12 +134,29 @@ def quote(word: str) -> str:
 
 
 def _wrapped(words: list[str], width: int = 110) -> str:
-    """Write a long command on several lines."""
+    """Write a long command on several lines; a flag and its value stay on one."""
     lines, line = [], ""
-    for word in words:
-        if line and len(line) + len(word) + 1 > width:
+    for words_of_one in _flags(words):
+        if line and len(line) + len(words_of_one) + 1 > width:
             lines.append(line)
-            line = "    " + word
+            line = "    " + words_of_one
         else:
-            line = f"{line} {word}" if line else word
+            line = f"{line} {words_of_one}" if line else words_of_one
     return " \\\n".join([*lines, line])
+
+
+def _flags(words: list[str]) -> Iterator[str]:
+    """Yield each flag with the word behind it, which may be its value, and every other word by itself."""
+    flag = ""
+    for word in words:
+        if flag and not word.startswith("-"):
+            yield f"{flag} {word}"
+            flag = ""
+            continue
+        if flag:
+            yield flag
+        flag = word if word.startswith("-") and "=" not in word else ""
+        if not flag:
+            yield word
+    if flag:
+        yield flag

@@ -7,25 +7,26 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from io import FileIO
 from pathlib import Path
 from types import FrameType
 
 from pytest_llmbench.core.files import make_folder, write_text
-from pytest_llmbench.core.record.records import Problem, write_model
+from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import again, layout
-from pytest_llmbench.core.wire.driver import CommandTask, DriverReport
+from pytest_llmbench.core.wire.driver import CommandTask, DriverReport, Obstacle
 from pytest_llmbench.core.wire.foreign import mark_of
 from pytest_llmbench.core.wire.labels import VARIABLE, Label
 from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock
-from pytest_llmbench.workloads.node.disclosure import environment, secret_values
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.node.prepared import first_missing
 from pytest_llmbench.workloads.node.processes import end_marked, leave, started
 from pytest_llmbench.workloads.node.provenance import Gathered, gather
+from pytest_llmbench.workloads.node.secret_filter import environment, secret_values
 from pytest_llmbench.workloads.node.stacks import Answering, of_marked
 from pytest_llmbench.workloads.rank import deadman
 
@@ -81,11 +82,11 @@ class _Driver:
             hosts=hosts, device=device, provenance=known.facts,
             secrets=tuple(mark_of(value) for value in known.secrets), problem=problem, started=clock.now(),
         )  # fmt: skip
-        write_model(self._folder / layout.DRIVER, report)
+        write_plain(self._folder / layout.DRIVER, report)
         if problem is not None:
             return
         code = self._run_script(env, self._label(hosts, report.started))
-        write_model(self._folder / layout.DRIVER, report.model_copy(update={"ended": clock.now(), "exit_code": code}))
+        write_plain(self._folder / layout.DRIVER, replace(report, ended=clock.now(), exit_code=code))
 
     def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
         """The first lines of the log; None for a run without a token."""
@@ -150,11 +151,11 @@ class _Driver:
         os.kill(os.getpid(), signal.SIGTERM)  # to the main thread, which has something to end
 
 
-def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, Problem | None]:
+def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, Obstacle | None]:
     """Device of the ranks, and faults of the nodes."""
     if len(hosts) != task.nodes:
         message = f"the run asks for {task.nodes} nodes and finds {len(hosts)}: {', '.join(hosts)}"
-        return "unknown", Problem(kind="wrong_nodes", message=message)
+        return "unknown", Obstacle(kind="wrong_nodes", message=message)
     device, problem = ("cpu", None) if task.device == "cpu" else gpus_of(hosts, task.ranks_per_node, env)
     return device, problem or first_missing(task, env)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from importlib import metadata, util
 from pathlib import Path
 
 MARK = "LLMBENCH_INSTALLED "
@@ -23,6 +22,8 @@ PACKAGES = (
 
 def installed() -> dict[str, str]:
     """Versions by software: Python, PyTorch and its CUDA, and those of `PACKAGES` that are there."""
+    from importlib import metadata  # noqa: PLC0415 - takes a while, and whoever sends this elsewhere does not need it
+
     found = {"python": platform.python_version(), **_torch()}
     for name in PACKAGES:
         try:
@@ -34,6 +35,8 @@ def installed() -> dict[str, str]:
 
 def _torch() -> dict[str, str]:
     """PyTorch's facts in the one file that takes no time to read."""
+    from importlib import util  # noqa: PLC0415 - see `installed`
+
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
         return {}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.driver import Obstacle
 from pytest_llmbench.workloads.node.processes import ask
 
 _TIMEOUT_S = 60.0
@@ -79,7 +79,7 @@ def _with_srun(folder: Path, env: dict[str, str]) -> dict[str, str]:
     return env | {"PATH": f"{wrapper.parent}{os.pathsep}{env['PATH']}"}
 
 
-def gpus_of(hosts: tuple[str, ...], wanted: int, env: Mapping[str, str]) -> tuple[str, Problem | None]:
+def gpus_of(hosts: tuple[str, ...], wanted: int, env: Mapping[str, str]) -> tuple[str, Obstacle | None]:
     """The GPU model that all nodes have, and what is wrong: a node with fewer GPUs than wanted, or another model."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     if len(hosts) > 1:
@@ -88,17 +88,17 @@ def gpus_of(hosts: tuple[str, ...], wanted: int, env: Mapping[str, str]) -> tupl
     try:
         found = ask(query, env, _TIMEOUT_S)
     except OSError as error:
-        return "unknown", Problem(kind="wrong_hardware", message=f"{shlex.join(query)}: {error}")
+        return "unknown", Obstacle(kind="wrong_hardware", message=f"{shlex.join(query)}: {error}")
     lines = [("0", line) for line in found.text.splitlines()] if len(hosts) == 1 else _LABELLED.findall(found.text)
     names = sorted({name.strip() for _, name in lines if name.strip()})
     if found.code != 0 or not names:
         words = found.last_line or "it printed nothing"
-        return "unknown", Problem(kind="wrong_hardware", message=f"{shlex.join(query)} failed: {words}")
+        return "unknown", Obstacle(kind="wrong_hardware", message=f"{shlex.join(query)} failed: {words}")
     if len(names) > 1:
-        return names[0], Problem(kind="wrong_hardware", message=f"the nodes have different GPUs: {', '.join(names)}")
+        return names[0], Obstacle(kind="wrong_hardware", message=f"the nodes have different GPUs: {', '.join(names)}")
     there = Counter(node for node, _ in lines)
     fewest = min(there.values()) if len(there) == len(hosts) else 0
     if fewest < wanted:  #: problem wrong_hardware: nodes with too few GPUs
         message = f"a node has {fewest} GPUs ({names[0]}); the run needs {wanted} on each of {', '.join(hosts)}"
-        return names[0], Problem(kind="wrong_hardware", message=message)
+        return names[0], Obstacle(kind="wrong_hardware", message=message)
     return names[0], None

@@ -5,12 +5,10 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 
-from pytest_llmbench.core.recipe.recipes import Preparation
-from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.driver import CommandTask, Needed, Obstacle
 from pytest_llmbench.workloads.node import files
-from pytest_llmbench.workloads.node.disclosure import environment, in_python, in_shell, secret_values, tells
 from pytest_llmbench.workloads.node.processes import ProgramResult
+from pytest_llmbench.workloads.node.secret_filter import environment, in_python, in_shell, secret_values, tells
 
 _CHECK_S = 60.0
 # To open a container takes most of it.
@@ -18,7 +16,7 @@ _OPEN_S = 300.0
 _MARK = "LLMBENCH_FILES "
 
 
-def first_missing(task: CommandTask, env: Mapping[str, str]) -> Problem | None:
+def first_missing(task: CommandTask, env: Mapping[str, str]) -> Obstacle | None:
     """Look for all that a run needs, and name everything that is missing, why it matters and what makes it.
 
     Each check gets 60 s, in a container 300 s more to open that. The problem, if any, is of kind `not_prepared`.
@@ -29,7 +27,7 @@ def first_missing(task: CommandTask, env: Mapping[str, str]) -> Problem | None:
     head = f"{socket.gethostname()} is not prepared for this run, {len(missing)} missing:"
     #: problem not_prepared: files of `prepare`, or of a secret, are missing; the message has the commands that make
     #:  them
-    return Problem(kind="not_prepared", message="\n".join([head, *(f"- {words}" for words in missing)]))
+    return Obstacle(kind="not_prepared", message="\n".join([head, *(f"- {words}" for words in missing)]))
 
 
 def _secrets(task: CommandTask) -> Iterator[str]:
@@ -38,7 +36,7 @@ def _secrets(task: CommandTask) -> Iterator[str]:
             yield f"{name}: the file that holds it: {words}"
 
 
-def _missing(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
+def _missing(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str:
     """Faults of one preparation; empty if there are none. A check of files that are not there is not run."""
     wrong = _wrong_files(item, task, env) or _failed_check(item, task, env)
     if not wrong:
@@ -47,7 +45,7 @@ def _missing(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> st
     return f"{item.name}: {wrong}{why}\n  make it with: {item.make}"
 
 
-def _wrong_files(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
+def _wrong_files(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str:
     if item.path is None:
         return ""
     path = task.on_node(item.path)
@@ -63,7 +61,7 @@ def _wrong_files(item: Preparation, task: CommandTask, env: Mapping[str, str]) -
     return f"{item.path} could not be checked in the container: {_ended(answer, _OPEN_S, task, env)}"
 
 
-def _failed_check(item: Preparation, task: CommandTask, env: Mapping[str, str]) -> str:
+def _failed_check(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str:
     if item.check is None:
         return ""
     timeout_s = _CHECK_S + (_OPEN_S if task.inside else 0)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed
-from pytest_llmbench.workloads.node.disclosure import disclosed, environment, in_python, is_secret, secret_values
 from pytest_llmbench.workloads.node.machine import cpu, of_node
 from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.node.secret_filter import disclosed, environment, in_python, is_secret, secret_values
 
 # To open a container takes most of it.
 _VERSIONS_S = 300.0

@@ -15,12 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import redacted
-from pytest_llmbench.core.wire.step_events import StartEvent, parse_event
 from pytest_llmbench.workloads.node.processes import ask, marked
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -126,7 +123,9 @@ def of_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection
 
 def _state_of(folder: Path, rank: int) -> str | None:
     """The state of another rank's process; None if it is not a process that can be seen from here."""
-    with suppress(OSError, ValidationError), (folder / layout.STEPS / layout.step_log(rank)).open("rb") as log:
+    from pytest_llmbench.core.wire.step_events import StartEvent, parse_event  # noqa: PLC0415 - drivers do without it
+
+    with suppress(OSError, ValueError), (folder / layout.STEPS / layout.step_log(rank)).open("rb") as log:
         start = parse_event(log.readline())
         if isinstance(start, StartEvent) and start.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino:
             return _state(start.pid)

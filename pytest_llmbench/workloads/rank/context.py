@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.recipe.topology import Device
-from pytest_llmbench.core.schema import read_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.core.wire.task import Task

@@ -11,8 +11,7 @@ from threading import Event, Lock, Thread
 from types import ModuleType
 from typing import Any
 
-from pytest_llmbench.core.record.telemetry import PERIOD_S
-from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S, GpuEvent, TelemetryEvent
 from pytest_llmbench.workloads.node.machine import gpu_identity
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
@@ -54,7 +53,7 @@ def gpu_uuid(context: RankContext) -> str | None:
 
 
 def _told(gpu: str, trouble: str | None) -> TelemetryEvent:
-    return TelemetryEvent(gpu=gpu, period_s=PERIOD_S, trouble=trouble)
+    return TelemetryEvent(gpu=gpu, period_s=GPU_PERIOD_S, trouble=trouble)
 
 
 class _Sampler:
@@ -97,7 +96,7 @@ class _Sampler:
                 self._complain(error)  # and try again: it may pass, and the reader sees the gap
             if over:
                 return
-            over = self._over.wait(PERIOD_S)
+            over = self._over.wait(GPU_PERIOD_S)
 
     def _sample(self, handle: Any) -> GpuEvent:
         nvml = self._nvml

@@ -5,7 +5,7 @@ plain data or a model: the rank's answer, in `FOLDER/answers/rank-00000.json`. A
 ends well: what it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one
 that hangs can be named with its phase.
 
-Nothing here imports torch: most probes look at files, and hundreds of nodes would each pay seconds for it.
+Nothing here imports torch or pydantic: most probes look at files, and hundreds of nodes would each pay for it.
 """
 
 import argparse
@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.wire import layout
@@ -70,7 +68,7 @@ def run_probe(folder: str) -> None:
         deadman.watch(task.owner.path, task.owner.ttl_s, partial(_owner_gone, context, log))
     try:
         data = entry_of(task)(context, log)
-        answer = _json({"data": data.model_dump() if isinstance(data, BaseModel) else data}, context)
+        answer = _json({"data": data.model_dump() if hasattr(data, "model_dump") else data}, context)
     except KeyboardInterrupt:
         raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer

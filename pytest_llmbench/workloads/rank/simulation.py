@@ -6,6 +6,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pytest_llmbench.core.wire.fault import FaultName, SimulatedFault, note_strike
 from pytest_llmbench.core.wire.step_events import Phase, StepEvent
@@ -48,10 +49,10 @@ class Simulation:
         elif self._mine and fault.name == "wrong-numbers" and isinstance(event.grad_norm, float):
             #: fault wrong-numbers: from that step on, it logs a gradient norm 1.5 times as large as the others
             self._strike()
-            event = event.model_copy(update={"grad_norm": _FACTOR * event.grad_norm})
+            event = replace(event, grad_norm=_FACTOR * event.grad_norm)
         elif self._mine and fault.name == "nan" and event.step == fault.step:
             self._strike()  #: fault nan: it logs `nan` as the loss of that step
-            event = event.model_copy(update={"loss": "nan"})
+            event = replace(event, loss="nan")
         elif self._mine and fault.name == "damaged-log" and event.step == fault.step:
             self._strike()  #: fault damaged-log: half of the line of that step is missing in its step log
             line = event.line()

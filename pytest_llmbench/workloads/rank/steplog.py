@@ -23,7 +23,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import redacted
-from pytest_llmbench.workloads.node.disclosure import secret_values
+from pytest_llmbench.workloads.node.secret_filter import secret_values
 from pytest_llmbench.workloads.rank import enough
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.simulation import Simulation

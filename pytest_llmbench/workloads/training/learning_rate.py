@@ -1,6 +1,11 @@
 """The learning rate of a step, the same in every engine that we train with ourselves; it needs no PyTorch."""
 
-from pytest_llmbench.core.recipe.recipes import Optimizer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.recipe.recipes import Optimizer
 
 
 def learning_rate(settings: Optimizer, step: int, steps: int) -> float:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llmbench_unigram.options import INITIAL_STD, Options
+from llmbench_unigram.defaults import INITIAL_STD
+from llmbench_unigram.options import Options
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology

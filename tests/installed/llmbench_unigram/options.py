@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pydantic import NonNegativeFloat
 
+from llmbench_unigram.defaults import DEFAULTS
 from pytest_llmbench.core.schema import Strict
-
-# Of the logits that a training begins with.
-INITIAL_STD = 0.01
 
 
 class Options(Strict):
@@ -22,8 +20,8 @@ class Options(Strict):
         grows_mib: memory that the last rank takes in each step, and keeps.
     """
 
-    step_s: NonNegativeFloat = 0.005
-    late_s: NonNegativeFloat = 0.0
-    logged_s: NonNegativeFloat | None = None
-    clock_s: float = 0.0
-    grows_mib: NonNegativeFloat = 0.0
+    step_s: NonNegativeFloat = DEFAULTS["step_s"]
+    late_s: NonNegativeFloat = DEFAULTS["late_s"]
+    logged_s: NonNegativeFloat | None = DEFAULTS["logged_s"]
+    clock_s: float = DEFAULTS["clock_s"]
+    grows_mib: NonNegativeFloat = DEFAULTS["grows_mib"]

@@ -18,7 +18,7 @@ from benchmarks.mutations.subjects import DATA
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.engines.external import External
 from pytest_llmbench.readers.log import read_log
-from pytest_llmbench.readers.words import FAILURES
+from pytest_llmbench.readers.patterns import FAILURES
 
 MUTANTS = 100
 EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks import watching
-from pytest_llmbench.readers.steps.standing import event_lines, rank_logs
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
 
 def test_every_second_step_is_left_out(tmp_path: Path) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.cluster.heartbeat import Heartbeat, tell_the_end, told_end
+from pytest_llmbench.cluster.heartbeat import Heartbeat, read_stop, write_stop
 
 
 def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
     """Stopping twice is stopping once."""
     heartbeat = Heartbeat(tmp_path).start()
     assert heartbeat.path.read_text().strip().isdecimal()
-    assert told_end(tmp_path) is None
+    assert read_stop(tmp_path) is None
     heartbeat.stop()
     heartbeat.stop()
-    assert told_end(tmp_path) == "the session ended"
+    assert read_stop(tmp_path) == "the session ended"
 
 
 def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
@@ -30,11 +30,11 @@ def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
 def test_one_that_never_started_can_be_stopped(tmp_path: Path) -> None:
     """What broke before it must not be hidden by another error; watchers are told all the same."""
     Heartbeat(tmp_path / "session").stop()
-    assert told_end(tmp_path / "session") == "the session ended"
+    assert read_stop(tmp_path / "session") == "the session ended"
 
 
 def test_a_full_disk_hides_no_other_error(tmp_path: Path) -> None:
     """Nothing can be told where a file is in a folder's place; watchers notice the silence instead."""
     (tmp_path / "file").touch()
-    tell_the_end(tmp_path / "file", "over")
-    assert told_end(tmp_path / "file") is None
+    write_stop(tmp_path / "file", "over")
+    assert read_stop(tmp_path / "file") is None

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from pytest_llmbench.cluster.authoring.schemas import SCHEMAS
-from pytest_llmbench.cluster.recipes import check_recipe
+from pytest_llmbench.cluster.recipes import check_recipes
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
-from pytest_llmbench.core.schema import read_yaml
+from pytest_llmbench.core.yaml_files import read_yaml
 
 KINDS = {"recipe": "recipes", "system": "systems"}
 FILES = [
@@ -66,7 +66,7 @@ def unknown_key(kind: str, path: Path) -> bool:
             load_system(str(path), [])
         else:
             for recipe in load_recipes([path.parent]).values():
-                check_recipe(recipe)
+                check_recipes([recipe])
     except ConfigError as error:
         return "unknown key" in str(error)
     return False

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.cluster import jobs
 from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedError, Waiting
 from pytest_llmbench.cluster.executors import JobRequest
-from pytest_llmbench.cluster.heartbeat import Heartbeat, tell_the_end
+from pytest_llmbench.cluster.heartbeat import Heartbeat, write_stop
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import controller, watchman
 from pytest_llmbench.cluster.slurm import queue as module
@@ -421,6 +421,38 @@ def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> Non
     assert slurm.marks(SEVEN) is None
 
 
+def test_the_marks_of_a_job_that_runs_confirm_it(commands: Commands, slurm: Slurm) -> None:
+    """One question tells what was done to it and that it runs: the next launch a moment later asks nothing."""
+    line = "JobId=7 JobName=x JobState={} SubmitTime={} PreemptTime=None SuspendTime=None SecsPreSuspend=0 Comment=y"
+    commands.answer("squeue", row())
+    slurm.confirm(SEVEN)
+    for state, at, questions in (("RUNNING", FIRST, 0), ("COMPLETING", FIRST, 1), ("RUNNING", LATER, 1)):
+        slurm._jobs[SEVEN].seen -= 60
+        commands.answer("scontrol", line.format(state, at))
+        before = len(commands.asked("squeue"))
+        assert slurm.marks(SEVEN) == (JobMarks() if at == FIRST else None)
+        slurm.confirm(SEVEN)
+        assert len(commands.asked("squeue")) == before + questions
+        slurm._jobs[SEVEN].marks_now = None
+
+
+def test_marks_of_a_moment_ago_will_do_for_what_begins(commands: Commands, slurm: Slurm) -> None:
+    """Whoever asks for those of an end gets new ones."""
+    line = "JobId=7 JobName=x SubmitTime={} PreemptTime={} SuspendTime=None SecsPreSuspend=0 Comment=y"
+    commands.answer("squeue", row())
+    slurm.confirm(SEVEN)
+    commands.answer("scontrol", line.format(FIRST, "None"))
+    assert slurm.marks(SEVEN, recent=True) == JobMarks()
+    commands.answer("scontrol", line.format(FIRST, LATER))
+    assert slurm.marks(SEVEN, recent=True) == JobMarks()
+    assert slurm.marks(SEVEN) == JobMarks(preempted=LATER)
+    assert slurm.marks(SEVEN, recent=True) == JobMarks(preempted=LATER)
+    at, marks = slurm._jobs[SEVEN].marks_now or (0.0, JobMarks())
+    slurm._jobs[SEVEN].marks_now = (at - 60, marks)
+    commands.answer("scontrol", line.format(LATER, "None"))
+    assert slurm.marks(SEVEN, recent=True) is None
+
+
 def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,7 +701,7 @@ def test_what_is_alive_again_after_a_session_is_cancelled(
     commands.answer("squeue", f"7 {TOKEN} by us\n8 llmbench:t\n9 {TOKEN}1\n10 {TOKEN}\n")
     commands.answer("scancel")
     watching = watchman.Watchman(tmp_path, TOKEN)
-    tell_the_end(tmp_path, "the session ended")
+    write_stop(tmp_path, "the session ended")
     watching.dismiss()
     deadline = time.monotonic() + 20
     while len(commands.asked("scancel")) < 2 and time.monotonic() < deadline:
@@ -690,7 +722,7 @@ def test_a_watchman_does_not_wait_for_a_command_that_hangs(
     hangs = f"[ -e {hung} ] || {{ echo $$ > {hung}; exec sleep 300; }}\n"
     squeue.write_text(squeue.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{hangs}"))
     watching = watchman.Watchman(tmp_path, TOKEN)
-    tell_the_end(tmp_path, "the session ended")
+    write_stop(tmp_path, "the session ended")
     watching.dismiss()
     deadline = time.monotonic() + 60
     while not commands.asked("scancel") and time.monotonic() < deadline:
@@ -708,7 +740,7 @@ def test_a_watchman_gives_up_a_command_that_always_hangs(
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
     squeue.write_text(f"#!/bin/sh\necho $$ >> {hung}\nexec sleep 300\n")
     watching = watchman.Watchman(tmp_path, TOKEN)
-    tell_the_end(tmp_path, "the session ended")
+    write_stop(tmp_path, "the session ended")
     watching.dismiss()
     deadline = time.monotonic() + 60
     while processes_of(tmp_path) and time.monotonic() < deadline:

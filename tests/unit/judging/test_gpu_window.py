@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.record.telemetry import PERIOD_S, GpuTelemetry
-from pytest_llmbench.core.wire.step_events import GpuEvent
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S, GpuEvent
 from pytest_llmbench.readers.steps.gpu_window import MOST_ERROR, GpuWindow, between, edge
 from tests.support.gpu_logs import BEGIN, POWER_W, sample, samples, told
 
-LONGEST_S = 3 * PERIOD_S
+LONGEST_S = 3 * GPU_PERIOD_S
 SAMPLED = (
     "power_w", "sm_clock_mhz", "sm_clock_min_mhz", "memory_clock_mhz", "temperature_max_degc", "memory_used_max_bytes",
     "throttled", "power_capped",
@@ -118,7 +119,7 @@ def test_samples_that_begin_late_or_end_early_leave_what_they_saw() -> None:
         ("clocks_event_reasons", {"throttled", "power_capped"}, "reasons for lower clocks"),
     ],
 )
-@pytest.mark.parametrize("times", [(10.0,), tuple(PERIOD_S * number for number in range(61))], ids=["one", "all"])
+@pytest.mark.parametrize("times", [(10.0,), tuple(GPU_PERIOD_S * number for number in range(61))], ids=["one", "all"])
 def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: str, times: tuple[float, ...]) -> None:
     """A number of some of the samples is none of the window; the others are as they would be."""
     found = watched(samples(30.0, {at_s: {name: None} for at_s in times}), 5.0, 25.0)
@@ -129,7 +130,7 @@ def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: s
 
 def test_a_counter_that_goes_backwards_is_none() -> None:
     """As when the driver was loaded anew; the clocks are not touched by it."""
-    anew = [each if each.time < BEGIN + 10 else each.model_copy(update={"energy_mj": 7}) for each in samples(30.0)]
+    anew = [each if each.time < BEGIN + 10 else replace(each, energy_mj=7) for each in samples(30.0)]
     found = watched(anew, 5.0, 25.0)
     assert known(found) == set(SAMPLED)
     assert found.gaps == ("its energy counter went backwards",)
@@ -137,7 +138,7 @@ def test_a_counter_that_goes_backwards_is_none() -> None:
 
 def test_a_counter_that_stands_still_is_none() -> None:
     """No GPU trains on 0 J."""
-    still = [each.model_copy(update={"energy_mj": 7}) for each in samples(30.0)]
+    still = [replace(each, energy_mj=7) for each in samples(30.0)]
     found = watched(still, 5.0, 25.0)
     assert known(found) == set(SAMPLED)
     assert found.gaps == ("its energy counter stood still",)
@@ -145,7 +146,7 @@ def test_a_counter_that_stands_still_is_none() -> None:
 
 def test_a_clock_that_is_set_back_leaves_nothing() -> None:
     """Then no sample can be said to lie within the window."""
-    back = [each if each.time < BEGIN + 10 else each.model_copy(update={"time": each.time - 2}) for each in samples(30)]
+    back = [each if each.time < BEGIN + 10 else replace(each, time=each.time - 2) for each in samples(30)]
     found = watched(back, 5.0, 20.0)
     assert known(found) == set()
     assert found.gaps == ("its clock was set back",)
@@ -175,8 +176,8 @@ def of_powers(powers: list[float]) -> list[GpuEvent]:
     """Samples of a GPU that drew so much between each two of them."""
     seen, joules = [], 0.0
     for number, power in enumerate(powers):
-        seen.append(sample(PERIOD_S * number, energy_mj=round(1e3 * joules), power_w=power))
-        joules += PERIOD_S * power
+        seen.append(sample(GPU_PERIOD_S * number, energy_mj=round(1e3 * joules), power_w=power))
+        joules += GPU_PERIOD_S * power
     return seen
 
 
@@ -207,7 +208,7 @@ def test_energy_is_right_within_its_error(powers: list[float], start: float, sec
         return
     assert found.energy_error_j <= MOST_ERROR * found.energy_j
     spent = sum(
-        power * max(0.0, min(start + seconds, PERIOD_S * (number + 1)) - max(start, PERIOD_S * number))
+        power * max(0.0, min(start + seconds, GPU_PERIOD_S * (number + 1)) - max(start, GPU_PERIOD_S * number))
         for number, power in enumerate(powers)
     )
     assert abs(found.energy_j - spent) <= found.energy_error_j + 0.01

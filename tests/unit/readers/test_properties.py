@@ -16,7 +16,7 @@ from pytest_llmbench import engines
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
-from pytest_llmbench.readers.words import FAILURES
+from pytest_llmbench.readers.patterns import FAILURES
 
 Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.readers.steps.standing import event_lines, last_step
+from pytest_llmbench.readers.steps.progress import event_lines, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from tests.support.gpu_logs import POWER_W, sample, samples, step, told, write_rank

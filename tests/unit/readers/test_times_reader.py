@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,9 @@ def write(
         "device": "cpu", "versions": {}, "pid_namespace": 1, "time": gpu_logs.BEGIN,
     }  # fmt: skip
     steps = [gpu_logs.step(number) for number in range(1, len(spent) + 1)]
-    told = [
-        step.model_copy(update={"spent": each, "time": step.time + ahead_s})
-        for step, each in zip(steps, spent, strict=True)
-    ]
+    told = [replace(step, spent=each, time=step.time + ahead_s) for step, each in zip(steps, spent, strict=True)]
     (folder / "steps").mkdir(exist_ok=True)
-    lines = [StartEvent.model_validate(start), *told]
+    lines = [StartEvent(**start), *told]
     (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(b"".join(event.line() for event in lines))
 
 

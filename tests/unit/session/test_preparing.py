@@ -1,16 +1,24 @@
-"""How a run's checks reach the framework's environment: its setup, and the inside of its image."""
+"""Preparing a run: how its checks reach the framework's environment, and what its ranks cannot be told."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.engines.base import Place
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.engines.base import Place, RankTask, get_engine
+from pytest_llmbench.session.script.prepared import prepare
 from pytest_llmbench.session.script.preparing import opened, setup_of
+from tests.conftest import TINY
 
 FOLDER = Path("/shared/run")
 
@@ -50,3 +58,18 @@ def test_others_open_it_where_they_are_started(runtime: str) -> None:
     assert "/shared/run:/shared/run" in line
     for name in ("HF_TOKEN", "NCCL_DEBUG", "LLMBENCH_HOSTFILE"):
         assert f"--env {name} " in line
+
+
+def test_a_config_that_would_not_arrive_is_told_before_anything_starts(
+    tmp_path: Path, unigram: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the engine, the key and the value: NaN and infinities are not JSON."""
+    recipe = Recipe.model_validate({**TINY, "name": "tiny"})
+    task = RankTask(entry="some:train", config={"schedule": {"decay": [1.0, math.inf]}})
+    monkeypatch.setattr(type(get_engine("unigram")), "work", lambda *_: task)
+    system = load_system("local", list(SYSTEMS.usable().values()))
+    settings = Settings(system=system, cluster="local", allocation="session", run_dir=tmp_path, gpus_per_node=0)
+    assert prepare(RunSpec(key="tiny", recipe=recipe), settings, Session(id="s", folder=tmp_path / "s")) == Problem(
+        kind="impossible",
+        message="engine unigram: the config of its ranks: schedule.decay.1: must be a finite number (given: inf)",
+    )

@@ -1,9 +1,12 @@
-"""The scripts of runs whose engine is a command: golden files, for the shapes that an operator asks for."""
+"""The scripts of runs whose engine is a command: golden files of published runs, and what other shapes change."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,28 +22,43 @@ from tests.support.shipped import shipped_recipes
 GOLDEN = Path(__file__).parents[2] / "golden" / "scripts"
 # Each run's folder is /shared/run/runs/<recipe>.
 SESSION = Session(id="run", folder=Path("/shared/run"))
-# A system file, and a recipe that runs there as a command.
-ROWS = [
-    ("juwels_booster", "nlp13b"),
-    ("juwels_booster", "nlp175b"),
-    ("juwels_booster", "nlp175b_jube"),
-    ("nd96amsr_a100_v4", "metaseq125m"),
-    ("nd96amsr_a100_v4", "metaseq175b"),
-    ("lambda_8xh100", "chat_350m_bs24_zero0"),
-    ("lambda_8xh100", "chat_13b_bs16_zero0"),
-    ("lambda_8xh100", "chat_13b_rlhf"),
-    ("lambda_8xh100_docker", "chat_350m_bs24_zero0"),
-    ("nd96amsr_a100_v4", "azure_gpt3_126m"),
-    ("nd96amsr_a100_v4", "azure_gpt3_175b"),
-    ("p4de.24xlarge", "aws_gpt3_5b"),
-    ("p4de.24xlarge", "aws_gpt3_175b"),
-    ("p4de.24xlarge", "aws_torchrun_gpt3_126m"),
-    ("p4de.24xlarge", "aws_torchrun_gpt3_175b"),
+# A system file, and recipes that run there as a command, for each engine, launcher and container: of the first recipe
+# the whole script is kept, and of the others what they have instead.
+KINDS = [
+    ("juwels_booster", ["nlp175b", "nlp175b_jube", "nlp13b"]),
+    ("nd96amsr_a100_v4", ["metaseq175b", "metaseq125m"]),
+    ("lambda_8xh100", ["chat_13b_rlhf"]),
+    ("lambda_8xh100", ["chat_350m_bs24_zero0", "chat_13b_bs16_zero0"]),
+    ("lambda_8xh100_docker", ["chat_350m_bs24_zero0"]),
+    ("nd96amsr_a100_v4", ["azure_gpt3_175b", "azure_gpt3_126m"]),
+    ("p4de.24xlarge", ["aws_gpt3_175b", "aws_gpt3_5b"]),
+    ("p4de.24xlarge", ["aws_torchrun_gpt3_175b", "aws_torchrun_gpt3_126m"]),
 ]
+ROWS = [(system, recipe) for system, recipes in KINDS for recipe in recipes]
+# DeepSpeed-Chat is published for one node; its launcher does more on several.
+SEVERAL = ("lambda_8xh100", "chat_350m_bs24_zero0", 2)
 NODES = (1, 2, 8, 96, 128)
-FILES = {f"{system}/{recipe}/{nodes}.sh": (system, recipe, nodes) for system, recipe in ROWS for nodes in NODES}
+SHAPE = "do not divide into copies of the model"
+BATCH = "a global batch of .* does not divide"
+SSH = "--nodes-per-run 1"
+# The numbers of nodes that a recipe cannot run on, and words of the reason.
+REFUSED = {
+    ("juwels_booster", "nlp13b"): {1: SHAPE},
+    ("juwels_booster", "nlp175b"): {1: SHAPE, 2: SHAPE, 8: SHAPE},
+    ("juwels_booster", "nlp175b_jube"): {1: SHAPE, 2: SHAPE, 8: SHAPE},
+    ("nd96amsr_a100_v4", "metaseq125m"): {96: BATCH, 128: BATCH},
+    ("nd96amsr_a100_v4", "metaseq175b"): {96: BATCH},
+    ("lambda_8xh100_docker", "chat_350m_bs24_zero0"): {2: SSH, 8: SSH, 96: SSH, 128: SSH},
+    ("nd96amsr_a100_v4", "azure_gpt3_126m"): {96: BATCH, 128: BATCH},
+    ("nd96amsr_a100_v4", "azure_gpt3_175b"): {1: SHAPE, 2: SHAPE},
+    ("p4de.24xlarge", "aws_gpt3_5b"): {96: BATCH},
+    ("p4de.24xlarge", "aws_gpt3_175b"): {1: SHAPE, 2: SHAPE, 96: BATCH},
+    ("p4de.24xlarge", "aws_torchrun_gpt3_126m"): {96: BATCH, 128: BATCH},
+    ("p4de.24xlarge", "aws_torchrun_gpt3_175b"): {1: SHAPE, 2: SHAPE, 96: BATCH},
+}
 
 
+@cache
 def script(system: str, name: str, nodes: int) -> str:
     """The script of a recipe on so many nodes of a system, or one line that says why there is none."""
     settings = Settings(
@@ -55,11 +73,37 @@ def script(system: str, name: str, nodes: int) -> str:
     return f"CANNOT RUN: {prepared.message}\n" if isinstance(prepared, Problem) else prepared.script or ""
 
 
-@pytest.mark.parametrize("name", FILES)
+def published(system: str, name: str) -> str:
+    """The script of a recipe on the nodes that it is published for."""
+    return script(system, name, shipped_recipes()[name].nodes)
+
+
+def golden() -> dict[str, str]:
+    """The text of each golden file, as this code writes it."""
+    system, recipe, nodes = SEVERAL
+    texts = {f"{system}/{recipe}_{nodes}_nodes.differences": differences(system, recipe, script(*SEVERAL))}
+    for system, (kept, *others) in KINDS:
+        texts[f"{system}/{kept}.sh"] = published(system, kept)
+        for other in others:
+            texts[f"{system}/{other}.differences"] = differences(system, kept, published(system, other))
+    return texts
+
+
+def differences(system: str, recipe: str, other: str) -> str:
+    """What a recipe's published script has (-), and another script instead (+)."""
+    lines = difflib.ndiff(parts(published(system, recipe)), parts(other))
+    return "".join(f"{line}\n" for line in lines if line[0] in "+-")
+
+
+def parts(text: str) -> list[str]:
+    """The lines of a script, with a line for each flag and its values."""
+    return [part for line in text.replace("\\\n", " ").splitlines() for part in re.split(r"\s+(?=-)", line)]
+
+
+@pytest.mark.parametrize("name", golden())
 def test_the_script_is_the_golden_one(name: str) -> None:
     """What runs on the nodes changes on purpose only. LLMBENCH_ACCEPT_GOLDEN=1 accepts what is there now."""
-    path, text = GOLDEN / name, script(*FILES[name])
-    assert text
+    path, text = GOLDEN / name, golden()[name]
     #: variable LLMBENCH_ACCEPT_GOLDEN: tests of this project: golden files are rewritten
     if os.environ.get("LLMBENCH_ACCEPT_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +118,32 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 def test_no_golden_file_is_left_over() -> None:
     """Every file there belongs to a row above."""
-    assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.sh")} == set(FILES)
+    assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.*") if path.is_file()} == set(golden())
 
 
 @pytest.mark.parametrize(("system", "recipe"), ROWS)
-def test_a_recipe_runs_in_the_shape_that_it_is_published_for(system: str, recipe: str) -> None:
-    """On its own nodes nothing is refused."""
-    assert script(system, recipe, shipped_recipes()[recipe].nodes).startswith("#!")
+def test_another_number_of_nodes_changes_numbers_alone(system: str, recipe: str) -> None:
+    """What is asked of the nodes is for as many as there are; a shape that the recipe does not have is refused."""
+    texts = {nodes: script(system, recipe, nodes) for nodes in {*NODES, shipped_recipes()[recipe].nodes}}
+    refused = REFUSED.get((system, recipe), {})
+    assert {nodes for nodes, text in texts.items() if text.startswith("CANNOT RUN: ")} == set(refused)
+    for nodes, why in refused.items():
+        assert re.search(why, texts.pop(nodes))
+    for nodes, text in texts.items():
+        assert f"# {recipe}: {nodes} node" in text.splitlines()[1]
+        asked = set(re.findall(r"(?:--nodes=|--nnodes=|num_nodes=|cluster\.nodes=| -n )(\d+)", text))
+        assert asked <= {"1", str(nodes)}
+    assert len({without_numbers(text) for nodes, text in texts.items() if nodes > 1}) <= 1
+
+
+def without_numbers(text: str) -> str:
+    """The words of a script, with each number replaced."""
+    return re.sub(r"\d+", "#", " ".join(text.replace("\\\n", " ").split()))
+
+
+@pytest.mark.parametrize(("system", "recipe"), ROWS)
+def test_a_flag_and_its_value_stay_on_one_line(system: str, recipe: str) -> None:
+    """No line of a script ends with a flag whose value begins the next one."""
+    for line, after in pairwise(published(system, recipe).splitlines()):
+        last = line.removesuffix(" \\").split()[-1:] if line.endswith(" \\") else []
+        assert not (last and re.fullmatch("--?[a-z][a-z0-9_-]*", last[0])) or after.lstrip().startswith("-")

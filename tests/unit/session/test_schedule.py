@@ -79,7 +79,7 @@ def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
     said: list[str] = []
     held = HeldNodes.__new__(HeldNodes)
     held._allocation = cast("Any", SimpleNamespace(start=start))
-    held.keeper = cast("Any", SimpleNamespace(notes=said))
+    held.store = cast("Any", SimpleNamespace(notes=said))
     held.wait = lambda _: False
     held._start()
     assert said == ["waiting: not available"] * 2

@@ -23,7 +23,7 @@ from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.training.matmul import rates
 
@@ -69,11 +69,11 @@ def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
     products: GemmRates | None = None
     memory: float | None = None
     copies: CopyRates | None = None
-    with _meeting(context) as meeting:
+    with _meeting(context) as barrier:
 
         def start(what: str) -> Callable[[], None]:
             log.phase(what)
-            return lambda: meeting.wait(what)
+            return lambda: barrier.wait(what)
 
         if "gemm" in config["measure"]:
             log.phase("factors")
@@ -137,10 +137,10 @@ def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
     log.phase("factors")
     left, _, multiply = gemm.prepared(precision, gemm.factors(config["side"]), device)
     telemetry = Telemetry(f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None)
-    with _meeting(context) as meeting, gemm.tf32(allowed=False), ExitStack() as watched:
+    with _meeting(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
 
         def start() -> None:
-            meeting.wait("sustained")
+            barrier.wait("sustained")
             log.phase(f"{precision} products for {config['seconds']:g} s")
             watched.enter_context(telemetry)
 
@@ -155,11 +155,13 @@ def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
     )
 
 
-def _meeting(context: RankContext) -> Meeting:
+def _meeting(context: RankContext) -> FileBarrier:
     """With the ranks of this node."""
     first = context.rank - context.local_rank
     ranks = range(first, first + context.ranks_per_node)
-    return Meeting(context.folder / layout.MEETING / f"{first:05d}", context.rank, ranks, context.config["timeout_s"])
+    return FileBarrier(
+        context.folder / layout.MEETING / f"{first:05d}", context.rank, ranks, context.config["timeout_s"]
+    )
 
 
 def _device(context: RankContext) -> torch.device:

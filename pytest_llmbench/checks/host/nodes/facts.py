@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.host.nodes.files import names_in, text_of
-from pytest_llmbench.core.schema import read_json
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
 from pytest_llmbench.workloads.node.installed import installed

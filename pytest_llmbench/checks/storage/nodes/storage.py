@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _SPARE = 1.1
@@ -72,13 +72,13 @@ def measure(context: RankContext, log: ProbeLog) -> StorageLoad:
 
     ranks = range(context.world_size)
     with (
-        Meeting(context.folder / layout.MEETING, rank, ranks, config["timeout_s"]) as meeting,
+        FileBarrier(context.folder / layout.MEETING, rank, ranks, config["timeout_s"]) as barrier,
         _folder(parent, parent / f"node-{rank:05d}") as own,
     ):
 
         def step(what: str) -> None:
             log.phase(what)
-            meeting.wait(what)
+            barrier.wait(what)
 
         _check_space(own, config["streams"] * config["blocks"] * BLOCK * context.world_size)
         own_files, others_files = streams(rank), streams(neighbour)

@@ -16,7 +16,7 @@ import pytest
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import read_yaml
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.projection.layout import Layout, layout_of
 from pytest_llmbench.projection.links import TrainingLinks
 from pytest_llmbench.projection.memory import memory

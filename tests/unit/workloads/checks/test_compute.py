@@ -16,7 +16,7 @@ from pytest_llmbench.checks.compute.nodes import compute, gemm, telemetry
 from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate
 from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _CPU = torch.device("cpu")
@@ -130,11 +130,11 @@ def test_copies_are_made_alone_and_then_together(
 
     def run(number: int) -> None:
         mine = replace(rank, rank=number, local_rank=number, world_size=2, ranks_per_node=2)
-        with Meeting(tmp_path / "meeting", number, range(2), 120.0) as meeting:
+        with FileBarrier(tmp_path / "meeting", number, range(2), 120.0) as barrier:
 
             def start(what: str) -> Callable[[], None]:
                 threading.current_thread().name = what
-                return lambda: meeting.wait(what)
+                return lambda: barrier.wait(what)
 
             found[number] = compute._copies(mine, _CPU, start)
 

@@ -12,7 +12,7 @@ from pytest_llmbench.checks.storage.nodes.staging import listing
 from pytest_llmbench.checks.storage.nodes.storage_streams import BLOCK, Stream, read, write
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.rank.meeting import Meeting
+from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
@@ -101,9 +101,9 @@ def test_those_who_meet_go_on_together(tmp_path: Path) -> None:
     passed: list[int] = []
 
     def rank(number: int) -> None:
-        with Meeting(tmp_path, number, range(3), 20.0) as meeting:
+        with FileBarrier(tmp_path, number, range(3), 20.0) as barrier:
             came.append(number)
-            meeting.wait("here")
+            barrier.wait("here")
             passed.append(len(came))
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
@@ -116,12 +116,12 @@ def test_those_who_meet_go_on_together(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_one_that_failed(tmp_path: Path) -> None:
     """The error names it; without such a sign, patience ends."""
-    with pytest.raises(ZeroDivisionError), Meeting(tmp_path, 1, range(2), 60.0):
+    with pytest.raises(ZeroDivisionError), FileBarrier(tmp_path, 1, range(2), 60.0):
         raise ZeroDivisionError
     with pytest.raises(RunError, match="rank 00001 failed, and was waited for at `write`"):
-        Meeting(tmp_path, 0, range(2), 60.0).wait("write")
+        FileBarrier(tmp_path, 0, range(2), 60.0).wait("write")
     with pytest.raises(RunError, match="rank 00002 did not come to `write` within 0 s"):
-        Meeting(tmp_path / "other", 0, (0, 2), 0.0).wait("write")
+        FileBarrier(tmp_path / "other", 0, (0, 2), 0.0).wait("write")
 
 
 def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:

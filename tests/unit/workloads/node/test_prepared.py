@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.recipe.recipes import Preparation
-from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.driver import CommandTask, Needed
 from pytest_llmbench.workloads.node import prepared
 from pytest_llmbench.workloads.node.prepared import first_missing
 
@@ -26,7 +25,7 @@ def task() -> MakeTask:
     """Build a task of one CPU rank that needs one thing."""
 
     def build(told: dict[str, Any] | None = None, **changes: Any) -> CommandTask:
-        wanted = () if told is None else (Preparation(**{"name": "thing", "make": "make the-thing", **told}),)
+        wanted = () if told is None else (Needed(**{"name": "thing", "make": "make the-thing", **told}),)
         return CommandTask(**{"nodes": 1, "ranks_per_node": 1, "device": "cpu", "prepare": wanted, **changes})
 
     return build
@@ -236,9 +235,9 @@ def test_files_are_looked_for_before_the_check_of_them(tmp_path: Path, missing: 
 def test_one_problem_names_everything(tmp_path: Path, task: MakeTask) -> None:
     """Who repairs the one does not have to start again to hear of the other; what is there is not mentioned."""
     wanted = [
-        Preparation(name="tokens", path=f"{tmp_path}/*.bin", count=2, make="make tokens", why="no data, no training"),
-        Preparation(name="here", path=str(tmp_path.parent), make="make here"),
-        Preparation(name="apex", check="exit 1", make="make apex"),
+        Needed(name="tokens", path=f"{tmp_path}/*.bin", count=2, make="make tokens", why="no data, no training"),
+        Needed(name="here", path=str(tmp_path.parent), make="make here"),
+        Needed(name="apex", check="exit 1", make="make apex"),
     ]
     secrets = {"HF_TOKEN": f"{tmp_path}/token"}
     problem = first_missing(task(prepare=tuple(wanted), secrets=secrets), os.environ)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed, provenance
-from pytest_llmbench.workloads.node.disclosure import disclosed, is_secret, secret_values
+from pytest_llmbench.workloads.node.secret_filter import disclosed, is_secret, secret_values
 
 Git = Callable[..., str]
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.series import Progress, RankInfo, Step
-from pytest_llmbench.readers.steps.standing import Standing, last_step, phases
+from pytest_llmbench.readers.steps.progress import RankPhase, last_step, phases
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
@@ -93,7 +93,7 @@ def test_who_watches_reads_what_the_rank_does(context: RankContext) -> None:
     """Phase and last step are found by the observer as the rank wrote them."""
     with StepLog(context) as log:
         log.phase(1, "backward", 3)
-        assert phases(context.folder) == {0: Standing(step=1, phase="backward", micro_batch=3)}
+        assert phases(context.folder) == {0: RankPhase(step=1, phase="backward", micro_batch=3)}
         assert last_step(context.folder) is None
         write_step(log)
         assert last_step(context.folder) == Progress(step=1, seconds=0.5)

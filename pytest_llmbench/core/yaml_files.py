@@ -1,0 +1,190 @@
+"""YAML that others wrote: read safely, and without taking anything in silence for something else than was meant."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pytest_llmbench.core.errors import ConfigError
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_ORDINARY_TAGS = frozenset((*_NUMBERS, *(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "timestamp"))))
+# More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
+_LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one YAML mapping.
+
+    Raises:
+        ConfigError: no such file, not UTF-8, not YAML, not a mapping, a key given twice, a number to base 60, or more
+            than any file of people has.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_BYTES + 1)
+        data = _loaded(text)
+    # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
+    except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")
+    return data
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
+    """A safe loader that refuses what YAML would take in silence for something else than was meant."""
+
+    def get_single_data(self) -> Any:
+        # Before merge keys (`<<`) are resolved: what they bring in may be overridden, which is no repetition.
+        root = self.get_single_node()
+        for node in _nodes(root):
+            if isinstance(node, yaml.MappingNode):
+                _refuse_repetition(node)
+            elif isinstance(node, yaml.ScalarNode):
+                _refuse_base_60(node)
+        return None if root is None else self.construct_document(root)
+
+
+def _refuse_bombs(text: bytes) -> None:
+    """Refuse what would take all memory, or the C stack, before anything is made of it."""
+    if len(text) > _LARGEST_BYTES:
+        raise ValueError(f"larger than {_LARGEST_BYTES >> 20} MiB")
+    sizes: dict[str, tuple[int, int]] = {}  # nodes and depth of what an anchor names
+    open_: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    for event in yaml.parse(text, Loader=_Loader):
+        anchor, nodes, depth = getattr(event, "anchor", None), 1, 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((anchor, 1, 1))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, nodes, depth = open_.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == each for each, *_ in open_):
+                raise ValueError(f"*{anchor} is inside of &{anchor}: it has no end")
+            nodes, depth = sizes.get(str(anchor), (1, 1))
+        elif not isinstance(event, yaml.ScalarEvent):
+            continue
+        if not isinstance(event, yaml.CollectionStartEvent):
+            sizes |= {anchor: (nodes, depth)} if anchor else {}
+            outer, *before = open_[-1]
+            open_[-1] = outer, before[0] + nodes, max(before[1], depth + 1)
+        if len(open_) + depth > _DEEPEST or open_[-1][1] > _MOST_NODES:
+            raise ValueError(f"nested deeper than {_DEEPEST}, or more than {_MOST_NODES} values, aliases included")
+
+
+def _nodes(root: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Yield every node of a document once, in its order; an alias is the node of its anchor."""
+    waiting = [] if root is None else [root]
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if isinstance(node, yaml.MappingNode):
+            waiting.extend(part for pair in reversed(node.value) for part in reversed(pair))
+        elif isinstance(node, yaml.SequenceNode):
+            waiting.extend(reversed(node.value))
+
+
+def _refuse_repetition(node: yaml.MappingNode) -> None:
+    """YAML would keep the last value of a key given twice."""
+    seen: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+            continue
+        if (key.tag, key.value) in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is given twice", key.start_mark)
+        seen.add((key.tag, key.value))
+
+
+def _refuse_base_60(node: yaml.ScalarNode) -> None:
+    """YAML 1.1 reads 1:30:00 without quotes as the number 5400."""
+    if node.tag in _NUMBERS and ":" in node.value:
+        raise yaml.constructor.ConstructorError(
+            None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
+        )
+
+
+class _UnusualError(Exception):
+    """A document that is not read at once."""
+
+
+def _loaded(text: bytes) -> Any:
+    """The document of a file, at once if it is an ordinary one; what is unusual about another may be a fault."""
+    try:
+        return _Ordinary(text).document()
+    except _UnusualError:
+        _refuse_bombs(text)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
+
+
+class _Ordinary:
+    """A document of plain mappings, lists and scalars, made from the parser's events: nodes take five times as long.
+
+    Whatever needs more than that, or could be refused, is unusual: an anchor, a tag, a directive, a merge key, a key
+    given twice, a list or a mapping as a key, a number with a colon, an error of any kind.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        if len(text) > _LARGEST_BYTES:
+            raise _UnusualError
+        self._loader = _Loader(text)
+        self._left = _MOST_NODES
+        self._known: dict[str, Any] = {}  # what a plain scalar stands for: files repeat themselves
+
+    def document(self) -> Any:
+        """The one document of the file, None for an empty file.
+
+        Raises:
+            _UnusualError: read it in the other way.
+        """
+        next_event = self._loader.get_event
+        try:
+            next_event()  # the beginning of the stream
+            begin = next_event()
+            if isinstance(begin, yaml.StreamEndEvent):
+                return None
+            if begin.version or begin.tags:
+                raise _UnusualError
+            made = self._made(next_event(), 1)
+            next_event()  # the end of the document
+            if not isinstance(next_event(), yaml.StreamEndEvent):
+                raise _UnusualError
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+            raise _UnusualError from error
+        return made
+
+    def _made(self, event: Any, depth: int) -> Any:
+        """The value that begins with an event."""
+        self._left -= 1
+        if event.anchor is not None or event.tag is not None or self._left < 0 or depth >= _DEEPEST:
+            raise _UnusualError  # an alias has an anchor, and no tag
+        if type(event) is yaml.ScalarEvent:
+            return self._scalar(event)
+        next_event = self._loader.get_event
+        if type(event) is yaml.SequenceStartEvent:
+            items = []
+            while type(inner := next_event()) is not yaml.SequenceEndEvent:
+                items.append(self._made(inner, depth + 1))
+            return items
+        found: dict[Any, Any] = {}
+        while type(inner := next_event()) is not yaml.MappingEndEvent:
+            key = self._made(inner, depth + 1)
+            if key in found:
+                raise _UnusualError
+            found[key] = self._made(next_event(), depth + 1)
+        return found
+
+    def _scalar(self, event: Any) -> Any:
+        text = event.value
+        if not event.implicit[0]:  # in quotes, or a block
+            return text
+        if text not in self._known:
+            tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))
+            if tag not in _ORDINARY_TAGS or (tag in _NUMBERS and ":" in text):
+                raise _UnusualError
+            self._known[text] = self._loader.construct_object(yaml.ScalarNode(tag, text))
+        return self._known[text]

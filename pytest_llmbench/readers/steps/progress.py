@@ -1,0 +1,175 @@
+"""The files of step logs, line by line, and the progress of a run, at constant cost."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.core.record.series import Progress
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.step_events import PHASES, Event, StartEvent, StepEvent, parse_event
+
+_FILE = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
+_LONGEST_LINE = 65536
+_NAMED = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventLine:
+    """One line of a rank's log.
+
+    Attributes:
+        number: 1-based.
+        event: its content; None where it is not exactly one event.
+        why: the reason if it is not readable.
+    """
+
+    number: int
+    event: Event | None
+    why: str = ""
+
+
+def rank_logs(folder: Path) -> list[tuple[int, Path]]:
+    """Rank and log, such as `steps/rank-00000.jsonl`, of every rank of a run that has one, in order."""
+    try:
+        paths = list((folder / layout.STEPS).iterdir())
+    except OSError:
+        return []
+    return sorted((int(match[1]), path) for path in paths if (match := _FILE.fullmatch(path.name)))
+
+
+def strange_files(folder: Path) -> list[str]:
+    """Names of files next to the logs of ranks that are not logs, such as the log of a rank that began again.
+
+    What is hidden is left out: file systems leave such files behind.
+    """
+    try:
+        names = sorted(path.name for path in (folder / layout.STEPS).iterdir())
+    except OSError:
+        return []
+    return [name for name in names if not _FILE.fullmatch(name) and not name.startswith(".")]
+
+
+def event_lines(path: Path) -> Iterator[EventLine]:
+    """Yield every line of a rank's log, whatever its bytes are.
+
+    Raises:
+        OSError: the file cannot be read on.
+    """
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LONGEST_LINE):
+            number += 1
+            yield _line(number, line)
+            while not line.endswith(b"\n") and (line := file.readline(_LONGEST_LINE)):
+                pass  # the rest of a line that is too long
+
+
+def _line(number: int, line: bytes) -> EventLine:
+    if not line.endswith(b"\n"):
+        return EventLine(number=number, event=None, why="cut off" if len(line) < _LONGEST_LINE else "too long")
+    try:
+        return EventLine(number=number, event=parse_event(line))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        why = ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
+        return EventLine(number=number, event=None, why=why)
+
+
+# More than the longest event, a failure's text, and than the samples of minutes, so that the step before is found.
+_TAIL_BYTES = 1 << 17
+
+
+def last_step(folder: Path) -> Progress | None:
+    """Read the last whole step line of rank 0, or None before its first step. For display, not for judging."""
+    try:
+        with (folder / layout.STEPS / layout.step_log(0)).open("rb") as log:
+            log.seek(-min(_TAIL_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
+            lines = log.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            event = parse_event(line)
+        except ValidationError:
+            continue
+        if isinstance(event, StepEvent):
+            return Progress(step=event.step, seconds=event.seconds)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPhase:
+    """The current phase of a rank, in its own words.
+
+    Attributes:
+        step: 1-based number, 0 before the first.
+        phase: one of `core.step_events.PHASES`.
+        micro_batch: 1-based number within the step, 0 outside of micro batches.
+    """
+
+    step: int
+    phase: str
+    micro_batch: int
+
+    @property
+    def position(self) -> tuple[int, float, int]:
+        """Position in the order of time: the optimizer comes after every micro batch of its step."""
+        order = PHASES.index(self.phase) if self.phase in PHASES else -1
+        after_all = order >= PHASES.index("optimizer")
+        return self.step, math.inf if after_all else self.micro_batch, order
+
+    def __str__(self) -> str:
+        micro_batch = f", micro batch {self.micro_batch}" if self.micro_batch else ""
+        return f"{self.phase} of step {self.step}{micro_batch}"
+
+
+def phases(folder: Path) -> dict[int, RankPhase]:
+    """Read what every rank says it is doing, by rank."""
+    found = {}
+    for path in sorted((folder / layout.PHASES).glob("*")):
+        try:
+            step, phase, micro_batch = path.read_text(encoding="ascii").split()
+            rank = int(path.name.rpartition("-")[2])
+            found[rank] = RankPhase(step=int(step), phase=phase, micro_batch=int(micro_batch))
+        except (OSError, ValueError):
+            continue  # being written just now
+    return found
+
+
+def laggards(folder: Path) -> str:
+    """Say which ranks are behind the others, on which hosts, and where each stands."""
+    standing = phases(folder)
+    if not standing:
+        return "no rank said where it stands"
+    behind = min(standing.values(), key=lambda each: each.position)
+    ahead = max(standing.values(), key=lambda each: each.position)
+    if behind.position == ahead.position:
+        return f"all {len(standing)} ranks stand in {behind}"
+    slow = [rank for rank, each in standing.items() if each.position == behind.position]
+    stand = "stand" if len(slow) > 1 else "stands"
+    return f"{named(folder, slow)} {stand} in {behind}, while others wait in {ahead}"
+
+
+def named(folder: Path, ranks: Sequence[int]) -> str:
+    """Name ranks with their hosts; one alone with its GPU and process, too; many with the hosts of the first."""
+    starts = [start for rank in ranks[:_NAMED] if (start := _start(folder, rank)) is not None]
+    hosts = ", ".join(dict.fromkeys(start.node or start.host for start in starts))
+    where = f" on {hosts}" if hosts else ""
+    if len(ranks) > 1:
+        return f"ranks {listed(ranks, _NAMED)}{where}"
+    own = [*(start.gpu for start in starts if start.gpu), *(f"pid {start.pid}" for start in starts)]
+    return f"rank {ranks[0]}{where}" + (f" ({', '.join(own)})" if own else "")
+
+
+def _start(folder: Path, rank: int) -> StartEvent | None:
+    with suppress(OSError):
+        for line in event_lines(folder / layout.STEPS / layout.step_log(rank)):
+            return line.event if isinstance(line.event, StartEvent) else None
+    return None

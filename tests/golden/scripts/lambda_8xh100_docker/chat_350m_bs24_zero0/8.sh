@@ -1,1 +1,0 @@
-CANNOT RUN: deepspeed reaches the other nodes by ssh, which ends outside of the image it runs in: give --nodes-per-run 1, or images with a server of their own and `launcher_args: [--ssh_port, PORT]` in the environment of engine deepspeed_chat

@@ -1,0 +1,75 @@
+"""Waiting for the end of processes of this machine, without looking again and again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from pytest_llmbench.cluster.jobs import FinishedJob, Job, await_an_end
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
+
+FOR_EVER = 600.0
+
+
+class Program(Job):
+    """A job that is a program."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, program: str) -> None:
+        self.process = subprocess.Popen(["bash", "-c", program])
+        super().__init__(str(self.process.pid), (), program)
+
+    def status(self) -> JobStatus:
+        """As it stands."""
+        return JobStatus(state=JobState.RUNNING if self.process.poll() is None else JobState.COMPLETED)
+
+    def cancel(self) -> None:
+        """Kill it."""
+        self.process.kill()
+
+
+@pytest.fixture
+def waits() -> Iterator[Program]:
+    """A program that goes on until it is told to end."""
+    with ExitStack() as ends:
+        program = Program("sleep 600")
+        ends.enter_context(program.process)
+        ends.callback(program.cancel)
+        yield program
+
+
+def test_the_first_end_is_enough(waits: Program) -> None:
+    """Of two jobs, one ends; a job without a process here changes nothing."""
+    ends = Program("sleep 0.1")
+    assert await_an_end([waits, FinishedJob("here", "nothing", None), ends], FOR_EVER)
+    assert ends.status().state is JobState.COMPLETED
+    assert waits.status().state is JobState.RUNNING
+
+
+def test_an_end_that_nobody_has_seen_is_one(waits: Program) -> None:
+    """Once: who looks again without having acted on it waits, and takes no CPU for it."""
+    ends = Program("true")
+    os.waitid(os.P_PID, ends.process.pid, os.WEXITED | os.WNOWAIT)
+    assert await_an_end([ends, waits], FOR_EVER)
+    assert not await_an_end([ends], FOR_EVER)
+
+
+def test_it_waits_no_longer_than_it_may(waits: Program) -> None:
+    """Nothing ends."""
+    assert await_an_end([waits], 0.01)
+
+
+def test_a_kernel_that_cannot_tell_is_no_reason_to_wait(waits: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Linux before 5.3: whoever asks looks by itself."""
+
+    def none(_: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", none)
+    assert not await_an_end([waits], FOR_EVER)
+    assert not await_an_end([], FOR_EVER)

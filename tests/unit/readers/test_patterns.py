@@ -1,0 +1,93 @@
+"""Numbers as frameworks print them, and the words of failures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.readers.patterns import cut_off, failure, number, remoteness
+
+
+@given(st.floats())
+def test_every_number_is_read_back(value: float) -> None:
+    """Nothing is lost, NaN and the infinities included."""
+    for text in (repr(value), f"+{value!r}" if value > 0 else repr(value)):
+        found = number(text)
+        assert found is not None
+        assert found == value or (math.isnan(found) and math.isnan(value))
+
+
+@pytest.mark.parametrize("text", ["", ".", "1_0", "٣", "0x1", "1e", "1 2", "nan.1", "--1", "1,000", "infinite"])
+def test_what_is_no_number(text: str) -> None:
+    """Python would take some of these."""
+    assert number(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: x",
+        "KeyboardInterrupt",
+        "torch.distributed.DistBackendError: NCCL error in: x",
+        "CUDA out of memory. Tried to allocate 2 GiB",
+        "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED ***",
+        "srun: error: n1: task 0: Exited with exit code 1",
+        "pretrain_gpt.py: error: unrecognized arguments: --x",
+        "error: the following arguments are required: --data",
+        "Exception: all is lost",
+        "Fatal Python error: Segmentation fault",
+        "/x/run.sh: line 12: 34567 Segmentation fault      (core dumped) python train.py",
+        "[E1121 08:13:43.123456789 ProcessGroupNCCL.cpp:683] [Rank 0] Watchdog caught collective operation timeout",
+        "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3",
+        "E1121 08:13:43.023000 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+    ],
+)
+def test_failures(text: str) -> None:
+    """The line itself is what explains."""
+    assert failure(f"{text} \n") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UserWarning: no Error: here",
+        "  File 'x.py', line 3",
+        "Error rate: 0",
+        "see ValueError: below",
+        "",
+        "Exception ignored in: <function f>",
+        "[I1121 08:13:43.1 ProcessGroupNCCL.cpp:9] ok",
+        "loss error: 4.0",
+    ],
+)
+def test_no_failures(text: str) -> None:
+    """A warning, a frame of a traceback, a word in between."""
+    assert failure(text) is None
+
+
+def test_the_nearer_to_the_cause_the_better() -> None:
+    """A program's own words, torchrun's on who ended how, a rank whose peer is gone, a launcher's summary."""
+    in_order = [
+        "ValueError: x",
+        "E1121 08:13:43.023000 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19670",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    ]
+    assert all(failure(words) for words in in_order)
+    assert [remoteness(words) for words in in_order] == [0, 1, 2, 3]
+    assert remoteness("torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15") == 3
+    assert remoteness("srun: error: n1: task 0: Killed") == 3
+
+
+@pytest.mark.parametrize("what", ["JOB 123 ON n1", "STEP 123.0 ON jwb-1.x", "STEP 123.batch ON n1", "JOB 1+0 ON n1"])
+def test_slurm_says_that_it_cut_a_run_off(what: str) -> None:
+    """At the time limit, and for no other reason."""
+    line = f"slurmstepd: error: *** {what} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
+    assert cut_off(line) == line
+    assert cut_off(line.replace("TIME LIMIT", "NODE FAILURE")) is None
+    assert cut_off(line.replace(" DUE TO TIME LIMIT", "")) is None
+    assert cut_off(line[:-3]) is None
+    assert cut_off(f"print({line!r})") is None
