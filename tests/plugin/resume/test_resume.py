@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -143,4 +144,5 @@ def test_what_cannot_be_resumed_is_told(three: UserFolder) -> None:
     assert before == after
     told = three.run("--cluster", "debug", "-k", "c_third").text
     assert f"llmbench: session {session.name} never ended, and its process " in told
-    assert f"is gone: 1 of 3 tests judged, no process left; --resume={session.name} goes on with it" in told
+    left = r"(no process left|processes \d[\d, ]* still run)"  # ranks end themselves a while after their session
+    assert re.search(f"is gone: 1 of 3 tests judged, {left}; --resume={session.name} goes on with it", told), told
