@@ -170,9 +170,11 @@ def read_series(
         ConfigError: no run of the recipe is there, or none has the metric.
     """
     with history.reading() as connection:
-        of_recipe = select(SERIES.c.id).where(SERIES.c.recipe == recipe)
-        ids = [number for number in connection.execute(of_recipe).scalars() if series in {None, number}]
-        if not ids:
+        about = (SERIES.c.id, SERIES.c.system, SERIES.c.nodes, SERIES.c.hardware, SERIES.c.scale)
+        of_recipe = connection.execute(select(*about).where(SERIES.c.recipe == recipe))
+        # Not joined to each run: there are few series, and a history has many runs.
+        facts = {number: told for number, *told in of_recipe if series in {None, number}}
+        if not facts:
             known = connection.execute(select(SERIES.c.recipe).distinct()).scalars()
             raise ConfigError(unknown("recipe of the history", recipe, known))
         chosen = (
@@ -180,18 +182,17 @@ def read_series(
                 RUNS.c.session, RUNS.c.name.label("run"), METRICS.c.time, METRICS.c.value, METRICS.c.unit,
                 METRICS.c.low, METRICS.c.high, METRICS.c.better,
                 func.coalesce(RUNS.c.git_commit, SESSIONS.c.git_commit).label("git_commit"), SESSIONS.c.version,
-                SERIES.c.system, SERIES.c.nodes, SERIES.c.hardware, SERIES.c.scale, METRICS.c.series,
+                METRICS.c.series,
             )
             .join(RUNS, RUNS.c.id == METRICS.c.run)
             .join(SESSIONS, SESSIONS.c.id == RUNS.c.session)
-            .join(SERIES, SERIES.c.id == METRICS.c.series)
-            .where(METRICS.c.series.in_(ids), METRICS.c.name == metric, RUNS.c.counts)
+            .where(METRICS.c.series.in_(facts), METRICS.c.name == metric, RUNS.c.counts)
             .order_by(METRICS.c.time.desc(), METRICS.c.run.desc())
             .limit(last)
         )  # fmt: skip
-        points = [SeriesPoint._make(row) for row in connection.execute(chosen)]
+        points = [SeriesPoint._make((*told, *facts[number], number)) for *told, number in connection.execute(chosen)]
         if not points:
-            have = connection.execute(select(METRICS.c.name).where(METRICS.c.series.in_(ids)).distinct()).scalars()
+            have = connection.execute(select(METRICS.c.name).where(METRICS.c.series.in_(facts)).distinct()).scalars()
             raise ConfigError(unknown(f"metric of {recipe} in the history", metric, have))
     return points[::-1]
 
