@@ -1,12 +1,12 @@
 """`llmbench export`: the numbers of a session in formats of other programs."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
 
@@ -34,7 +34,7 @@ def export(
     url: Annotated[str | None, typer.Option("--url", help="Endpoint of otlp, such as http://collector:4318.")] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that otlp may take.")] = 10.0,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the numbers of a session for Prometheus, OpenTelemetry, TensorBoard, or as tables."""
     from pytest_llmbench.export.sessions import read_finished  # noqa: PLC0415  # a start costs less
@@ -50,13 +50,22 @@ def export(
         try:
             sent = send(finished, url, timeout)
         except ExportError as error:
-            typer.echo(json.dumps({"sent": 0, "error": str(error)}) if as_json else f"NOT SENT: {error}")
+            if as_json:
+                print_json({"sent": 0, "error": str(error)})
+            else:
+                typer.echo(f"NOT SENT: {error}")
             raise typer.Exit(1) from error
-        typer.echo(json.dumps({"sent": sent}) if as_json else f"{sent} numbers sent to {harmless(url)}")
+        if as_json:
+            print_json({"sent": sent})
+        else:
+            typer.echo(f"{sent} numbers sent to {harmless(url)}")
         return
     target = output or Path(f"{session.resolve().name}-{form}{'.prom' if form is ExportFormat.OPENMETRICS else ''}")
     written = [str(path) for path in _write(form, finished, target)]
-    typer.echo(json.dumps({"written": written}) if as_json else "\n".join(map(harmless, written)))
+    if as_json:
+        print_json({"written": written})
+    else:
+        typer.echo("\n".join(map(harmless, written)))
 
 
 def _write(form: ExportFormat, finished: "FinishedSession", target: Path) -> list[Path]:
