@@ -132,6 +132,14 @@ def test_a_page_without_a_figure_has_no_library(tmp_path: Path) -> None:
     assert write_page(folder).stat().st_size < 60_000
 
 
+def test_a_problem_is_said_once_in_its_run(tmp_path: Path) -> None:
+    """In its box, and not again by its verdict and by the lines that could not be read; and in the table of verdicts."""
+    folder = tmp_path / "s"
+    dead = broken_run(folder, "dead", "1 line could not be read, first a.jsonl:7: torn")
+    write_session(folder, [dead.model_copy(update={"unreadable": ("a.jsonl:7: torn",)})], [])
+    assert Page(write_page(folder)).text.count("a.jsonl:7: torn") == 2
+
+
 def test_a_figure_says_its_numbers(session: Path) -> None:
     """Warm-up, pause, interval and threshold are in words below it, and in its data."""
     page = Page(write_page(session))
