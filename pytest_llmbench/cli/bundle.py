@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.folders import session_folder
 from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
@@ -30,7 +31,7 @@ def keygen(
 
 
 def bundle(
-    session: Annotated[Path, typer.Argument(help="Folder of the session.")],
+    session: Annotated[Path, typer.Argument(help="Folder of the session, or its id in reports.")],
     key: Annotated[
         Path | None, typer.Option("--key", help="Private key to sign with; llmbench keygen makes one.")
     ] = None,
@@ -52,8 +53,7 @@ def bundle(
     from pytest_llmbench.bundle.signing import key_id, read_private_key  # noqa: PLC0415  # likewise
     from pytest_llmbench.bundle.statement import result_of  # noqa: PLC0415  # likewise
 
-    if not session.is_dir():
-        raise ConfigError(f"{session} is not a folder: give that of a session, such as reports/20261125-120000-abcdef")
+    session = session_folder(session)
     target = output or Path(f"{session.resolve().name}.llmbench.tar")
     if session.resolve() in target.resolve().parents:
         raise ConfigError(f"{target} is inside of the session's folder: give another --output")

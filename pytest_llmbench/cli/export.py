@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pytest_llmbench.cli.folders import session_folder
 from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
@@ -26,7 +27,7 @@ class ExportFormat(StrEnum):
 
 def export(
     form: Annotated[ExportFormat, typer.Argument(metavar="FORMAT", help="openmetrics|otlp|tensorboard|csv|parquet")],
-    session: Annotated[Path, typer.Argument(help="Folder of the session.")],
+    session: Annotated[Path, typer.Argument(help="Folder of the session, or its id in reports.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", help="File of openmetrics, else folder; without it, SESSION-FORMAT in this folder."),
@@ -43,6 +44,7 @@ def export(
         raise ConfigError("--url is for otlp, which needs it: llmbench export otlp SESSION --url http://collector:4318")
     if form is ExportFormat.OTLP and output is not None:
         raise ConfigError("--output is not for otlp, which writes no file")
+    session = session_folder(session)
     finished = read_finished(session)
     if url is not None:
         from pytest_llmbench.export.otlp import ExportError, send  # noqa: PLC0415  # likewise

@@ -93,7 +93,7 @@ def list_(
     print_table(("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit"), rows)
 
 
-@app.command()
+@app.command(short_help="Show the records of a session.")
 def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
     """Show the records of a session, which may be named by the beginning of its id."""
     from pytest_llmbench.history.store.queries import show_session  # noqa: PLC0415
@@ -114,7 +114,7 @@ def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = Fal
             _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
 
 
-@app.command()
+@app.command(short_help="Give a session a name, for --compare-to tag:NAME.")
 def tag(
     session: OneSession,
     name: Annotated[str, typer.Argument(help="The name.")],
@@ -165,7 +165,7 @@ def series(
         print_table(("time", "session", "run", metric, "between", "nodes", "commit"), rows)
 
 
-@app.command()
+@app.command(short_help="Find the runs from which on a number was another.")
 def changes(
     recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
     metric: Annotated[str, typer.Argument(help="A statistic of it.")],
@@ -239,7 +239,7 @@ def export(
     _echo(f"  OTAVA_CONFIG={written[0]} otava analyze {written[1].stem}")
 
 
-@app.command()
+@app.command(short_help="List nodes and GPUs with their faults.")
 def ledger(
     *,
     node: Annotated[str | None, typer.Option(help="Print all entries of this node and its parts.")] = None,

@@ -36,5 +36,7 @@ def reproduce(
 
 def _read(run: Path) -> Record:
     path = run / layout.RECORD if run.is_dir() else run
+    if not path.is_file():
+        raise ConfigError(f"there is no {path}: give the folder of a run or check, such as reports/latest/runs/NAME")
     kind = HealthRecord if path.absolute().parent.parent.name == layout.FOLDERS["check"] else RunRecord
     return kind.read(path)

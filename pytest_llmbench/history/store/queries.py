@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.store.database import History
 from pytest_llmbench.history.store.rows import MetricRow, Series
 from pytest_llmbench.history.store.tables import METRICS, RUNS, SERIES, SESSIONS, TAGS, VERDICTS
@@ -136,7 +137,7 @@ def show_session(history: History, given: str) -> dict[str, Any]:
 
 
 def find_session(connection: Connection, given: str) -> str:
-    """The id of a session that is named whole, or by a beginning that no other has.
+    """The id of a session that is named whole, by a beginning that no other has, or by the name of its folder.
 
     Raises:
         ConfigError: there is none, or several.
@@ -146,10 +147,14 @@ def find_session(connection: Connection, given: str) -> str:
         return str(whole)
     begins = SESSIONS.c.id.startswith(given, autoescape=True)
     found = connection.execute(select(SESSIONS.c.id).where(begins).order_by(SESSIONS.c.id).limit(6)).scalars().all()
+    if not found:  # `--session-name` names the folder, and not the session
+        inside = (RUNS.c.path.contains(f"/{given}/{name}/", autoescape=True) for name in layout.FOLDERS.values())
+        named = select(RUNS.c.session).where(or_(*inside)).distinct().order_by(RUNS.c.session).limit(6)
+        found = connection.execute(named).scalars().all()
     if len(found) == 1:
         return str(found[0])
     if found:
-        raise ConfigError(f"several sessions begin with {given!r}: {', '.join(found)}; write more of the name")
+        raise ConfigError(f"several sessions have the name {given!r}: {', '.join(found)}; write the whole id of one")
     newest = connection.execute(select(SESSIONS.c.id).order_by(SESSIONS.c.began.desc()).limit(5)).scalars().all()
     raise ConfigError(f"{unknown('session', given, newest)} (the newest; `llmbench history list` has all)")
 
