@@ -7,6 +7,7 @@ The guide "Calibrate a threshold" says what it computes, and which records it re
 
 import argparse
 import datetime as dt
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,9 +43,9 @@ from pytest_llmbench.judging.statistics import Statistic
 _NAMELESS = {LOCAL, SLURM, ELSEWHERE}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m pytest_llmbench.calibrate") -> int:
     """Calibrate, write, and say how it ended."""
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     try:
         text, warnings = golden_file(options) if options.losses else calibrated_file(options)
         if options.output is not None:
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """The references as YAML, and warnings about them.
+    """The references as YAML or JSON, and warnings about them.
 
     Raises:
         ConfigError: the records are not those of good runs of one recipe on one machine; says why.
@@ -81,6 +82,10 @@ def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
         reference, told = _reference(runs, name, statistics[name], options, alone=len(wanted) == 1)
         references.append(reference)
         warnings += told
+    if options.json:
+        plain = [each.model_dump(mode="json", exclude_defaults=True) for each in references]
+        document = {"system": runs[0].record.system, "references": {recipe.name: plain}, "warnings": warnings}
+        return f"{json.dumps(document, indent=1)}\n", warnings
     block = {"references": {recipe.name: [each.model_dump(exclude_defaults=True) for each in references]}}
     text = yaml.safe_dump(block, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return f"# For the file of system {runs[0].record.system}; or put the entry below the recipe.\n{text}", warnings
@@ -234,11 +239,9 @@ def _share(text: str) -> float:
     return share.base
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m pytest_llmbench.calibrate", description=__doc__, formatter_class=raw
-    )
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, formatter_class=raw)
     add: Callable[..., Any] = parser.add_argument
     add("records", nargs="+", type=Path, metavar="RECORD", help="run records, or folders of reports with some in them")
     add("--recipe", metavar="NAME", help="take this recipe's runs alone, where folders have more")
@@ -261,6 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         help="bound the other side too, so far from the mean",
     )
     add("--losses", action="store_true", help="write golden losses as JSON, and no threshold")
+    add("--json", action="store_true", help="write JSON for programs, and not YAML for the system's file")
     add("--name", help="name of the reference; by default calibrated_STATISTIC_GPUS")
     add("--output", type=Path, metavar="FILE", help="a new file to write it to; by default the terminal")
     return parser

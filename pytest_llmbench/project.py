@@ -31,9 +31,9 @@ from pytest_llmbench.projection.report import ProjectionAnswer, document, table
 from pytest_llmbench.projection.slices import Hardware
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m pytest_llmbench.project") -> int:
     """Answer, print, and say how it ended."""
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     try:
         answer = answer_of(options)
         if options.json is not None:
@@ -145,9 +145,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.project", description=__doc__, formatter_class=raw)
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, formatter_class=raw)
     several: dict[str, Any] = {"nargs": "+", "default": []}
     files: dict[str, Any] = {**several, "type": Path, "metavar": "FILE"}
     add = parser.add_argument

@@ -62,6 +62,15 @@ def score(planted: Sequence[Sequence[int]], found: Sequence[Sequence[int]], tole
     return right, false, missed
 
 
+def points_of_otava(python: str, series: Sequence[Sequence[float]], p_value: float) -> list[list[int]]:
+    """The change points that Apache Otava finds in each series, by an interpreter that has it."""
+    told = subprocess.run(
+        [python, "-c", _OTAVA], input=json.dumps([series, p_value]), capture_output=True, text=True, check=True
+    )
+    found: list[list[int]] = json.loads(told.stdout)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print how many each finds, for several highest p."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -75,11 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for p_value in (1e-2, 1e-3, 1e-4, 1e-5):
         found = {"llmbench": [[each.index for each in change_points(one, p_value=p_value)] for one in series]}
         if asked.otava:
-            told = subprocess.run(
-                [asked.otava, "-c", _OTAVA], input=json.dumps([series, p_value]), capture_output=True, text=True,
-                check=True,
-            )  # fmt: skip
-            found["otava"] = json.loads(told.stdout)
+            found["otava"] = points_of_otava(asked.otava, series, p_value)
         for name, points in found.items():
             for tolerance in (0, 2):
                 right, false, missed = score(planted, points, tolerance)

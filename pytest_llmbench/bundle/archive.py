@@ -167,7 +167,10 @@ class Unzipped:
 
 def _size(source: Readable, name: str) -> int:
     """The size in the next header, which must be the one that this name and size have."""
-    block = _exactly(source, _BLOCK, name)
+    try:
+        block = _exactly(source, _BLOCK, name)
+    except BundleError as error:
+        raise BundleError(f"the file is not a bundle, or it ends before {name}") from error
     try:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, ValueError) as error:

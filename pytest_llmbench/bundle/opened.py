@@ -13,6 +13,7 @@ from pytest_llmbench.bundle.archive import MANIFEST, SESSION, BundleError
 from pytest_llmbench.bundle.contents import Manifest
 from pytest_llmbench.bundle.signing import key_id, open_envelope
 from pytest_llmbench.bundle.statement import PREDICATE_TYPE, STATEMENT_TYPE
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
 
 if TYPE_CHECKING:
@@ -52,9 +53,14 @@ def opened(path: Path, keys: Sequence["Ed25519PublicKey"], most: int = MOST_BYTE
 
     Raises:
         BundleError: it was altered, is too large, or is not a bundle.
-        OSError: it cannot be read, or there is no space to unpack it.
+        ConfigError: its file cannot be read.
+        OSError: there is no space to unpack it.
     """
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{path}: the bundle cannot be read: {error.strerror}") from error
+    with file:
         statement, key, unsigned = open_envelope(archive.read_whole(file, archive.ATTESTATION), keys)
         listed = archive.read_whole(file, MANIFEST)
         digests = _subjects(statement)

@@ -26,6 +26,9 @@ from pytest_llmbench.core.wire import layout
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+# What names of verdicts against earlier sessions begin with.
+_OF_HISTORY = "history::"
+
 
 @dataclass(kw_only=True, slots=True)
 class Verification:
@@ -214,7 +217,12 @@ def _verdicts(session: RecordedSession, again: Mapping[str, RunRecord], told: Ve
     for test, judgement in said.items():
         runs = sorted(of_test[test], key=lambda run: run.repeat)
         if test not in groups:
-            told.taken.append(f"{test}: {judgement.verdict}: how groups of nodes compare")
+            what = (
+                "how it compares with earlier sessions"
+                if test.startswith(_OF_HISTORY)
+                else "how groups of nodes compare"
+            )
+            told.taken.append(f"{test}: {judgement.verdict}: {what}")
         elif runs:
             found = rejudged(judgement, runs, rerun=session.system is not None and session.system.rerun)
             told.differences += [found.difference] if found.difference else []

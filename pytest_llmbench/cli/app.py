@@ -49,25 +49,30 @@ def _of_all(
     """Take the options of every subcommand."""
 
 
-app.command("init")(make_site)
-app.command("doctor")(examine_machine)
-app.command("list")(list_names)
-app.command("validate")(validate_files)
-app.command("schema")(print_schema)
-app.command("plan", context_settings=FOR_PYTEST)(plan_session)
-app.command("resume", context_settings=FOR_PYTEST)(resume_session)
-app.command("watch")(watch_session)
-app.command("report", help=REPORT)(report_session)
-app.command("prune")(prune_sessions)
-app.command("calibrate", context_settings=PASSED_ON)(calibrate_threshold)
-app.command("project", context_settings=PASSED_ON)(project_speed)
-app.add_typer(history.app, name="history")
-app.command("compare")(compare.compare)
-app.command()(keygen)
-app.command()(bundle)
-app.command()(verify)
-app.command()(export)
-app.command()(reproduce)
+# In the list of commands each has a line of a terminal of 80 columns; its own help says more.
+app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(make_site)
+app.command("doctor", short_help="Say what this login node lacks, and how to get it.")(examine_machine)
+app.command("list", short_help="List recipes, systems, checks, engines, statistics.")(list_names)
+app.command("validate", short_help="Show every fault of recipe and system files.")(validate_files)
+app.command("schema", short_help="Print the JSON Schema of a kind of file.")(print_schema)
+app.command("plan", short_help="Show what pytest would run. Nothing is submitted.", context_settings=FOR_PYTEST)(
+    plan_session
+)
+app.command("resume", short_help="Go on with a session whose process died.", context_settings=FOR_PYTEST)(
+    resume_session
+)
+app.command("watch", short_help="Follow a session from another terminal.")(watch_session)
+app.command("report", short_help="Write the HTML report of a session.", help=REPORT)(report_session)
+app.command("prune", short_help="Show old session folders; delete them with --yes.")(prune_sessions)
+app.command("calibrate", short_help="Make a threshold from good runs.", context_settings=PASSED_ON)(calibrate_threshold)
+app.command("project", short_help="Project a speed on many nodes from few.", context_settings=PASSED_ON)(project_speed)
+app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
+app.command("compare", short_help="Compare every number of two sessions.")(compare.compare)
+app.command(short_help="Make a key to sign bundles with.")(keygen)
+app.command(short_help="Put a session into one signed file.")(bundle)
+app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(verify)
+app.command(short_help="Write numbers for Prometheus, OTLP, TensorBoard, CSV.")(export)
+app.command(short_help="Print the command that makes a run again.")(reproduce)
 
 
 def main() -> None:

@@ -1,22 +1,21 @@
 """`llmbench keygen`, `llmbench bundle` and `llmbench verify`: evidence to hand over, and its verification."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.folders import session_folder
+from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.text import harmless
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def keygen(
     output: Annotated[Path, typer.Option("--output", help="File of the private key.")] = Path("llmbench.pem"),
     *,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key to sign bundles with: FILE.pem, which only you can read, and FILE.pub.pem, which you give away."""
     from pytest_llmbench.bundle.signing import key_id, make_key, read_public_key  # noqa: PLC0415  # a start costs less
@@ -24,7 +23,7 @@ def keygen(
     public = make_key(output)
     name = key_id(read_public_key(public))
     if as_json:
-        typer.echo(json.dumps({"private_key": str(output), "public_key": str(public), "key_id": name}))
+        print_json({"private_key": str(output), "public_key": str(public), "key_id": name})
         return
     typer.echo(f"private key {output}: keep it where only you can read it")
     typer.echo(f"public key  {public}: give it to those who verify your bundles, by another way than the bundles")
@@ -32,7 +31,7 @@ def keygen(
 
 
 def bundle(
-    session: Annotated[Path, typer.Argument(help="Folder of the session.")],
+    session: Annotated[Path, typer.Argument(help="Folder of the session, or its id in reports.")],
     key: Annotated[
         Path | None, typer.Option("--key", help="Private key to sign with; llmbench keygen makes one.")
     ] = None,
@@ -46,7 +45,7 @@ def bundle(
         list[str] | None, typer.Option("--no-secret", help="File that looks as if it had a secret in it, and has none.")
     ] = None,
     *,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put a session into one signed file: logs, scripts, records, report, and a certificate."""
     from pytest_llmbench.bundle.certificate import make_certificate  # noqa: PLC0415  # likewise
@@ -54,8 +53,7 @@ def bundle(
     from pytest_llmbench.bundle.signing import key_id, read_private_key  # noqa: PLC0415  # likewise
     from pytest_llmbench.bundle.statement import result_of  # noqa: PLC0415  # likewise
 
-    if not session.is_dir():
-        raise ConfigError(f"{session} is not a folder: give that of a session, such as reports/20261125-120000-abcdef")
+    session = session_folder(session)
     target = output or Path(f"{session.resolve().name}.llmbench.tar")
     if session.resolve() in target.resolve().parents:
         raise ConfigError(f"{target} is inside of the session's folder: give another --output")
@@ -66,7 +64,7 @@ def bundle(
     result, name = result_of(found), key_id(signer.public_key()) if signer is not None else None
     if as_json:
         told = {"bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name}
-        typer.echo(json.dumps({**told, "certificate": None if certificate is None else str(certificate)}))
+        print_json({**told, "certificate": None if certificate is None else str(certificate)})
         return
     typer.echo(f"{harmless(str(target))}: session {harmless(found.id)}, {result}")
     if name is None:
@@ -82,7 +80,7 @@ def verify(
     ] = None,
     max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Most GiB that it may unpack to.")] = 64,
     *,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to."""
     from pytest_llmbench.bundle.archive import BundleError  # noqa: PLC0415  # likewise
@@ -94,12 +92,12 @@ def verify(
         told = verified(bundle_file, keys, max_gib << 30)
     except BundleError as error:
         if as_json:
-            typer.echo(json.dumps({"verified": False, "objections": [str(error)]}))
+            print_json({"verified": False, "objections": [str(error)]})
         else:
             typer.echo(f"NOT VERIFIED: {error}")
         raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps(told.document))
+        print_json(told.document)
     else:
         for line in told.lines():
             typer.echo(harmless(line))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pytest_llmbench.cli.folders import RUN_DIR
 from pytest_llmbench.cli.history import DEFAULT, Where, existing, print_table
 from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
@@ -22,7 +23,9 @@ NOTHING_COMPARED = 10
 
 
 def compare(
-    before: Annotated[str, typer.Argument(help="The earlier session: its folder, or its id in the history.")],
+    before: Annotated[
+        str, typer.Argument(help="The earlier session: its folder, or its id or name in reports or the history.")
+    ],
     after: Annotated[str, typer.Argument(help="The later one.")],
     *,
     history: Where = DEFAULT,
@@ -52,7 +55,7 @@ def _lines(before: str, after: str, url: str) -> "list[ComparedNumber]":
     if before == after:
         raise ConfigError(f"{before}: a session is never slower than itself; name two")
     # A history that is there says how runs differ, also of sessions that are given as folders.
-    if any(not Path(each).is_dir() for each in (before, after)) or "://" in url or Path(url).expanduser().exists():
+    if "://" in url or Path(url).expanduser().exists():
         with existing(url) as opened:
             old, new = (_runs(each, opened) for each in (before, after))
             return compare_sessions(old, new, _past(opened, old, new))
@@ -65,15 +68,19 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
     from pytest_llmbench.history.store.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.history.trend.sessions import runs_of_rows  # noqa: PLC0415
 
-    if Path(given).is_dir():
-        rows, refused = read_session(Path(given))
+    folder = next((place for place in (Path(given), RUN_DIR / given) if place.is_dir()), None)
+    if folder is not None:
+        rows, refused = read_session(folder)
         if refused:
             raise ConfigError("\n".join(refused))
         if not rows:
             raise ConfigError(f"{given}: no records in it; give the folder of one session")
         return runs_of_rows(rows)
     if history is None:
-        raise ConfigError(f"{given}: there is no such folder, and no history")
+        raise ConfigError(
+            f"{given}: neither a folder nor a session in {RUN_DIR}, and there is no history that could have it: "
+            "`llmbench history import` makes one, or give --history"
+        )
     with history.reading() as connection:
         session = find_session(connection, given)
     return runs_of(history, [session])

@@ -61,7 +61,7 @@ def import_(
     if as_json:
         print_json({name: getattr(told, name) for name in type(told).__slots__})
     else:
-        for line in (*(f"no session in {path}" for path in told.empty), *told.refused, str(told)):
+        for line in (*(f"no session in {path}" for path in told.empty), *told.refused, *told.doubts, str(told)):
             _echo(line)
     if told.refused or not told.sessions:
         raise typer.Exit(1)
@@ -93,7 +93,7 @@ def list_(
     print_table(("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit"), rows)
 
 
-@app.command()
+@app.command(short_help="Show the records of a session.")
 def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
     """Show the records of a session, which may be named by the beginning of its id."""
     from pytest_llmbench.history.store.queries import show_session  # noqa: PLC0415
@@ -114,9 +114,13 @@ def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = Fal
             _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
 
 
-@app.command()
+@app.command(short_help="Give a session a name, for --compare-to tag:NAME.")
 def tag(
-    session: OneSession, name: Annotated[str, typer.Argument(help="The name.")], *, history: Where = DEFAULT
+    session: OneSession,
+    name: Annotated[str, typer.Argument(help="The name.")],
+    *,
+    history: Where = DEFAULT,
+    as_json: AsJson = False,
 ) -> None:
     """Give a session a name, such as that of a baseline: `--compare-to tag:NAME` then means it."""
     from pytest_llmbench.history.store.importing import add_tag  # noqa: PLC0415
@@ -125,7 +129,10 @@ def tag(
     with existing(history) as opened, opened.writing() as connection:
         found = find_session(connection, session)
         add_tag(connection, found, name)
-    _echo(f"{found} has the tag {name}")
+    if as_json:
+        print_json({"session": found, "tag": name})
+    else:
+        _echo(f"{found} has the tag {name}")
 
 
 @app.command()
@@ -158,7 +165,7 @@ def series(
         print_table(("time", "session", "run", metric, "between", "nodes", "commit"), rows)
 
 
-@app.command()
+@app.command(short_help="Find the runs from which on a number was another.")
 def changes(
     recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
     metric: Annotated[str, typer.Argument(help="A statistic of it.")],
@@ -196,11 +203,7 @@ def changes(
         print_json({"runs": len(points), "series": len(every), "changes": found})
         return
     _echo(f"{counted(len(points), 'run')} of {recipe} in {len(every)} series, {counted(len(found), 'change')}")
-    words = {
-        True: "worse",
-        False: "better",
-        None: "",
-    }
+    words = {True: "worse", False: "better", None: ""}
     rows = [
         (
             _time(each["time"]), each["session"], str(each["position"]),
@@ -220,6 +223,7 @@ def export(
     otava: Annotated[bool, typer.Option("--otava", help="CSV files and otava.yaml, for Apache Otava.")] = False,
     recipe: Annotated[list[str] | None, typer.Option(help="Only this recipe.")] = None,
     history: Where = DEFAULT,
+    as_json: AsJson = False,
 ) -> None:
     """Write series into a folder, for other programs."""
     if not otava:
@@ -228,11 +232,14 @@ def export(
 
     with existing(history) as opened:
         written = export_otava(opened, folder, recipe or ())
+    if as_json:
+        print_json({"written": [str(path) for path in written]})
+        return
     _echo(f"{counted(len(written) - 1, 'file')} in {folder}; analyse one by")
     _echo(f"  OTAVA_CONFIG={written[0]} otava analyze {written[1].stem}")
 
 
-@app.command()
+@app.command(short_help="List nodes and GPUs with their faults.")
 def ledger(
     *,
     node: Annotated[str | None, typer.Option(help="Print all entries of this node and its parts.")] = None,

@@ -1,11 +1,11 @@
 """`llmbench reproduce`: the command that makes a run or check of an earlier session again."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord
@@ -14,9 +14,9 @@ from pytest_llmbench.core.wire import layout
 
 
 def reproduce(
-    run: Annotated[Path, typer.Argument(help="Folder of a run or check, or its record.json")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run or check, or its record.json.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print an object for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the pytest command that makes a run or check again, by the tests that waited for it.
 
@@ -29,12 +29,14 @@ def reproduce(
     told = record.made_by
     if as_json:
         keys = {"reproduce", "directory", "command", "llmbench_version", "user", "host"}
-        typer.echo(json.dumps({"record": record.within_session, **told.model_dump(mode="json", include=keys)}))
+        print_json({"record": record.within_session, **told.model_dump(mode="json", include=keys)})
     else:
         typer.echo(harmless(told.reproduce))
 
 
 def _read(run: Path) -> Record:
     path = run / layout.RECORD if run.is_dir() else run
+    if not path.is_file():
+        raise ConfigError(f"there is no {path}: give the folder of a run or check, such as reports/latest/runs/NAME")
     kind = HealthRecord if path.absolute().parent.parent.name == layout.FOLDERS["check"] else RunRecord
     return kind.read(path)

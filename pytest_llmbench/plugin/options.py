@@ -348,6 +348,22 @@ def value(config: pytest.Config, option: str) -> Any:
     return parsed
 
 
+def check_ini(config: pytest.Config) -> None:
+    """See that each ini key of ours is known, and has a legal value: also those that no session has asked for yet.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    known = [f"{_INI_PREFIX}{name}" for name in (*(option.key for option in OPTIONS), *_FOLDERS)]
+    # pytest tells nobody which keys there are; it could read the file, whichever of its formats it has.
+    text = config.inipath.read_text(encoding="utf-8") if config.inipath is not None else ""
+    for key in re.findall(rf"^\s*({_INI_PREFIX}\w+)\s*=", text, re.MULTILINE):
+        if key not in known:
+            raise ConfigError(unknown("ini option", key, known))
+    for option in OPTIONS:
+        value(config, option.name)
+
+
 def given_on_command_line(config: pytest.Config) -> bool:
     """Whether any of our options was."""
     values = (config.getoption(_INI_PREFIX + option.key) for option in OPTIONS)

@@ -54,10 +54,10 @@ class PytestCommand:
     def _options(self) -> Iterator[str]:
         """Yield the words that are neither a selection nor about one session alone."""
         before = ""
-        for word in self.words:
+        for word in unnamed(self.words):
             value = before.startswith("-") and "=" not in before
             option, last, before = word.partition("=")[0], before, word
-            if option in (*_NAMED, *_RESUMED) or last in _NAMED:
+            if option in _RESUMED:
                 continue
             if last in _RESUMED and not word.startswith("-") and word not in self.selection:
                 continue
@@ -75,6 +75,15 @@ class PytestCommand:
             if series == (test.run if record.about == "run" else test.check):
                 file, _, name = test.test.partition("::")
                 yield f"{os.path.relpath(self.root / file, self.directory)}::{name}"
+
+
+def unnamed(words: Iterable[str]) -> Iterator[str]:
+    """Yield the words of a command line, without the name that it gives its session: another one cannot have it."""
+    last = ""
+    for word in words:
+        if word.partition("=")[0] not in _NAMED and last not in _NAMED:
+            yield word
+        last = word
 
 
 def _user() -> str | None:

@@ -107,6 +107,10 @@ def test_good_runs_make_a_reference(write: Write, capsys: pytest.CaptureFixture[
     assert (op, bound.unit) == (">=", "words/s")
     mean = 524288 / 1.15
     assert 0.985 * mean < bound.value < 0.995 * mean
+    assert main([str(write()), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["references"]["opt125m"][0]["at_least"].replace(" words/s", "") == f"{bound.value:.6g}"
+    assert (told["system"], told["warnings"]) == ("H200", [])
 
 
 def test_it_judges_the_next_run(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,13 @@ class Listed(StrEnum):
     REFERENCES = "references"
 
 
-def list_names(kind: Annotated[Listed, typer.Argument(help="Kind of names.")], *, as_json: AsJson = False) -> None:
+def list_names(
+    kind: Annotated[
+        Listed, typer.Argument(metavar="KIND", help="recipes|systems|checks|engines|statistics|references")
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
     """List what tests, files and options may name: what is installed, and what the ini file of this folder adds."""
     # With pytest and all engines: other commands, and completion, need not wait for their import.
     from pytest_llmbench.cli.names.rows import COLUMNS, rows_of  # noqa: PLC0415

@@ -19,7 +19,7 @@ class SchemaKind(StrEnum):
 
 
 def print_schema(
-    kind: Annotated[SchemaKind, typer.Argument(help="Kind of file.")],
+    kind: Annotated[SchemaKind, typer.Argument(metavar="KIND", help="recipe|system|run-record|health-record")],
     *,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this file.")] = None,
 ) -> None:

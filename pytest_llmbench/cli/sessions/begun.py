@@ -7,6 +7,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.session.journal.earlier import session_to_resume
 from pytest_llmbench.session.journal.journal import read_journal
+from pytest_llmbench.session.signing import unnamed
 
 _RESUME = ("--resume", "--llmbench-resume")
 
@@ -25,4 +26,5 @@ def words_of(run_dir: Path, which: str = layout.NEWEST) -> tuple[Path, tuple[str
             f"session {session.id} was begun with a secret on its command line, which its journal does not have: give "
             "the arguments of pytest again, behind the session"
         )
-    return session.folder, tuple(word for word in words if not word.startswith(_RESUME))
+    # A session keeps its name.
+    return session.folder, tuple(word for word in unnamed(words) if not word.startswith(_RESUME))

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.folders import RUN_DIR, session_folder
 from pytest_llmbench.cli.output import AsJson, print_json
-from pytest_llmbench.core.errors import ConfigError
 
 REPORT = "Write the report of a session as one HTML file, from its records alone."
 
@@ -21,7 +21,7 @@ def report_session(
     *,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT)] = None,
     compare: Annotated[str | None, typer.Option("--compare", metavar="SESSION", help=_COMPARE)] = None,
-    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help=_RUN_DIR)] = Path("reports"),
+    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help=_RUN_DIR)] = RUN_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of a session as one HTML file that needs no network, from its records alone.
@@ -36,8 +36,8 @@ def report_session(
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
 
-    folder = _folder(session, run_dir) if session is not None else newest(run_dir)
-    earlier = _folder(compare, run_dir) if compare is not None else None
+    folder = session_folder(session, run_dir) if session is not None else newest(run_dir)
+    earlier = session_folder(compare, run_dir) if compare is not None else None
     path = write_page(folder, output=output, earlier=earlier)
     if not as_json:
         typer.echo(f"report: {path}")
@@ -47,15 +47,3 @@ def report_session(
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(found)).items()}
     told = {"report": str(path), "session": found.id, "verdicts": verdicts, "damage": [*broken, *found.damage]}
     print_json(told)
-
-
-def _folder(session: str, run_dir: Path) -> Path:
-    """The folder of a session that is named by its path or its id.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    for place in (Path(session), run_dir / session):
-        if place.is_dir():
-            return place
-    raise ConfigError(f"there is no session {session!r}: it is neither a folder nor an id in {run_dir}")

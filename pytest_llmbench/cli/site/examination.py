@@ -99,6 +99,7 @@ def examine() -> list[Examined]:
 
 
 def _needs(config: pytest.Config) -> SiteNeeds:
+    options.check_ini(config)
     bench = Bench(config)
     settings = bench.settings
     own = load_recipes(options.folders(config, "recipes")).values()
@@ -245,9 +246,13 @@ def _rest(needs: SiteNeeds) -> Iterator[Examined]:
         path, needed = shutil.which(command), name in wanted
         if name == "pyxis" and path is not None:
             path = path if "--container-image" in _output([command, "--help"]) else None
-        state: Literal["ok", "missing"] = "missing" if path is None else "ok"
-        told = cure if path is None else ""
-        yield Examined(part=name, state=state, found=path or "not here", command=told, needed=needed)
+        if path is None:
+            yield Examined(part=name, state="missing", found="not here", command=cure, needed=needed)
+        elif name == "docker" and not _output([command, "version", "--format", "{{.Server.Version}}"]).strip():
+            found = f"{path}, and no Docker daemon answers it"
+            yield Examined(part=name, state="wrong", found=found, command="docker info", needed=needed)
+        else:
+            yield Examined(part=name, state="ok", found=path, needed=needed)
     gpus = gpus_here()
     needed = bool(needs.system.gpus_per_node) and not needs.slurm
     if gpus:

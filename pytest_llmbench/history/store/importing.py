@@ -25,6 +25,9 @@ from pytest_llmbench.history.store.tables import (
 )
 from pytest_llmbench.session.journal.journal import read_journal
 
+# More records without a verdict are counted, and not named.
+_MOST_DOUBTS = 5
+
 
 @dataclass(kw_only=True, slots=True)
 class Imported:
@@ -37,6 +40,7 @@ class Imported:
         refused: one sentence for each record that could not be imported.
         sessions: those that were looked at.
         empty: paths that hold no session.
+        unjudged: one sentence for each new record that has no verdict of any test.
     """
 
     new: int = 0
@@ -45,6 +49,14 @@ class Imported:
     refused: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+
+    @property
+    def doubts(self) -> list[str]:
+        """The first records without a verdict, and how many more there are."""
+        more = len(self.unjudged) - _MOST_DOUBTS
+        rest = [f"and {counted(more, 'further record')} without a verdict"] if more > 0 else []
+        return [*self.unjudged[:_MOST_DOUBTS], *rest]
 
     def __str__(self) -> str:
         renewed = f", {self.renewed} renewed" if self.renewed else ""
@@ -191,6 +203,11 @@ def add_records(
             else:
                 told.new += 1
             _add(connection, record)
+            if not record.verdicts:
+                told.unjudged.append(
+                    f"{record.path}: imported without a verdict: no test judged this {record.about}, or its verdicts "
+                    "were taken out of the record"
+                )
 
 
 def _forget(connection: Connection, run: int) -> None:

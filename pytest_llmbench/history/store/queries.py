@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.store.database import History
 from pytest_llmbench.history.store.rows import MetricRow, Series
 from pytest_llmbench.history.store.tables import METRICS, RUNS, SERIES, SESSIONS, TAGS, VERDICTS
@@ -136,7 +137,7 @@ def show_session(history: History, given: str) -> dict[str, Any]:
 
 
 def find_session(connection: Connection, given: str) -> str:
-    """The id of a session that is named whole, or by a beginning that no other has.
+    """The id of a session that is named whole, by a beginning that no other has, or by the name of its folder.
 
     Raises:
         ConfigError: there is none, or several.
@@ -146,10 +147,14 @@ def find_session(connection: Connection, given: str) -> str:
         return str(whole)
     begins = SESSIONS.c.id.startswith(given, autoescape=True)
     found = connection.execute(select(SESSIONS.c.id).where(begins).order_by(SESSIONS.c.id).limit(6)).scalars().all()
+    if not found:  # `--session-name` names the folder, and not the session
+        inside = (RUNS.c.path.contains(f"/{given}/{name}/", autoescape=True) for name in layout.FOLDERS.values())
+        named = select(RUNS.c.session).where(or_(*inside)).distinct().order_by(RUNS.c.session).limit(6)
+        found = connection.execute(named).scalars().all()
     if len(found) == 1:
         return str(found[0])
     if found:
-        raise ConfigError(f"several sessions begin with {given!r}: {', '.join(found)}; write more of the name")
+        raise ConfigError(f"several sessions have the name {given!r}: {', '.join(found)}; write the whole id of one")
     newest = connection.execute(select(SESSIONS.c.id).order_by(SESSIONS.c.began.desc()).limit(5)).scalars().all()
     raise ConfigError(f"{unknown('session', given, newest)} (the newest; `llmbench history list` has all)")
 
@@ -170,9 +175,11 @@ def read_series(
         ConfigError: no run of the recipe is there, or none has the metric.
     """
     with history.reading() as connection:
-        of_recipe = select(SERIES.c.id).where(SERIES.c.recipe == recipe)
-        ids = [number for number in connection.execute(of_recipe).scalars() if series in {None, number}]
-        if not ids:
+        about = (SERIES.c.id, SERIES.c.system, SERIES.c.nodes, SERIES.c.hardware, SERIES.c.scale)
+        of_recipe = connection.execute(select(*about).where(SERIES.c.recipe == recipe))
+        # Not joined to each run: there are few series, and a history has many runs.
+        facts = {number: told for number, *told in of_recipe if series in {None, number}}
+        if not facts:
             known = connection.execute(select(SERIES.c.recipe).distinct()).scalars()
             raise ConfigError(unknown("recipe of the history", recipe, known))
         chosen = (
@@ -180,18 +187,17 @@ def read_series(
                 RUNS.c.session, RUNS.c.name.label("run"), METRICS.c.time, METRICS.c.value, METRICS.c.unit,
                 METRICS.c.low, METRICS.c.high, METRICS.c.better,
                 func.coalesce(RUNS.c.git_commit, SESSIONS.c.git_commit).label("git_commit"), SESSIONS.c.version,
-                SERIES.c.system, SERIES.c.nodes, SERIES.c.hardware, SERIES.c.scale, METRICS.c.series,
+                METRICS.c.series,
             )
             .join(RUNS, RUNS.c.id == METRICS.c.run)
             .join(SESSIONS, SESSIONS.c.id == RUNS.c.session)
-            .join(SERIES, SERIES.c.id == METRICS.c.series)
-            .where(METRICS.c.series.in_(ids), METRICS.c.name == metric, RUNS.c.counts)
+            .where(METRICS.c.series.in_(facts), METRICS.c.name == metric, RUNS.c.counts)
             .order_by(METRICS.c.time.desc(), METRICS.c.run.desc())
             .limit(last)
         )  # fmt: skip
-        points = [SeriesPoint._make(row) for row in connection.execute(chosen)]
+        points = [SeriesPoint._make((*told, *facts[number], number)) for *told, number in connection.execute(chosen)]
         if not points:
-            have = connection.execute(select(METRICS.c.name).where(METRICS.c.series.in_(ids)).distinct()).scalars()
+            have = connection.execute(select(METRICS.c.name).where(METRICS.c.series.in_(facts)).distinct()).scalars()
             raise ConfigError(unknown(f"metric of {recipe} in the history", metric, have))
     return points[::-1]
 

@@ -86,10 +86,10 @@ def newest(run_dir: Path) -> Path:
     """
     # Beside the sessions there may be a link to one of them.
     folders = [each.parent for each in run_dir.glob(f"*/{layout.PLAN}") if not each.parent.is_symlink()]
-    found = sorted(folders, key=lambda folder: folder.name)
-    if not found:
+    if not folders:
         raise ConfigError(f"{run_dir} has no session: name the folder of one, or give --run-dir")
-    return found[-1]
+    # A session may have a name, which says nothing of its time.
+    return max(folders, key=lambda folder: ((folder / layout.PLAN).stat().st_mtime_ns, folder.name))
 
 
 def _plan(path: Path, damage: list[str]) -> Plan | None:

@@ -27,20 +27,21 @@ def test_a_session_is_planned_and_resumed_by_the_command(user: UserFolder) -> No
     assert planned.returncode == 0, planned.stderr
     assert [run["run"] for run in json.loads(planned.stdout)["runs"]] == ["tiny"]
     assert not (user.path / "reports").exists()
-    result = user.run(*words)
+    # A session keeps its name.
+    result = user.run(*words, "--session-name", "nightly")
     assert result.returncode == 0, result.text
-    record = (result.session / "runs" / "tiny" / "record.json").read_bytes()
-    journal = result.session / "journal"
+    session = user.path / "reports" / "nightly"
+    record = (session / "runs" / "tiny" / "record.json").read_bytes()
+    journal = session / "journal"
     # As after a kill between the end of the run and its verdict.
     kept = [line for line in journal.read_bytes().splitlines(keepends=True) if b'"judged"' not in line]
     journal.write_bytes(b"".join(line for line in kept if b'"ended"' not in line))
     done = told(user, "resume")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert user.session == result.session
     events, _ = read_journal(journal)
     assert [event.event for event in events].count("submitting") == 1
     assert events[-1].event == "ended"
-    assert json.loads(record)["steps"] == json.loads((result.session / "runs/tiny/record.json").read_bytes())["steps"]
+    assert json.loads(record)["steps"] == json.loads((session / "runs/tiny/record.json").read_bytes())["steps"]
     again = told(user, "resume")
     assert again.returncode == 2
     assert "error: " in again.stderr

@@ -128,7 +128,12 @@ def test_the_doctor_says_what_is_missing(llmbench: Llmbench, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("ini", "told"),
-    [("llmbench_system = nowhere", "unknown system 'nowhere'"), ("llmbench_run_dir = pytest.ini", "cannot be written")],
+    [
+        ("llmbench_system = nowhere", "unknown system 'nowhere'"),
+        ("llmbench_run_dir = pytest.ini", "cannot be written"),
+        ("llmbench_reciepes = x", "did you mean 'llmbench_recipes'?"),
+        ("llmbench_exit_codes = verbose", "ini option llmbench_exit_codes: "),
+    ],
 )
 def test_the_doctor_finds_a_folder_that_cannot_be_used(
     llmbench: Llmbench, monkeypatch: pytest.MonkeyPatch, ini: str, told: str

@@ -59,6 +59,28 @@ def test_sessions_are_imported_listed_and_shown(tmp_path: Path) -> None:
     assert "throughput 456,479 words/s" in told(history.app, "show", session["id"], "--history", place)
 
 
+def test_a_record_without_a_verdict_is_named(tmp_path: Path) -> None:
+    """It is imported, and does not pass for one that a test judged."""
+    copied = tmp_path / "session" / "runs" / "opt125m" / "record.json"
+    copied.parent.mkdir(parents=True)
+    copied.write_text(json.dumps({**json.loads(REAL.read_text(encoding="utf-8")), "judgements": []}), encoding="utf-8")
+    output = told(history.app, "import", str(tmp_path / "session"), "--history", str(tmp_path / "h.db"))
+    assert f"{copied}: imported without a verdict: no test judged this run" in output
+    assert "1 new record, 0 known already, 0 refused" in output
+
+
+def test_a_session_is_found_by_the_name_of_its_folder(tmp_path: Path) -> None:
+    """As `--session-name` gives it one; its id is another."""
+    copied = tmp_path / "nightly" / "runs" / "opt125m" / "record.json"
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(REAL.read_bytes())
+    place = ("--history", str(tmp_path / "h.db"))
+    told(history.app, "import", str(tmp_path / "nightly"), *place)
+    assert json.loads(told(history.app, "show", "nightly", "--json", *place))["id"] != "nightly"
+    result = CliRunner().invoke(history.app, ["show", "night%", *place])
+    assert "unknown session 'night%'" in str(result.exception)
+
+
 def test_a_series_and_its_changes_are_told(place: str) -> None:
     """As a table, JSON and CSV; the change is where it was made, and worse."""
     rows = [*csv.DictReader(io.StringIO(told(history.app, "series", "x-00", "step_time", "--csv", "--history", place)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 from pytest_llmbench.cli.sessions.report import report_session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
+from pytest_llmbench.reporting.html.folder import newest
 from pytest_llmbench.reporting.html.page import write_page
 from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session, write_verdicts
 
@@ -132,6 +135,14 @@ def test_a_page_without_a_figure_has_no_library(tmp_path: Path) -> None:
     assert write_page(folder).stat().st_size < 60_000
 
 
+def test_a_problem_is_said_once_in_its_run(tmp_path: Path) -> None:
+    """In its box, and not again by its verdict and by the unreadable lines; and in the table of verdicts."""
+    folder = tmp_path / "s"
+    dead = broken_run(folder, "dead", "1 line could not be read, first a.jsonl:7: torn")
+    write_session(folder, [dead.model_copy(update={"unreadable": ("a.jsonl:7: torn",)})], [])
+    assert Page(write_page(folder)).text.count("a.jsonl:7: torn") == 2
+
+
 def test_a_figure_says_its_numbers(session: Path) -> None:
     """Warm-up, pause, interval and threshold are in words below it, and in its data."""
     page = Page(write_page(session))
@@ -215,6 +226,15 @@ def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
     page = Page(write_page(session))
     assert "but its record says FAIL" in page.text
     assert len(page.rows) == declared(session)
+
+
+def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None:
+    """The order of names would have `nightly` after each session that has only its id."""
+    for at, name in enumerate(("nightly", "20261125-120000-abcdef")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / layout.PLAN).write_text("{}")
+        os.utime(tmp_path / name / layout.PLAN, (at, at))
+    assert newest(tmp_path).name == "20261125-120000-abcdef"
 
 
 def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
