@@ -9,6 +9,7 @@ all of the time is ours. All ways take turns in each round, as whole processes, 
 - `steps`: `srun` once a case into a held job, one after the other
 - `jobs`: a session with a job a run
 - `held`: a session in one held node
+- `side`: as many runs in four held nodes, each recipe on each of them
 - `one`: a session with a single case
 - `reframe`: the same jobs by ReFrame, if its program is given, with its asynchronous policy
 - `driver`: a session with a single case on this machine, without Slurm
@@ -226,6 +227,11 @@ class Bench:
         finally:
             shutil.rmtree(prefix, ignore_errors=True)
 
+    def side_by_side(self) -> Cost:
+        """A quarter of the cases, on each of four held nodes."""
+        some = " or ".join(f"case{number:05}" for number in range(max(1, self.cases // 4)))
+        return self.pytest("--nodes", "4", "--nodes-per-run", "1", "-k", some)
+
     def rank(self) -> Cost:
         """A run of one rank of ours on this machine."""
         recipe = {**RECIPE, "engine": "unigram", "precision": "fp32", "options": {"step_s": 0}}
@@ -273,6 +279,7 @@ def ways(bench: Bench, reframe: str | None) -> dict[str, Callable[[], Cost]]:
         "steps": bench.steps,
         "jobs": bench.pytest,
         "held": lambda: bench.pytest("--nodes", "1"),
+        "side": bench.side_by_side,
         "one": lambda: bench.pytest("-k", "case00000"),
         **({} if reframe is None else {"reframe": lambda: bench.reframe(reframe)}),
         **anywhere,

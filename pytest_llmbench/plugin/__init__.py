@@ -4,6 +4,7 @@ Every session of pytest imports this file. A hook that only a session of ours ne
 """
 
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from pytest_llmbench.plugin.register import refuse  # noqa: PLC0415  # heavy
 
         refuse(session.config)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Look for tests in no session's folder: there may be thousands of runs in it."""
+    return True if ours.is_session_folder(collection_path) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

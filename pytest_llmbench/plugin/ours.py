@@ -6,6 +6,7 @@ the user gave an option of ours, and else with the first test of ours that is co
 """
 
 import importlib
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,14 @@ CHECK_MARKER = (
 WORKER_INPUT = "llmbench"
 _HOOKS = ("pytest_llmbench_engines", "pytest_llmbench_checks")
 _PLACE = "llmbench-missed"
+_SESSION = re.compile(r"\d{8}-\d{6}-")
 _BEGUN = pytest.StashKey[bool]()
+
+
+def is_session_folder(path: Path) -> bool:
+    """Whether a folder has the results of a session of ours, and so no test: pytest would look at each run's folder."""
+    named = path.name == layout.LATEST or _SESSION.match(path.name) is not None
+    return named and (path / layout.JOURNAL).is_file()
 
 
 class FeasibilityWarning(pytest.PytestWarning):

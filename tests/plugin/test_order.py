@@ -117,3 +117,16 @@ def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) 
     assert second.returncode == 0, text
     (waiting,) = re.findall(r"ranks of a session that was killed still run on this machine \(process (.*?)\)", text)
     assert {int(pid) for pid in waiting.split(",")} == set(orphans)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_folders_of_sessions_have_no_tests(user: UserFolder, distribution: str) -> None:
+    """A session may have thousands of runs; a folder that only has such a name is any other."""
+    session, other = (user.path / "reports" / name for name in ("20260101-000000-abcdef", "20260102-000000-b"))
+    for folder in (session, other):
+        folder.mkdir(parents=True)
+        (folder / f"test_in_{folder.name[:8]}.py").write_text("def test_any(): pass\n")
+    (session / "journal").touch()
+    result = user.run(distribution, "-v", timeout_s=60)
+    assert "1 passed" in result.text
+    assert "test_in_20260102.py" in result.text
