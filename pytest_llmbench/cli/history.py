@@ -61,7 +61,12 @@ def import_(
     if as_json:
         print_json({name: getattr(told, name) for name in type(told).__slots__})
     else:
-        for line in (*(f"no session in {path}" for path in told.empty), *told.refused, *told.doubts, str(told)):
+        for line in (
+            *(f"no record of a session in {path}" for path in told.empty),
+            *told.refused,
+            *told.doubts,
+            str(told),
+        ):
             _echo(line)
     if told.refused or not told.sessions:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.files import write_text
 
 
@@ -22,6 +23,7 @@ def print_schema(
     kind: Annotated[SchemaKind, typer.Argument(metavar="KIND", help="recipe|system|run-record|health-record")],
     *,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this file.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the JSON Schema of recipe files, system files, run records or health records."""
     from pytest_llmbench.core.paths import shipped  # noqa: PLC0415 - quick as it is
@@ -31,3 +33,5 @@ def print_schema(
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
+        if as_json:  # the schema itself is JSON anyway
+            print_json({"written": str(output)})

@@ -40,7 +40,8 @@ def watch_session(
     """
     from pytest_llmbench.session.live.watching import Watcher, find_session  # noqa: PLC0415 - pydantic
 
-    watcher = Watcher(find_session(run_dir, session))
+    folder = find_session(run_dir, session)
+    watcher = Watcher(folder)
     show = _json if as_json else _table() if _can_redraw() and not once else _lines(once=once)
     code = None
     try:
@@ -50,7 +51,7 @@ def watch_session(
                 time.sleep(_LOOK_S / 4)
                 continue
             code = _exit_code(sight, once=once)
-            show(sight, _notes(sight, run_dir), code is not None)
+            show(sight, _notes(sight, folder, run_dir), code is not None)
             if code is None:
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
@@ -71,7 +72,7 @@ def _exit_code(sight: Sight, *, once: bool) -> int | None:
     return 0 if once and not sight.torn else None
 
 
-def _notes(sight: Sight, run_dir: Path) -> list[str]:
+def _notes(sight: Sight, folder: Path, run_dir: Path) -> list[str]:
     """News that a picture cannot show."""
     told, snapshot = [], sight.snapshot
     if sight.torn:
@@ -80,7 +81,7 @@ def _notes(sight: Sight, run_dir: Path) -> list[str]:
         where = "" if run_dir == Path("reports") else f" --run-dir {run_dir}"
         told.append(
             f"no sign of life for {sight.silent_s:.0f} s from process {snapshot.pid} on {snapshot.host}: shown is how "
-            f"it stood then. If the process is dead, go on with: llmbench resume {snapshot.session}{where}"
+            f"it stood then. If the process is dead, go on with: llmbench resume {folder.name}{where}"
         )
     if sight.over:
         told.append(f"{snapshot.word} (exit code {snapshot.exit_code})")

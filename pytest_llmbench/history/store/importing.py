@@ -39,7 +39,7 @@ class Imported:
         known: records that it had.
         refused: one sentence for each record that could not be imported.
         sessions: those that were looked at.
-        empty: paths that hold no session.
+        empty: paths that hold no record of a session.
         unjudged: one sentence for each new record that has no verdict of any test.
     """
 
@@ -153,6 +153,8 @@ def _has_ended(folder: Path) -> bool:
 def _import_folder(history: History, folder: Path, about: About, told: Imported) -> None:
     rows, refused = read_session(folder)
     told.refused += refused
+    if not rows and not refused:
+        told.empty.append(str(folder))
     try:
         ended = _has_ended(folder)
     except ConfigError as error:

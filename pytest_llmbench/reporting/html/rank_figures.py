@@ -71,7 +71,11 @@ def over_steps(folder: Path, log_bytes: int) -> Figure | None:
         title="Ranks over time",
         told=told,
         data=[figures.heat_map([part[0] for part in stretches], list(shown), z, "s")],
-        layout={"xaxis": {"title": {"text": "step"}, "showgrid": False}, "yaxis": _RANKS},
+        # Few steps are told one by one, and none at its half.
+        layout={
+            "xaxis": {"title": {"text": "step"}, "showgrid": False, **({"dtick": 1} if len(steps) < 13 else {})},
+            "yaxis": _RANKS,
+        },
         height=heights,
         wide=True,
     )

@@ -62,7 +62,7 @@ def run_rank(folder: str) -> None:
         except BaseException as error:
             if context.world_size > 1:
                 atexit.register(_exit_now)
-            log.failure(f"{type(error).__name__}: {error}")  # on a full disk, this raises as well
+            log.failure(f"{type(error).__name__}: {error}".removesuffix(": "))  # on a full disk, this raises as well
             raise
         watch.close()
         log.end()

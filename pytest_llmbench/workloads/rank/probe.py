@@ -73,7 +73,7 @@ def run_probe(folder: str) -> None:
         raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
-        _say_why(context, log, f"{type(error).__name__}: {error}")
+        _say_why(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
         if context.world_size > 1:
             _leave()
     else:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
@@ -79,10 +80,14 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (session / "stop").write_text("killed by a test\n")  # its ranks need not wait for a minute
-    done = watched(user.path, "--once")
+    # As with `--session-name`: the name of its folder is not its id.
+    named = session.with_name("nightly")
+    named.mkdir()
+    shutil.copy(session / "live.json", named)
+    done = watched(user.path, "nightly", "--once")
     assert done.returncode == 1
     assert "no sign of life for" in done.stdout
-    assert f"llmbench resume {session.name}" in done.stdout
+    assert "llmbench resume nightly" in done.stdout
 
 
 def test_no_session_is_wrong_input(tmp_path: Path) -> None:

@@ -123,8 +123,11 @@ def test_what_ships_is_valid(llmbench: Llmbench) -> None:
 def test_a_schema_is_printed_or_written(llmbench: Llmbench) -> None:
     """Each kind, as it is in the package."""
     for kind in SCHEMAS:
-        assert json.loads(llmbench("schema", kind).stdout)["$id"].startswith(f"urn:pytest-llmbench:schema:{kind}:")
-    assert llmbench("schema", "system", "--output", "new/system.json").exit_code == 0
+        assert json.loads(llmbench("schema", kind, "--json").stdout)["$id"].startswith(
+            f"urn:pytest-llmbench:schema:{kind}:"
+        )
+    result = llmbench("schema", "system", "--output", "new/system.json", "--json")
+    assert json.loads(result.stdout) == {"written": "new/system.json"}
     assert Path("new/system.json").read_text() == (shipped("schemas") / "system.json").read_text()
 
 
