@@ -8,12 +8,14 @@ from pytest_llmbench.readers import patterns
 from pytest_llmbench.readers.items import Unreadable
 
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)
+# The blanks that programs put around a number. Any other that Unicode knows, a unit separator say, is damage.
+_BLANKS = " \t\r\n"
 
 
 def as_number(value: object) -> float | None:
     """Read what a line or a JSON object has for a number, which may be NaN or infinite; None if it is not a number."""
     if isinstance(value, str):
-        return patterns.number(value.strip())
+        return patterns.number(value.strip(_BLANKS))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -41,7 +43,7 @@ def count(name: str, value: object) -> int:
         Unreadable: it is not a number.
     """
     text = str(value) if type(value) is int and 0 < value < 10**15 else value
-    if not isinstance(text, str) or not _COUNT.fullmatch(text.strip()) or int(text) < 1:
+    if not isinstance(text, str) or not _COUNT.fullmatch(text := text.strip(_BLANKS)) or int(text) < 1:
         raise Unreadable(f"{name} is {_short(value)}, not a whole number >= 1")
     return int(text)
 

@@ -39,7 +39,7 @@ def test_numbers_beyond_a_float() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["0", "-1", "1.0", "1e3", "9" * 16, "9" * 5000, ARABIC_FIVE, "", 0, True, 1.0, 10**15],
+    ["0", "-1", "1.0", "1e3", "9" * 16, "9" * 5000, ARABIC_FIVE, "", "\x1f 8 ", 0, True, 1.0, 10**15],
     ids=lambda value: repr(value)[:20],
 )
 def test_what_is_no_count(value: object) -> None:
