@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import require_slurm, slurm_nodes
 from tests.docs.documents import CHECKOUT, DOCUMENTS, Reader, check_marks, needs_slurm, read_blocks
+from tests.support.priority import before_others
 
 BLOCKS = {name: read_blocks(name, (CHECKOUT / name).read_text(encoding="utf-8")) for name in DOCUMENTS}
-# Its trainings are judged by a share of what the processor can do: tests beside it take less of that.
+# Its trainings are judged by a share of what the processor can do.
 JUDGED_BY_SPEED = "docs/tutorial.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -26,26 +26,12 @@ def _parts() -> Iterator[object]:
             yield pytest.param(name, True, id=f"{name}-slurm", marks=pytest.mark.slurm)
 
 
-@contextmanager
-def _before_others() -> Iterator[None]:
-    """Processes started here get three times the processor time of others, where we may ask for that."""
-    if os.geteuid():
-        yield
-        return
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, usual - 5)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, usual)
-
-
 @pytest.mark.parametrize(("name", "slurm"), list(_parts()))
 def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) -> None:
     """Its blocks, in order, in a fresh folder; what needs a Slurm is a test of its own."""
     if slurm:
         require_slurm()
-    with slurm_nodes() if slurm else nullcontext(), _before_others() if name == JUDGED_BY_SPEED else nullcontext():
+    with slurm_nodes() if slurm else nullcontext(), before_others() if name == JUDGED_BY_SPEED else nullcontext():
         Reader(folder=tmp_path / "reader", slurm=slurm).follow(BLOCKS[name])
 
 

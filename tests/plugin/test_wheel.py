@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import INSTALLED
 from tests.support.browser import DESKTOP, PHONE, browsing, kept, missing
+from tests.support.priority import before_others
 from tests.support.wheels import CHECKOUT, Installed, build_ours, install, install_without_a_network, wheelhouse
 
 # A user's whole benchmark.
@@ -87,7 +88,8 @@ def test_an_installed_wheel_finds_its_suites(installed: Installed) -> None:
 def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
     """With one test file and no ini file; the training serves the suites as well, which check the nodes first."""
     (installed.folder / "test_mine.py").write_text(MINE)
-    done = installed.pytest(*LOCAL, "test_mine.py", *SUITES, "-v")
+    with before_others():
+        done = installed.pytest(*LOCAL, "test_mine.py", *SUITES, "-v")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^test_mine\.py::test_learns\[opt125m\] +PASSED", done.stdout, re.MULTILINE)
     assert re.search(r"^software +PASS", done.stdout, re.MULTILINE)
