@@ -1,4 +1,4 @@
-"""Processor time for trainings that are judged by a share of what the processor can do: tests beside them take it away."""
+"""Processor time for trainings that are judged by a share of what the processor can do, beside other tests."""
 
 import os
 from collections.abc import Iterator
