@@ -25,8 +25,8 @@ NAMES = [
     "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude",
     "exit-codes", "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive",
     "live", "max-runs", "max-wait", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos",
-    "quarantine", "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries", "run-dir",
-    "scale", "session-name", "session-time", "simulate", "system", "time",
+    "quarantine", "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries",
+    "run-dir", "scale", "session-name", "session-time", "simulate", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["avoid-from-history", "early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
