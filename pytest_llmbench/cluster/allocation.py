@@ -12,6 +12,7 @@ from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError
 from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import (
     HOPELESS_REASONS,
     Identity,
@@ -94,7 +95,10 @@ class HeldJob(Allocation):
         request: the request for it.
     """
 
-    def __init__(self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm) -> None:
+    def __init__(
+        self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm, max_wait_min: int | None = None
+    ) -> None:
+        self._limit = QueueLimit(slurm, max_wait_min)
         self._log: Path | None = None
         self.request = request
         self._heartbeat = heartbeat
@@ -130,8 +134,12 @@ class HeldJob(Allocation):
             if reason in HOPELESS_REASONS:
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
+            if not self._hosts:
+                self._limit.enforce(self.job)
             told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})", starts=status.starts)
+        if not self._hosts and (why := self._limit.why_ended(self.job, status)):
+            raise ClusterError(why, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
 
     def _unless_lost(self, status: JobStatus) -> JobStatus:

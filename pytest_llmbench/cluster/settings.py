@@ -34,6 +34,7 @@ class Settings:
         nodes_per_run: nodes of one run; every recipe then runs on each group of that many of the session's nodes.
         gpus_per_node: overrides the system's; 0 trains on the CPU.
         time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
+        max_wait_min: how long a Slurm job may wait in the queue, minutes; None for any time.
         repeat: runs of each recipe that are judged together; None leaves each test the number that its marker has.
         rerun: whether a run that decides nothing is made again, within its time limit.
         max_runs: runs at once; None for as many as there are nodes.
@@ -62,6 +63,7 @@ class Settings:
     nodes_per_run: int | None = None
     gpus_per_node: int | None = None
     time_min: int | None = None
+    max_wait_min: int | None = None
     repeat: int | None = None
     rerun: bool = False
     max_runs: int | None = None

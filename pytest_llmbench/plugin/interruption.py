@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a session in order, so that hooks are not interrupted and every report is written."""
+"""Signals and `--session-time` end a session in order, so that hooks are not cut short and every report is written."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.durations import format_minutes
+
+_MINUTE_S = 60.0
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 _ALL = sys.maxsize
 _RAISED_AT_MOST = 2  # as the first or the second of a session
@@ -29,13 +33,17 @@ class Interruption:
     ends for the second.
 
     Attributes:
-        by: the first signal, in words; None while there is none.
+        by: the first signal, or the limit that was reached, in words; None while there is none.
         told: set with the first signal.
     """
 
     def __init__(self) -> None:
         self.by: str | None = None
         self.told = threading.Event()
+        self._began = time.monotonic()
+        self._limit = ""
+        self._timer: threading.Timer | None = None
+        self._giving_back = threading.Lock()
         self._heard = 0
         self._borne = 1
         self._old: dict[signal.Signals, Any] = {}
@@ -55,11 +63,36 @@ class Interruption:
             # handler is not inherited.
             signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
+    def end_after(self, minutes: int) -> None:
+        """End the session, as the first signal does, when it has lasted so long; `take_signals` comes before."""
+        left_s = max(0.0, _MINUTE_S * minutes - (time.monotonic() - self._began))
+        self._timer = threading.Timer(left_s, self._reach, [f"--session-time {format_minutes(minutes)}"])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _reach(self, limit: str) -> None:
+        """Send the main thread a signal that it takes: nothing else ends a test's body that sleeps."""
+        with self._giving_back:
+            if self._heard or self._timer is None:
+                return  # the session ends already
+            self._limit = limit
+            if self._old:
+                signal.pthread_kill(threading.main_thread().ident or 0, next(iter(self._old)))
+                return
+        self.by = limit  # other handlers have all signals
+        self.told.set()
+        self._ask_to_end(f"ended by {limit}")
+
     def give_signals_back(self) -> None:
         """Let signals mean what they meant before. Safe to call twice."""
-        while self._old:
-            number, handler = self._old.popitem()
-            signal.signal(number, handler)
+        if self._timer is not None:
+            self._timer.cancel()
+        # A limit that is reached meanwhile would send a signal that ends this process.
+        with self._giving_back:
+            self._timer = None
+            while self._old:
+                number, handler = self._old.popitem()
+                signal.signal(number, handler)
 
     def bear_all(self) -> None:
         """Raise no signal any more: the session ends anyway, and its reports come first."""
@@ -98,7 +131,7 @@ class Interruption:
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         self._heard += 1
         if self._heard == 1:
-            self.by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            self.by = self._limit or ("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
             self.told.set()
         if number == signal.SIGHUP:
             _let_go_of_terminals()

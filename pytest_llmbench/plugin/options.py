@@ -190,6 +190,8 @@ _GPUS = "GPUs used on each node; 0 trains on the CPU"
 _NODES_PER_RUN = "Nodes of one run; every recipe then runs once on each group of N nodes"
 _CLUSTER = "Start runs as Slurm jobs, as processes of this machine, or inside this process"
 _TIME = "Wall-clock limit of each Slurm job and of every run in it, in Slurm's notation"
+_MAX_WAIT = "Longest wait of each Slurm job in the queue, in Slurm's notation; one that waits longer is cancelled"
+_SESSION_TIME = "Longest wall clock of the session, in Slurm's notation; then it ends as at Ctrl-C"
 _ALLOCATION = "Hold nodes for the session, or make a Slurm job per run"
 _USUAL_ALLOCATION = "run on Slurm without --nodes and outside a Slurm job, else session"
 _SCALE = "The published configuration, or the same code at a tiny shape"
@@ -243,6 +245,8 @@ OPTIONS = (
     Option("constraint", Section.SLURM, "Features the nodes must have", str, "FEATURES", "the system's"),
     Option("comment", Section.SLURM, "Text for the comment of every Slurm job, after the session's token", str, "TEXT"),
     Option("time", Section.SLURM, _TIME, parse_minutes, "TIME", "each recipe's time_limit"),
+    Option("max-wait", Section.SLURM, _MAX_WAIT, parse_minutes, "TIME"),
+    Option("session-time", Section.WHAT, _SESSION_TIME, parse_minutes, "TIME"),
     choice("allocation", Section.WHAT, _ALLOCATION, "session|run", _USUAL_ALLOCATION),
     choice("scale", Section.WHAT, _SCALE, "full|smoke", "full"),
     Option("repeat", Section.WHAT, _REPEAT, positive, "N", "each test's `repeats`, else 1"),

@@ -43,6 +43,7 @@ def settings_of(config: pytest.Config, run_dir: Path) -> Settings:
         nodes_per_run=options.value(config, "nodes-per-run"),
         gpus_per_node=options.value(config, "gpus-per-node"),
         time_min=options.value(config, "time"),
+        max_wait_min=options.value(config, "max-wait"),
         repeat=options.value(config, "repeat"),
         max_runs=options.value(config, "max-runs"),
         budget=options.value(config, "budget"),

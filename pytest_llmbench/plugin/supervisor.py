@@ -130,8 +130,8 @@ class Supervisor:
                 raise session.Interrupted("errors during collection")
             return self._print_plan(session)
         if not (self._bench.planned.empty or in_vain or looked_at):
-            self.take_signals(session)
             try:
+                self.take_signals(session)
                 with usage_errors():
                     self.start_runs()
             except pytest.UsageError as error:
@@ -200,13 +200,20 @@ class Supervisor:
             self._live.stop(self.results.word, exit_code)
 
     def take_signals(self, session: pytest.Session) -> None:
-        """A CI system ends a job with SIGTERM, a lost connection with SIGHUP: free the nodes, and report."""
+        """A CI system ends a job with SIGTERM, a lost connection with SIGHUP: free the nodes, and report.
+
+        `--session-time` does the same when it is reached.
+        """
 
         def end(why: str) -> None:
             session.shouldstop = why
             self.begin_no_more()
 
         self._interruption.take_signals(end)
+        with usage_errors():
+            longest = options.value(self._config, "session-time")
+        if longest is not None:
+            self._interruption.end_after(longest)
 
     def begin_no_more(self) -> None:
         """Begin nothing that has not begun, and return at once."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.cluster.jobs import JobOnSlurm, SlurmJob
 from pytest_llmbench.cluster.runs import Session
@@ -10,6 +10,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S
 from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
@@ -46,6 +47,11 @@ class Follower:
     session: Session
     slurm: Slurm
     say: Callable[[str], None]
+    _limit: QueueLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the longest wait in the queue."""
+        self._limit = QueueLimit(self.slurm, self.settings.max_wait_min)
 
     def look_after(self, active: Active) -> Ended | None:
         """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
@@ -55,11 +61,15 @@ class Follower:
             if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
+            elif isinstance(active.job, SlurmJob) and active.watch is None:
+                self._limit.enforce(active.job.ours)
             return None  #: problem allocation: the allocation is lost
         if status.state is JobState.SUSPENDED:
             active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
             return None
         if active.watch is None:
+            if isinstance(active.job, SlurmJob) and (why := self._limit.why_ended(active.job.ours, status)):
+                active.cancelled = Problem(kind="allocation", message=why)
             # An adopted run has started some time after its submission.
             active.started = active.started or active.clock.now()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)

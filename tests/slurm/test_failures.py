@@ -48,6 +48,25 @@ def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: t
     assert "Partitions here: test*" in message
 
 
+@pytest.mark.parametrize("how", [("-n0",), ("-n2", "--nodes", "1")], ids=["a job of its own", "held"])
+def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue], how: tuple[str, ...]) -> None:
+    """Another job has the only node that it may have: its run is told so, and it leaves the queue."""
+    seconds = "from pytest_llmbench.cluster.slurm import queue_limit\nqueue_limit._MINUTE_S = 2.0\n"
+    (user.path / "conftest.py").write_text(seconds)
+    user.recipe()
+    user.test()
+    only = ("--nodelist", "n8")
+    job = queue.run("sbatch", "--parsable", *only, "--exclusive", "--output=/dev/null", "--wrap=sleep 600").strip()
+    try:
+        result = user.run(*SLURM, *only, "--max-wait", "1", *how)
+        queue.wait_until_empty(result.session, 30)
+    finally:
+        queue.run("scancel", job)
+    message = error_of(result)
+    assert "allocation" in message
+    assert "waited in the queue for longer than --max-wait 00:01:00, and was cancelled" in message
+
+
 def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
     """`--simulate` kills the rank of the last node, which is named as if nobody had simulated it."""
     user.recipe(**ENDLESS, nodes=2)

@@ -107,6 +107,15 @@ class Slurm:
             self.refresh(GLANCE_S)
         return self._jobs[job].status
 
+    def waited_s(self, job: OurJob) -> float:
+        """For how many seconds a watched job had waited in the queue when Slurm last showed it there; 0 if it is not.
+
+        A job whose nodes start up waits no more.
+        """
+        watched = self._jobs[job]
+        waits = watched.status.word == "PENDING" and not watched.missing
+        return max(0.0, watched.seen - watched.watched) if waits else 0.0
+
     def confirm(self, job: OurJob) -> None:
         """See to it that a job runs right now, and is the one that is meant.
 
@@ -322,17 +331,29 @@ class Slurm:
         Raises:
             ClusterError: they could not be seen to be ours, or not be cancelled.
         """
-        if not jobs:
-            return
+        if jobs and (ours := self._alive(jobs)):
+            self.queries.run(["scancel", *ours])
+
+    def cancel_waiting(self, job: OurJob) -> None:
+        """Cancel a watched job if it waits in the queue; one that has begun is left alone.
+
+        Raises:
+            ClusterError: it could not be seen to be ours, or not be cancelled.
+        """
+        if ours := self._alive([job]):
+            self.queries.run(["scancel", "--state=PENDING", *ours])
+            self._rhythm.stir()
+
+    def _alive(self, jobs: Sequence[OurJob]) -> list[str]:
+        """Ids of those jobs that Slurm shows alive now, and that are ours."""
         rows, error = self.queries.squeue(f"--jobs={','.join(job.id for job in jobs)}")
         ours = [
             job.id for job in jobs for row in rows
             if row.job_id == job.id and row.status.alive and job in self._jobs and self._jobs[job].is_shown(row)
         ]  # fmt: skip
-        if ours:
-            self.queries.run(["scancel", *ours])
-        elif error and "Invalid job id" not in error:
+        if not ours and error and "Invalid job id" not in error:
             raise ClusterError(f"it is unknown whether it is still ours ({error})")
+        return ours
 
     def cancel_strays(self) -> list[str]:
         """Cancel the strays that have shown themselves since; return their ids.

@@ -18,6 +18,7 @@ class WatchedJob:
         submitted: when it was submitted, as Slurm says; empty until it was seen.
         comment: of it, as squeue shows it.
         seen: our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
+        watched: our clock when it was submitted, or taken over from an earlier process.
         answered: our clock when Slurm last said anything of it.
         closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
         ending: whether its files say that it is about to end.
@@ -32,6 +33,7 @@ class WatchedJob:
     submitted: str = ""
     comment: str | None = None
     seen: float = NEVER
+    watched: float = field(default_factory=time.monotonic)
     answered: float = field(default_factory=time.monotonic)
     closing: float | None = None
     ending: bool = False

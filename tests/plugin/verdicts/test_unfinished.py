@@ -76,6 +76,19 @@ def test_a_signal_in_the_first_run(
     assert len(re.findall(r"^(?:first|second) .* ERROR(?: .*)?$", result.text, re.MULTILINE)) == len(DECLARED)
 
 
+@XDIST
+def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: str) -> None:
+    """It ends as at a signal; each test names the limit, and nothing is left to end later."""
+    seconds = "from pytest_llmbench.plugin import interruption\ninterruption._MINUTE_S = 8.0\n"
+    (declaring.path / "conftest.py").write_text(seconds)
+    limit = ("--session-time", "1")
+    result = declaring.run("--cluster", "local", distribution, "--junitxml=mine.xml", *limit, *OURS, timeout_s=90)
+    unjudged(result, declaring, "session_ended|the session was ended by --session-time 00:01:00 before this test")
+    assert any("--session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    assert result.record("first")["problem"]["kind"] == "session_ended"
+
+
 @pytest.fixture
 def replaying(user: UserFolder) -> UserFolder:
     """Two runs whose logs are at hand, and two tests of each: they are judged at once."""

@@ -17,7 +17,7 @@ from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedErr
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.heartbeat import Heartbeat, write_stop
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import controller, watchman
+from pytest_llmbench.cluster.slurm import controller, queue_limit, watchman
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
 from pytest_llmbench.cluster.slurm.marks import JobMarks
@@ -832,3 +832,63 @@ def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
     assert step.status().state is JobState.RUNNING
     monkeypatch.setattr(jobs, "_UNSAID_S", -1.0)
     assert step.status().state is JobState.FAILED
+
+
+@pytest.fixture
+def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldJob:
+    """A job that is to hold nodes, and that has waited for longer than it may, once Slurm shows it."""
+    monkeypatch.setattr(queue_limit, "_MINUTE_S", 0.0)
+    request = JobRequest(
+        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(tmp_path), slurm, 90)
+    held.job = SEVEN
+    commands.answer("scancel")
+    return held
+
+
+def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting: HeldJob) -> None:
+    """Whoever waits for it is told the limit, Slurm's reason and a remedy."""
+    commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))
+    assert isinstance(waiting.hosts(), Waiting)
+    assert isinstance(waiting.hosts(), Waiting)
+    assert commands.asked("scancel") == ["--state=PENDING 7"]
+    commands.answer("squeue", row(state="CANCELLED", nodes=""))
+    with pytest.raises(ClusterError, match=r"longer than --max-wait 01:30:00.*Priority.*give a longer") as raised:
+        waiting.hosts()
+    assert not isinstance(raised.value, JobEndedError)  # --retries asks for no new nodes
+
+
+def test_a_job_that_begins_before_it_is_cancelled_is_used(commands: Commands, waiting: HeldJob) -> None:
+    """Its cancellation was for a job that waits; how it ends later has another cause."""
+    commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))
+    assert isinstance(waiting.hosts(), Waiting)
+    commands.answer("squeue", row())
+    commands.answer("scontrol", "n1\n")
+    assert waiting.hosts() == ("n1",)
+    commands.answer("squeue", row(state="CANCELLED"))
+    with pytest.raises(JobEndedError, match="cancelled from outside"):
+        waiting.hosts()
+
+
+@pytest.mark.parametrize("state", ["CONFIGURING", "SUSPENDED", "REQUEUED"])
+def test_a_job_that_has_nodes_does_not_wait(commands: Commands, waiting: HeldJob, state: str) -> None:
+    """They may start up for minutes."""
+    commands.answer("squeue", row(state=state, nodes=""))
+    assert isinstance(waiting.hosts(), Waiting)
+    assert commands.asked("scancel") == []
+
+
+def test_silence_is_no_waiting(commands: Commands, waiting: HeldJob, slurm: Slurm) -> None:
+    """The job may have begun since Slurm showed it last."""
+    unseen = slurm.waited_s(SEVEN)
+    assert isinstance(waiting.hosts(), Waiting)
+    commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))
+    slurm.refresh()
+    seen = slurm.waited_s(SEVEN)
+    commands.answer("squeue", code=1, stderr="squeue: error: Unable to contact slurm controller")
+    slurm.refresh()
+    assert isinstance(waiting.hosts(), Waiting)
+    assert slurm.waited_s(SEVEN) in {0.0, seen}
+    assert unseen == 0.0 < seen
+    assert commands.asked("scancel") == []

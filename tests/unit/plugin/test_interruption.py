@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from pytest_llmbench.plugin import interruption as module
 from pytest_llmbench.plugin.interruption import Interruption
 
 
@@ -48,3 +50,43 @@ def test_what_ends_pytest_is_not_cut_short(interruption: Interruption) -> None:
     signal.raise_signal(signal.SIGINT)
     with interruption.bearing(1):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_limit_ends_the_session_as_a_signal_does(
+    interruption: Interruption, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the body of a test it is raised, and it is named in place of the signal."""
+    monkeypatch.setattr(module, "_MINUTE_S", 0.0)
+
+    def body() -> None:
+        interruption.end_after(90)
+        time.sleep(60)
+
+    with interruption.bearing(0), pytest.raises(KeyboardInterrupt, match="--session-time 01:30:00"):
+        body()
+    assert interruption.by == "--session-time 01:30:00"
+    assert asked == []
+
+
+def test_a_limit_is_asked_for_where_others_have_the_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session ends after what it is doing."""
+    monkeypatch.setattr(module, "_MINUTE_S", 0.0)
+    asked: list[str] = []
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = signal.Signals[name]
+        monkeypatch.setitem(module._DEFAULTS, number, object())  # so it is not the handler that is there
+    taken = Interruption()
+    taken.take_signals(asked.append)
+    taken.end_after(1)
+    assert taken.told.wait(20)
+    taken.give_signals_back()
+    assert taken.by == "--session-time 00:01:00"
+
+
+def test_a_limit_after_the_end_sends_no_signal(interruption: Interruption, asked: list[str]) -> None:
+    """It would end this process, whose handlers are those of before."""
+    interruption.end_after(1)
+    interruption.give_signals_back()
+    interruption._reach("--session-time 00:01:00")
+    assert interruption.by is None
+    assert asked == []

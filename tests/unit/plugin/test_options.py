@@ -24,9 +24,9 @@ from pytest_llmbench.session.journal.journal import Journal
 NAMES = [
     "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude",
     "exit-codes", "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive",
-    "live", "max-runs", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos", "quarantine",
-    "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries", "run-dir",
-    "scale", "session-name", "simulate", "system", "time",
+    "live", "max-runs", "max-wait", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos",
+    "quarantine", "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries",
+    "run-dir", "scale", "session-name", "session-time", "simulate", "system", "time",
 ]  # fmt: skip
 NAMES_OF_FLAGS = ["avoid-from-history", "early-verdict", "first-run-alone", "nccl", "plan"]
 INI_ONLY = ["recipes", "systems"]
@@ -39,6 +39,8 @@ TEXTS = {
     "cluster": ("slurm", "local"),
     "system": ("H200", "JUWELS_Booster"),
     "time": ("01:30:00", "10"),
+    "max-wait": ("01:30:00", "10"),
+    "session-time": ("01:30:00", "10"),
     "allocation": ("session", "run"),
     "scale": ("smoke", "full"),
     "repeat": ("1", "3"),
@@ -93,7 +95,8 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     bench = bench_of(config)
     told: dict[str, Callable[[], Any]] = {
         **dict.fromkeys(
-            ("inconclusive", "group-tolerance", "exit-codes", "live", "report"), lambda: value(config, name)
+            ("inconclusive", "group-tolerance", "exit-codes", "live", "report", "session-time"),
+            lambda: value(config, name),
         ),
         **dict.fromkeys(("history", "compare-to", "otlp"), lambda: str(value(config, name))),
         "metrics-file": lambda: value(config, name).name,
@@ -117,7 +120,7 @@ def field(settings: Settings, name: str) -> Any:
         return str(settings.simulate) if settings.simulate is not None else None
     if name in {"run-dir", "replay", "quarantine"}:
         return getattr(settings, name.replace("-", "_")).name
-    return getattr(settings, {"time": "time_min"}.get(name, name.replace("-", "_")))
+    return getattr(settings, {"time": "time_min", "max-wait": "max_wait_min"}.get(name, name.replace("-", "_")))
 
 
 def arguments(name: str, text: str) -> list[str]:
@@ -129,7 +132,7 @@ def arguments(name: str, text: str) -> list[str]:
 
 def meant(name: str, text: str) -> Any:
     """What the text of an option means."""
-    if name == "time":
+    if name in {"time", "max-wait", "session-time"}:
         return {"01:30:00": 90, "10": 10}[text]
     if name == "group-tolerance":
         return Quantity(text)
