@@ -30,7 +30,7 @@ def train(context: RankContext, log: StepLog) -> None:
 
         training.Zipf.batch = _after(lambda: time.sleep(data), training.Zipf.batch)  # type: ignore[attr-defined]
         training.Table.loss = _after(work, training.Table.loss)  # type: ignore[attr-defined]
-        training.FileBarrier.sum = _after(lambda: time.sleep(sync), training.FileBarrier.sum)  # type: ignore[attr-defined]
+        training.Meeting.sum = _after(lambda: time.sleep(sync), training.Meeting.sum)  # type: ignore[attr-defined]
     training.train(context, log)
 
 
