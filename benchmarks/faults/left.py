@@ -16,7 +16,7 @@ def remains(folder: Path) -> list[str]:
     sessions = [f"llmbench:{path.name}" for path in (folder / "reports").glob("*-*")]
     try:
         lines = Queue.run("squeue", "--noheader", "--format=%i %j %T %k").splitlines()
-    except subprocess.CalledProcessError as error:  # then nobody knows, which is not the same as none
+    except subprocess.CalledProcessError as error:  # no answer does not mean that the queue is empty
         return [f"the queue of a Slurm that does not answer ({error.stderr.strip()})"]
     # Other folders may be named like this one, and more.
     of_us = re.compile(re.escape(str(folder).encode()) + rb"(?![\w-])")
@@ -27,7 +27,7 @@ def remains(folder: Path) -> list[str]:
             is_ours = of_us.search((process / "environ").read_bytes() + words) is not None
         except OSError:  # it has ended
             continue
-        if is_ours and words:  # one that has ended, and that nobody has asked for its end, has no words
+        if is_ours and words:  # a process that has ended, but is not reaped yet, has no command line
             told = words.replace(b"\0", b" ").decode(errors="replace")
             left.append(f"process {process.name} ({' '.join(told.split())[:60]})")
     return left

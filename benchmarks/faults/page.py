@@ -18,7 +18,7 @@ from benchmarks.faults.judging import Line
 from benchmarks.faults.scenes import Fault
 from tests.slurm.conftest import Queue
 
-# What people write below this line of the page stays when the page is written again.
+# Text below this line of the page is written by hand, and stays when the page is written again.
 HAND = "<!-- by hand -->"
 ABOUT = """\
 A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in its
@@ -100,7 +100,7 @@ def page(faults: Iterable[Fault], told: Iterable[str], hand: str = "") -> str:
 
 
 def by_hand(path: Path) -> str:
-    """What people wrote below the table of a page; empty if there is no such page yet."""
+    """The text below the table that was written by hand; empty if the page does not exist yet."""
     return path.read_text("utf-8").partition(HAND)[2] if path.exists() else ""
 
 

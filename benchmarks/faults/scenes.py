@@ -124,7 +124,7 @@ class Told(dict[str, Seen | str]):
     """The outcome of each fault, or the reason why it has none."""
 
 
-# Plays faults in a folder; chance decides the moments. What came of them is told session by session.
+# Makes faults strike in sessions below a folder, at random moments, and yields the outcomes one session at a time.
 Scene = Callable[[Path, list[Fault], random.Random], Iterator[Told]]
 
 

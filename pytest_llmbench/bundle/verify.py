@@ -26,7 +26,7 @@ from pytest_llmbench.core.wire import layout
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-# What names of verdicts against earlier sessions begin with.
+# The prefix of a verdict's name if it compares with earlier sessions.
 _OF_HISTORY = "history::"
 
 

@@ -78,7 +78,7 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
         return runs_of_rows(rows)
     if history is None:
         raise ConfigError(
-            f"{given}: neither a folder nor a session in {RUN_DIR}, and there is no history that could have it: "
+            f"{given}: neither a folder nor a session in {RUN_DIR}, and the folder has no history to look it up in: "
             "`llmbench history import` makes one, or give --history"
         )
     with history.reading() as connection:

@@ -267,7 +267,7 @@ def await_an_end(jobs: Iterable[Job], longest_s: float) -> bool:
     ends = select.poll()
     with contextlib.ExitStack() as opened:
         for process in running:
-            if process.poll() is not None:  # since somebody looked
+            if process.poll() is not None:  # it ended before this call
                 return True
             try:
                 descriptor = os.pidfd_open(process.pid)

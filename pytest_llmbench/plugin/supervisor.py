@@ -46,7 +46,7 @@ class Supervisor:
         self._interruption = interruption
 
     def start_runs(self) -> None:
-        """Start every planned run; tests wait on the waiter.
+        """Start every planned run; the waiter gives tests their records.
 
         Raises:
             ConfigError: nothing can be written where the reports should go, no node is held for the checks, or runs

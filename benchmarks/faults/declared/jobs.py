@@ -70,7 +70,7 @@ def cancel_step(run: Struck) -> None:
     Queue.run("scancel", *[line.split()[0] for line in steps if f"llmbench-{run.key}" in line])
 
 
-# Slurm looks at limits twice a minute, we look at our own clock: whoever looks first ends the run.
+# Slurm checks time limits twice a minute, and llmbench checks its own clock. The first to notice ends the run.
 OVER: tuple[ProblemKind, ...] = ("time_limit", "job_timeout")
 
 

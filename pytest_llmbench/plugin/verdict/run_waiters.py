@@ -22,7 +22,7 @@ Repeat = Callable[[str, int, int], None]
 
 
 class RunWaiter:
-    """Waits for the store of this process, and shows how the runs stand meanwhile.
+    """Waits for a record in the store of this process, and shows the progress of all runs meanwhile.
 
     The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
     """
