@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,9 @@ def test_a_folder_whose_name_another_begins_with_is_another(tmp_path: Path, monk
     (other := tmp_path / "held-longer").mkdir()
     with subprocess.Popen(["sleep", "60"], env={"TMPDIR": str(other)}) as process:
         try:
+            # The kernel tells a parent of the new program a moment before its command line is there.
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                time.sleep(0.01)
             assert remains(tmp_path / "held") == []
             assert remains(other) == [f"process {process.pid} (sleep 60)"]
         finally:
