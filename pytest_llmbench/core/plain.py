@@ -44,16 +44,29 @@ class _NotThat(Exception):  # noqa: N818 - never leaves this module
         self.key, self.why = key, why
 
 
-def read_json(text: bytes | str) -> Any:
+def read_json(text: bytes | str, *, once: bool = False) -> Any:
     """Read JSON that others wrote.
 
+    Args:
+        text: the JSON.
+        once: refuse a key that an object has twice; otherwise the last value counts, as JSON usually has it.
+
     Raises:
-        ValueError: it is not JSON, or nested without end.
+        ValueError: it is not JSON, nested without end, or has a key twice.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once if once else None)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: two values of one key cannot both be what was written."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return made
 
 
 def read_plain(kind: type[T], path: Path) -> T:
@@ -63,7 +76,7 @@ def read_plain(kind: type[T], path: Path) -> T:
         ConfigError: the file cannot be read, or a key in it is unknown, missing, or of another type.
     """
     try:
-        data = read_json(path.read_bytes())
+        data = read_json(path.read_bytes(), once=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.series import Progress
 from pytest_llmbench.core.wire import layout
@@ -75,11 +76,15 @@ def _line(number: int, line: bytes) -> EventLine:
     if not line.endswith(b"\n"):
         return EventLine(number=number, event=None, why="cut off" if len(line) < _LONGEST_LINE else "too long")
     try:
-        return EventLine(number=number, event=parse_event(line))
+        event = parse_event(line)
+        read_json(line, once=True)  # pydantic takes the last of two values
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         why = ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
         return EventLine(number=number, event=None, why=why)
+    except ValueError as error:
+        return EventLine(number=number, event=None, why=str(error))
+    return EventLine(number=number, event=event)
 
 
 # More than the longest event, a failure's text, and than the samples of minutes, so that the step before is found.

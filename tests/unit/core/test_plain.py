@@ -45,6 +45,7 @@ class Whole:
 WRONG = {
     "not JSON": ("{", r"cannot be read: "),
     "nested without end": ("[" * 100_000, "cannot be read: nested too deep"),
+    "a key given twice": ('{"count": 1, "count": 2}', "cannot be read: key 'count' is given twice"),
     "a list": ("[]", r"must be a mapping \(given: \[\]\)"),
     "a key that nobody knows": ('{"count": 1, "cuont": 2}', r"cuont: .*did you mean 'count'"),
     "a key that is missing": ("{}", "count: missing"),

@@ -214,6 +214,16 @@ def test_a_line_that_is_no_event_never_counts(read: Read, bad: bytes) -> None:
     assert len(report) < 300
 
 
+@pytest.mark.parametrize(("key", "other"), [("tokens", b"512"), ("loss", b"0.5"), ("step", b"7")])
+def test_a_line_that_has_a_key_twice_never_counts(read: Read, key: str, other: bytes) -> None:
+    """Either value may be the damage, so the line has none."""
+    name = f'"{key}":'.encode()
+    series = read(start() + step(1) + step(2).replace(name, name + other + b"," + name, 1) + step(3))
+    assert numbers(series) == [1, 3]
+    (report,) = series.unreadable
+    assert report == f"rank-00000.jsonl:3: key '{key}' is given twice"
+
+
 def test_a_step_out_of_order_or_twice_never_counts(read: Read) -> None:
     """Only a number higher than all before it is a step; the first of two counts."""
     series = read(start() + step(2, loss=1.0) + step(2, loss=9.0) + step(1) + step(3))
