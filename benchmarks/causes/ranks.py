@@ -28,10 +28,15 @@ def train(context: RankContext, log: StepLog) -> None:
     else:
         from llmbench_unigram import training  # type: ignore[no-redef]  # noqa: PLC0415
 
-        training.Zipf.batch = _after(lambda: time.sleep(data), training.Zipf.batch)  # type: ignore[attr-defined]
-        training.Table.loss = _after(work, training.Table.loss)  # type: ignore[attr-defined]
-        training.Meeting.sum = _after(lambda: time.sleep(sync), training.Meeting.sum)  # type: ignore[attr-defined]
+        slow_down(training, data_s=data, work=work, sync_s=sync)
     training.train(context, log)
+
+
+def slow_down(training: Any, *, data_s: float, work: Callable[[], None], sync_s: float) -> None:
+    """Have the training of the tests' engine take longer where a rank gets its data, computes, and waits for others."""
+    training.Zipf.batch = _after(lambda: time.sleep(data_s), training.Zipf.batch)
+    training.Table.loss = _after(work, training.Table.loss)
+    training.Meeting.sum = _after(lambda: time.sleep(sync_s), training.Meeting.sum)
 
 
 def _after(before: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
