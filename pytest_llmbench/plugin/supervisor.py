@@ -207,7 +207,7 @@ class Supervisor:
 
         def end(why: str) -> None:
             session.shouldstop = why
-            self.begin_no_more()
+            self.begin_no_more(why)
 
         self._interruption.take_signals(end)
         with usage_errors():
@@ -215,7 +215,7 @@ class Supervisor:
         if longest is not None:
             self._interruption.end_after(longest)
 
-    def begin_no_more(self) -> None:
-        """Begin nothing that has not begun, and return at once."""
+    def begin_no_more(self, why: str = "") -> None:
+        """Begin nothing that has not begun, and return at once; `why` stands in the records of runs that this ends."""
         if self._runner is not None:
-            self._runner.begin_no_more()
+            self._runner.begin_no_more(why)

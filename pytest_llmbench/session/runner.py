@@ -39,7 +39,7 @@ _SOON_S = 0.02
 # People look at it once a second.
 _SHOW_S = 0.5
 #: problem session_ended: pytest ended, or was killed, before the run did
-_ENDED = Problem(kind="session_ended", message="the session ended before this run did")
+_ENDED = "the session ended before this run did"
 # How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
 _STOP_WAIT_S = 60.0
 _SLURM_STOP_WAIT_S = 10.0
@@ -58,6 +58,7 @@ class Runner:
         self._store = store
         self._earlier = earlier
         self._stopping = threading.Event()
+        self._why = ""
         self._slurm = Slurm(store.notes)
         self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
         self._follower = Follower(settings, session, self._slurm, store.notes.append)
@@ -117,7 +118,7 @@ class Runner:
     def repeat(self, runs: Sequence[RunSpec]) -> None:
         """Take on further runs, which get a record whatever happens. In the debug cluster they happen here and now."""
         for run in self._repeats.ask(runs):
-            self._publish(run, problem=_ENDED)
+            self._publish(run, problem=self._session_ended())
         if self._settings.cluster == "debug":
             self._work()
 
@@ -125,8 +126,9 @@ class Runner:
         """Give the nodes back as soon as all runs are over."""
         self._may_repeat = False
 
-    def begin_no_more(self) -> None:
-        """Begin no run, and return at once: `stop` follows."""
+    def begin_no_more(self, why: str = "") -> None:
+        """Begin no run, and return at once: `stop` follows. The first reason stands in the records of runs it ends."""
+        self._why = self._why or why
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
         self._slurm.queries.end_within(0.8 * self._stop_wait_s)
@@ -167,7 +169,7 @@ class Runner:
             while (self._busy or self._may_repeat) and not self._stopping.is_set():
                 self._tick_or_hold_again()
                 self._rest()
-            self._give_up(_ENDED)
+            self._give_up(self._session_ended())
         except JobEndedError as error:
             self._give_up(Problem(kind="allocation", message=str(error)), error.status)
         except ClusterError as error:
@@ -178,8 +180,12 @@ class Runner:
             # In the debug cluster, it is called again for more.
             if self._settings.cluster != "debug":
                 for run in self._repeats.end():
-                    self._publish(run, problem=_ENDED)
+                    self._publish(run, problem=self._session_ended())
             self._nodes.release()
+
+    def _session_ended(self) -> Problem:
+        """The problem of a run that the end of the session ends."""
+        return Problem(kind="session_ended", message=f"{_ENDED}: {self._why}" if self._why else _ENDED)
 
     def _rest(self) -> None:
         """Wait until a process of ours ends, or a while: soon if an answer is due."""

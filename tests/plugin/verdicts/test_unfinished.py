@@ -84,9 +84,11 @@ def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: st
     limit = ("--session-time", "1")
     result = declaring.run("--cluster", "local", distribution, "--junitxml=mine.xml", *limit, *OURS, timeout_s=90)
     unjudged(result, declaring, "session_ended|the session was ended by --session-time 00:01:00 before this test")
-    assert any("--session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
+    assert all("--session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
     assert result.returncode == pytest.ExitCode.INTERRUPTED
-    assert result.record("first")["problem"]["kind"] == "session_ended"
+    problem = result.record("first")["problem"]
+    assert problem["kind"] == "session_ended"
+    assert problem["message"] == "the session ended before this run did: ended by --session-time 00:01:00"
 
 
 @pytest.fixture
