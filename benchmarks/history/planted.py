@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--earlier", type=int, default=10)
+    parser.add_argument("--earlier", type=int, default=20)
     parser.add_argument("--slower", type=float, default=0.02)
     parser.add_argument("--url", help="by default a file of SQLite in a temporary folder")
     asked = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """Baselines: the earlier runs that a new one is compared with, and how that ends."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -8,15 +8,15 @@ from typing import Any
 from sqlalchemy import Connection, and_, or_, select
 
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.quantity import BetweenRuns, counted, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.store.database import History
 from pytest_llmbench.history.store.queries import PastRun, past_runs
 from pytest_llmbench.history.store.rows import MetricRow, Series, measurement_of, metrics_of, series_of
 from pytest_llmbench.history.store.tables import RUNS, SERIES, SESSIONS, TAGS
-from pytest_llmbench.history.trend.comparing import COARSE, LEAST_PAST, Change, change, usual_spread
+from pytest_llmbench.history.trend.comparing import ALPHA_OF_SESSION, COARSE, Change, change, usual_spread
+from pytest_llmbench.history.trend.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter
 from pytest_llmbench.history.trend.wanted import Wanted
-from pytest_llmbench.judging.interval.steady import ALPHA
 
 # So many earlier runs say how runs differ, the newest ones.
 _MOST_PAST = 50
@@ -72,13 +72,15 @@ def compare_with_baseline(
         wanted: the baseline that the user asked for.
     """
     told = [_new(records) for records in runs]
-    # Each may be wrong so seldom that all together keep to alpha.
-    count = max(1, sum(isinstance(each, _New) for each in told))
+    # Each may be wrong so seldom that all together keep to it.
+    alpha = ALPHA_OF_SESSION / max(1, sum(isinstance(each, _New) for each in told))
     with history.reading() as connection:
-        return [
-            each if isinstance(each, Compared) else _compare(connection, history, session, each, wanted, ALPHA / count)
+        found = [
+            each if isinstance(each, Compared) else _baseline(connection, history, session, each, wanted)
             for each in told
         ]
+    shared = _shared(each for each in found if isinstance(each, _Baseline))
+    return [each if isinstance(each, Compared) else _compare(each, wanted, alpha, shared[each.usual]) for each in found]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,24 +120,66 @@ def _usable(row: MetricRow | None) -> bool:
     return row is not None and row.better is not None and row.low is not None and row.high is not None
 
 
-def _compare(
-    connection: Connection, history: History, session: str, new: _New, wanted: Wanted, alpha: float
-) -> Compared:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Baseline:
+    """New runs with the earlier ones that they are compared with.
+
+    Attributes:
+        runs: the baseline.
+        candidates: number of the sessions of which it is the best, else 1.
+        past: the number in each of the newest earlier runs, in order of time.
+        usual: how runs of such a series differ on other systems; None if that is not known.
+    """
+
+    new: _New
+    runs: tuple[PastRun, ...]
+    candidates: int
+    past: tuple[float, ...]
+    usual: BetweenRuns | None
+
+    @property
+    def rows(self) -> list[MetricRow]:
+        """The number in each run of the baseline."""
+        return [run.metrics[self.new.metric] for run in self.runs]
+
+    @property
+    def scatter(self) -> Scatter:
+        """The scatter of these runs alone."""
+        return scatter_of_runs(self.past, [row.value for row in self.rows], [row.value for row in self.new.rows])
+
+
+def _baseline(
+    connection: Connection, history: History, session: str, new: _New, wanted: Wanted
+) -> "_Baseline | Compared":
     earlier = _earlier(connection, session, new)
     mine = [run for run in earlier if run.series == new.series]
     chosen = _chosen(connection, mine, wanted)
     usable = [run for run in chosen if run.problem is None and _usable(run.metrics.get(new.metric))]
     if not usable:
         return _without(new, earlier, mine, chosen, wanted, history.shown)
-    if wanted.kind == "best":
-        usable, candidates = _best(usable, new.metric)
-        alpha /= candidates  # the best of many is better than it is
+    usable, candidates = _best(usable, new.metric) if wanted.kind == "best" else (usable, 1)
     past = [run.metrics[new.metric].value for run in mine if run.problem is None and new.metric in run.metrics]
-    told = change(
-        [run.metrics[new.metric] for run in usable], new.rows, past=past[-_MOST_PAST:],
-        usual=usual_spread(gpus=new.series.gpus, scale=new.series.scale), alpha=alpha,
+    return _Baseline(
+        new=new, runs=tuple(usable), candidates=candidates, past=tuple(past[-_MOST_PAST:]),
+        usual=usual_spread(gpus=new.series.gpus, scale=new.series.scale),
     )  # fmt: skip
-    sessions = tuple(dict.fromkeys(run.session for run in usable))
+
+
+def _shared(baselines: Iterable[_Baseline]) -> dict[BetweenRuns | None, Scatter | None]:
+    """The scatter that series of one kind share: those on GPUs at full scale, and all others."""
+    kinds: dict[BetweenRuns | None, list[Scatter]] = {}
+    for each in baselines:
+        kinds.setdefault(each.usual, []).append(each.scatter)
+    return {usual: shared_scatter(scatters) for usual, scatters in kinds.items()}
+
+
+def _compare(baseline: _Baseline, wanted: Wanted, alpha: float, shared: Scatter | None) -> Compared:
+    new = baseline.new
+    told = change(
+        baseline.rows, new.rows, past=baseline.past, usual=baseline.usual, shared=shared,
+        alpha=alpha / baseline.candidates,  # the best of many is better than it is
+    )  # fmt: skip
+    sessions = tuple(dict.fromkeys(run.session for run in baseline.runs))
     verdict = {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[told.regressed]
     compared = Compared(key=new.key, verdict=verdict, metric=new.metric, change=told, sessions=sessions)
     return compared if verdict is Verdict.PASS else replace(compared, reason=_reason(compared, told, wanted))

@@ -1,6 +1,5 @@
 """Two sets of runs of one series: how one number changed between them, and how surely."""
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +7,14 @@ from statistics import fmean
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.history.store.rows import MetricRow
-from pytest_llmbench.history.trend.change_points import change_points
+from pytest_llmbench.history.trend.scatter import LEAST_PAST, Scatter, scatter_of_runs, usual_scatter
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 from pytest_llmbench.judging.telemetry import Better
 
-# From so many earlier runs on, they say how runs differ.
-LEAST_PAST = 3
+# In so many comparisons of sessions any number is called worse by chance. A gate that compares every night would call a
+# healthy system slow three or four times a year at the usual 1 %.
+ALPHA_OF_SESSION = ALPHA / 5
 # An interval that reaches so far to the worse, as a share, would hide what matters.
 COARSE = 0.05
 # An end of a run's own interval is so many standard errors away as if they were known with these degrees of freedom.
@@ -89,34 +89,32 @@ def change(
     *,
     past: Sequence[float] = (),
     usual: BetweenRuns | None,
+    shared: Scatter | None = None,
     alpha: float = ALPHA,
 ) -> Change:
     """Compare a number of two sets of runs.
 
     The interval is that of the ratio of both means. It holds how well each run is known by its own steps, and how runs
-    of one system differ: as it is known of others, and from `past` and the new runs themselves.
+    of one system differ: as other series of it or other systems tell, and `past` and the new runs themselves. The
+    scatter of these has both in it, and counts the more the more runs there are.
 
     Args:
         before: the number of each earlier run, at least one, all in one unit.
         after: the same of the new ones.
         past: the number of earlier runs of the same series, in order of time; fewer than 3 say nothing.
-        usual: the difference between runs that is known of others.
+        usual: the difference between runs that is known of other systems; without it, `past` must have 3 runs.
+        shared: the scatter that other series of this system tell, used instead of `usual`.
         alpha: probability that an end of the interval is wrong.
 
     Raises:
         ValueError: a set is empty, units differ, or the mean before is not above 0.
     """
-    if not before or not after:
-        raise ValueError("two sets with at least one run each can be compared")
-    units = {row.unit for row in (*before, *after)}
-    if len(units) > 1:
-        raise ValueError(f"numbers in {' and '.join(sorted(units))} cannot be compared")
+    if problem := not_comparable(before, after):
+        raise ValueError(problem)
     means = fmean(row.value for row in before), fmean(row.value for row in after)
-    if means[0] <= 0.0:
-        raise ValueError(f"a mean of {means[0]:g} before has no shares")
     ratio = means[1] / means[0]
     told = Change(
-        before=means[0], after=means[1], unit=units.pop(), runs_before=len(before), runs_after=len(after),
+        before=means[0], after=means[1], unit=after[-1].unit, runs_before=len(before), runs_after=len(after),
         share=ratio - 1.0, better=after[-1].better or before[-1].better, alpha=alpha,
     )  # fmt: skip
     errors = [[_error(row) for row in rows] for rows in (before, after)]
@@ -125,49 +123,32 @@ def change(
             why = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
             return replace(told, why=why)
     error_before, error_after = (_root_mean_square(error for error in of_runs if error) for of_runs in errors)
-    values = [row.value for row in before], [row.value for row in after]
-    deviation, freedom = deviation_of_runs(past, *values, usual, error_before)
-    if freedom <= 0.0:
+    own = scatter_of_runs(past, [row.value for row in before], [row.value for row in after])
+    if usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
         why = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"
         return replace(told, why=why)
+    if shared is not None:
+        own += shared
+    elif usual is not None:
+        own += usual_scatter(usual, error_before)
+    deviation = own.deviation
     # Of new runs that are less well known by their own steps than the earlier ones.
     more = max(0.0, error_after**2 - error_before**2)
-    width = quantile(1 - alpha, freedom) * math.sqrt(deviation**2 / len(before) + (deviation**2 + more) / len(after))
+    width = quantile(1 - alpha, own.freedom) * math.sqrt(
+        deviation**2 / len(before) + (deviation**2 + more) / len(after)
+    )
     return replace(told, low=ratio * max(0.0, 1 - width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation)
 
 
-def deviation_of_runs(
-    past: Sequence[float], before: Sequence[float], after: Sequence[float], usual: BetweenRuns | None, error: float
-) -> tuple[float, float]:
-    """Standard deviation of the numbers of one series, as a share, and its degrees of freedom; 0 of these if unknown.
-
-    Before any run is there, it is that of runs of other systems together with that of the steps of one run. The
-    scatter of the runs themselves has both in it, and counts the more the more there are. Earlier runs scatter about
-    the mean of their time: a change of the system that the history shows is not scatter.
-
-    Args:
-        past: earlier runs, in order of time.
-        before: those of the baseline.
-        after: the new ones.
-        usual: the difference between runs that is known of others.
-        error: standard error of a run by its own steps, as a share.
-    """
-    squares, freedom = 0.0, 0.0
-    if usual is not None:
-        squares, freedom = usual.freedom * (usual.spread**2 + error**2), usual.freedom
-    elif len(past) < LEAST_PAST:
-        return 0.0, 0.0
-    parts: list[Sequence[float]] = [after]
-    if len(past) >= LEAST_PAST:
-        ends = [0, *(point.index for point in change_points(past)), len(past)]
-        parts += [past[start:end] for start, end in itertools.pairwise(ends)]
-    else:
-        parts.append(before)
-    for part in parts:
-        mean = fmean(part)
-        squares += math.fsum((value / mean - 1.0) ** 2 for value in part)
-        freedom += len(part) - 1
-    return (math.sqrt(squares / freedom), float(freedom)) if freedom > 0.0 else (0.0, 0.0)
+def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> str:
+    """The reason that two sets have no ratio of their means; empty if they have one."""
+    if not before or not after:
+        return "two sets with at least one run each can be compared"
+    units = {row.unit for row in (*before, *after)}
+    if len(units) > 1:
+        return f"numbers in {' and '.join(sorted(units))} cannot be compared"
+    mean = fmean(row.value for row in before)
+    return "" if mean > 0.0 else f"a mean of {mean:g} before has no shares"
 
 
 def _error(row: MetricRow) -> float | None:

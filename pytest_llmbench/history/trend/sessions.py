@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from pytest_llmbench.core.quantity import BetweenRuns
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.history.store.queries import PastRun
-from pytest_llmbench.history.store.rows import RecordRows, Series
-from pytest_llmbench.history.trend.comparing import Change, change, usual_spread
+from pytest_llmbench.history.store.rows import MetricRow, RecordRows, Series
+from pytest_llmbench.history.trend.comparing import ALPHA_OF_SESSION, Change, change, not_comparable, usual_spread
+from pytest_llmbench.history.trend.scatter import Scatter, scatter_of_runs, shared_scatter
 
 # A number without a verdict: it has no direction, no interval, or is zero.
 NOT_JUDGED = "-"
@@ -63,12 +65,55 @@ def compare_sessions(
         past: earlier runs by recipe, where there is a history: they say how runs differ.
     """
     recipes = sorted({run.series.recipe for run in (*before, *after)})
-    return [line for recipe in recipes for line in _of_recipe(recipe, before, after, past or {})]
+    lines = [line for recipe in recipes for line in _of_recipe(recipe, before, after, past or {})]
+    pairs = [line for line in lines if isinstance(line, _Pair)]
+    kinds: dict[_Kind, list[Scatter]] = {}
+    for pair in pairs:
+        kinds.setdefault(pair.kind, []).append(pair.scatter)
+    shared = {kind: shared_scatter(scatters) for kind, scatters in kinds.items()}
+    alpha = ALPHA_OF_SESSION / max(1, sum(pair.judged for pair in pairs))
+    return [_judged(line, shared[line.kind], alpha) if isinstance(line, _Pair) else line for line in lines]
+
+
+_Kind: TypeAlias = tuple[str, BetweenRuns | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pair:
+    """A number that runs of both sessions have.
+
+    Attributes:
+        before, after: the number in each run of the earlier session, and of the later one.
+        past: the same of earlier runs, in order of time.
+        usual: how runs of such a series differ on other systems; None if that is not known.
+    """
+
+    recipe: str
+    metric: str
+    before: Sequence[MetricRow]
+    after: Sequence[MetricRow]
+    past: Sequence[float]
+    usual: BetweenRuns | None
+
+    @property
+    def kind(self) -> _Kind:
+        """Pairs of one kind tell each other how runs differ."""
+        return self.metric, self.usual
+
+    @property
+    def judged(self) -> bool:
+        """Whether it can get a verdict."""
+        return all(row.better is not None and row.low is not None for row in (*self.before, *self.after))
+
+    @property
+    def scatter(self) -> Scatter:
+        """The scatter of these runs alone."""
+        return scatter_of_runs(self.past, [row.value for row in self.before], [row.value for row in self.after])
 
 
 def _of_recipe(
     recipe: str, before: Sequence[PastRun], after: Sequence[PastRun], past: Mapping[str, Sequence[PastRun]]
-) -> Iterator[ComparedNumber]:
+) -> "Iterator[ComparedNumber | _Pair]":
     old, new = ([run for run in runs if run.series.recipe == recipe] for runs in (before, after))
     for runs, word in ((old, "earlier"), (new, "later")):
         if not runs:
@@ -97,7 +142,7 @@ def _of_recipe(
 
 def _numbers(
     series: Series, old: Sequence[PastRun], new: Sequence[PastRun], earlier: Sequence[PastRun]
-) -> Iterator[ComparedNumber]:
+) -> "Iterator[ComparedNumber | _Pair]":
     every = (*old, *new)
     for metric in sorted({name for run in every for name in run.metrics}):
         having = [run.metrics[metric] for run in every if metric in run.metrics]
@@ -106,19 +151,21 @@ def _numbers(
             reason = f"a run of the {which} session lacks it"
             yield ComparedNumber(recipe=series.recipe, metric=metric, verdict=str(Verdict.SKIP), reason=reason)
             continue
-        try:
-            told = change(
-                [run.metrics[metric] for run in old], [run.metrics[metric] for run in new],
-                past=[run.metrics[metric].value for run in earlier if metric in run.metrics],
-                usual=usual_spread(gpus=series.gpus, scale=series.scale),
-            )  # fmt: skip
-        except ValueError as error:
-            yield ComparedNumber(recipe=series.recipe, metric=metric, verdict=NOT_JUDGED, reason=str(error))
-            continue
-        yield _judged(series.recipe, metric, told)
+        numbers = _Pair(
+            recipe=series.recipe, metric=metric,
+            before=[run.metrics[metric] for run in old], after=[run.metrics[metric] for run in new],
+            past=[run.metrics[metric].value for run in earlier if metric in run.metrics],
+            usual=usual_spread(gpus=series.gpus, scale=series.scale),
+        )  # fmt: skip
+        if problem := not_comparable(numbers.before, numbers.after):
+            yield ComparedNumber(recipe=series.recipe, metric=metric, verdict=NOT_JUDGED, reason=problem)
+        else:
+            yield numbers
 
 
-def _judged(recipe: str, metric: str, told: Change) -> ComparedNumber:
+def _judged(pair: _Pair, shared: Scatter | None, alpha: float) -> ComparedNumber:
+    recipe, metric = pair.recipe, pair.metric
+    told = change(pair.before, pair.after, past=pair.past, usual=pair.usual, shared=shared, alpha=alpha)
     if told.better is None:
         return ComparedNumber(recipe=recipe, metric=metric, verdict=NOT_JUDGED, change=told, reason="no direction")
     if told.low is None:

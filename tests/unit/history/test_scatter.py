@@ -1,0 +1,97 @@
+"""How runs scatter: what a series shows itself, and what others of its kind tell of it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
+from pytest_llmbench.history.store.rows import MetricRow
+from pytest_llmbench.history.trend import scatter
+from pytest_llmbench.history.trend.comparing import change
+from pytest_llmbench.history.trend.scatter import Scatter, scatter_of_runs, shared_scatter
+
+series_lists = st.lists(
+    st.builds(lambda variance, freedom: Scatter(variance * freedom, freedom), st.floats(1e-8, 1e-2), st.floats(1, 50)),
+    min_size=2, max_size=30,
+)  # fmt: skip
+
+
+def drawn(seed: int, deviations: list[float], runs: int = 10) -> list[Scatter]:
+    """Series of so many runs each."""
+    rng = random.Random(seed)
+    return [scatter_of_runs([rng.gauss(100, 100 * each) for _ in range(runs)], [], [100.0]) for each in deviations]
+
+
+def row(value: float) -> MetricRow:
+    """A speed that is known well by its steps."""
+    return MetricRow(name="x", value=value, unit="words/s", low=0.999 * value, high=1.001 * value, better="higher")
+
+
+def test_alike_series_share_what_they_show() -> None:
+    """Twenty series that scatter by 0.25 % tell so, and make the interval of each narrower than other systems do."""
+    shared = shared_scatter(drawn(1, 20 * [0.0025]))
+    assert shared is not None
+    assert shared.deviation == pytest.approx(0.0025, rel=0.2)
+    assert shared.freedom > USUAL_BETWEEN_RUNS.freedom
+    past = [100.2, 99.8, 100.1, 99.9, 100.3, 99.7]
+    narrow, wide = (
+        change([row(100)], [row(99)], past=past, usual=USUAL_BETWEEN_RUNS, shared=which) for which in (shared, None)
+    )
+    assert narrow.worst is not None
+    assert wide.worst is not None
+    assert narrow.worst < wide.worst
+
+
+def test_series_that_differ_share_nothing() -> None:
+    """The scatter of quiet recipes says nothing of noisy ones."""
+    assert shared_scatter(drawn(1, [0.001 * 10 ** (number / 20) for number in range(20)])) is None
+    assert shared_scatter(drawn(1, [*(10 * [0.002]), *(2 * [0.02])])) is None
+
+
+def test_few_series_are_worth_little() -> None:
+    """Four that are alike may be so by chance: they are worth far less than all of their runs."""
+    few, many = (shared_scatter(drawn(1, count * [0.0025])) for count in (4, 40))
+    assert many is not None
+    assert few is None or few.freedom < 18.0 < many.freedom
+
+
+def test_one_series_and_series_without_scatter_tell_nothing() -> None:
+    """Neither does a number that is always the same, or has no mean."""
+    (one,) = drawn(1, [0.002])
+    assert shared_scatter([one]) is None
+    assert shared_scatter([one, Scatter(0.0, 9.0), Scatter(0.0, 0.0)]) is None
+    assert scatter_of_runs([0.0, 0.0, 0.0], [], [1.0]) == Scatter(0.0, 0.0)
+
+
+def test_the_runs_of_a_noisy_series_count_against_the_others() -> None:
+    """A change that is within its own scatter is no regression, whatever the others show."""
+    shared = shared_scatter(drawn(1, 20 * [0.0025]))
+    past = [100 + way * 3 for way in (1, -1, 0.6, -0.6, 1, -1, 0.8, -0.8, 1, -1, 0.9, -0.9)]
+    told = change([row(100)], [row(97)], past=past, usual=USUAL_BETWEEN_RUNS, shared=shared)
+    assert not told.regressed
+
+
+@given(series_lists, st.sampled_from([1.0, 4.0, 30.0]))
+def test_the_fit_is_the_likeliest(series: list[Scatter], freedom: float) -> None:
+    """No other variance is likelier, by SciPy's F distribution."""
+    variance, likelihood = scatter._fit(series, freedom)
+
+    def log_density(log_variance: float, freedom: float) -> float:
+        scale = math.exp(log_variance)
+        ratios = ((each.deviation**2 / scale, each.freedom) for each in series)
+        return float(sum(stats.f.logpdf(ratio, own, freedom) - log_variance for ratio, own in ratios))
+
+    best = optimize.minimize_scalar(
+        lambda log_variance: -log_density(log_variance, freedom), bounds=(-25.0, 0.0), method="bounded"
+    )
+    assert log_density(math.log(variance), freedom) >= -best.fun - 1e-6 * (1 + abs(best.fun))
+    # Other degrees of freedom are more or less likely by as much as SciPy says.
+    other, theirs = scatter._fit(series, 2 * freedom)
+    expected = log_density(math.log(other), 2 * freedom) - log_density(math.log(variance), freedom)
+    assert theirs - likelihood == pytest.approx(expected, abs=1e-6 * (1 + abs(best.fun)))
