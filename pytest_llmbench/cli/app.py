@@ -80,5 +80,8 @@ def main() -> None:
     try:
         app()
     except (LLMBenchError, OSError) as error:
-        sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
+        told = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            told = f"{error.filename}: {error.strerror}"
+        sys.stderr.write("".join(f"error: {line}\n" for line in told.splitlines()))
         sys.exit(2)

@@ -115,7 +115,7 @@ def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
+    with FileLock(path.with_name(f".{path.name}.lock"), mode=0o666):
         known = read_quarantine(path)
         text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
         new = [host for host in bad if host not in known]

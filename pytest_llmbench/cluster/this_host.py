@@ -5,13 +5,12 @@ import socket
 import tempfile
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from pytest_llmbench.cluster.allocation import Allocation, Waiting
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.wire.task import Owner
-from pytest_llmbench.workloads.node.machine_lock import holders, is_held
+from pytest_llmbench.workloads.node.machine_lock import holders, is_held, take
 
 
 class ThisHost(Allocation):
@@ -21,26 +20,40 @@ class ThisHost(Allocation):
     """
 
     def __init__(self) -> None:
-        self._lock = FileLock(_lock_file("this-host"), mode=0o666)
+        self._lock: int | None = None
 
     def hosts(self) -> tuple[str, ...] | Waiting:
-        """This host, as soon as no other session measures on it and no rank of one is left."""
-        if not self._lock.is_locked:
-            try:
-                self._lock.acquire(blocking=False)
-            except Timeout:
+        """This host, as soon as no other session measures on it and no rank of one is left.
+
+        Raises:
+            ClusterError: a lock cannot be opened.
+        """
+        try:
+            return self._waiting() or (socket.gethostname(),)
+        except OSError as error:
+            raise ClusterError(
+                f"{error.filename}: {error.strerror}, and it tells whether another session measures on this machine; "
+                "let its owner delete it, or let everybody read it (chmod a+r)"
+            ) from error
+
+    def _waiting(self) -> Waiting | None:
+        if self._lock is None:
+            self._lock = take(_lock_file("this-host"))
+            if self._lock is None:
                 return Waiting(reason=f"another session measures on this machine{_who(_lock_file('this-host'))}")
             if is_held(_lock_file("ranks")):
-                self._lock.release()
+                self.release()
                 return Waiting(
                     reason="ranks of a session that was killed still run on this machine"
                     f"{_who(_lock_file('ranks'))}; they end themselves soon"
                 )
-        return (socket.gethostname(),)
+        return None
 
     def release(self) -> None:
         """Let the next session measure."""
-        self._lock.release()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:

@@ -1,6 +1,7 @@
 """The schedule of a session: which run is launched next, on which nodes, and what becomes of a launch."""
 
 import itertools
+import sys
 import threading
 import time
 import traceback
@@ -281,7 +282,8 @@ class Schedule:
 def broken() -> Problem:
     """The problem of a run over which our own code broke, with the traceback."""
     #: problem harness: an error of this package, with its traceback
-    return Problem(kind="harness", message=f"the runner broke:\n{traceback.format_exc()}")
+    error = "".join(traceback.format_exception_only(sys.exception())).strip().splitlines()[-1]
+    return Problem(kind="harness", message=f"the runner broke: {error}\n{traceback.format_exc()}")
 
 
 def _lease(run: PreparedRun, pool: LeasePool) -> Lease | None:

@@ -21,21 +21,37 @@ def hold(path: Path | None) -> tuple[int, ...]:
     """
     if path is None:
         return ()
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    lock = _open(path)
     fcntl.flock(lock, fcntl.LOCK_SH)
     _held.append(lock)
     return (lock,)
 
 
-def is_held(path: Path) -> bool:
-    """Return whether any process holds a machine's lock."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def take(path: Path) -> int | None:
+    """Hold a machine's lock alone; return the descriptor that holds it until it is closed, or None if another has it.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    lock = _open(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    finally:
         os.close(lock)
+        return None
+    return lock
+
+
+def is_held(path: Path) -> bool:
+    """Return whether any process holds a machine's lock.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    lock = take(path)
+    if lock is None:
+        return True
+    os.close(lock)
     return False
 
 
@@ -49,3 +65,21 @@ def holders(path: Path) -> tuple[int, ...]:
     # `1: FLOCK  ADVISORY  READ 4711 08:01:131 0 EOF`; who waits has an arrow behind the number.
     rows = [line.split() for line in lines if "->" not in line]
     return tuple(int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].rpartition(":")[2] == inode)
+
+
+def _open(path: Path) -> int:
+    """Open the file of a lock, which another user may own: it is only read, as the kernel asks no more of a `flock`.
+
+    It is created only where there is none: in /tmp, the kernel does not let one user create what another has.
+    """
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            pass
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            continue  # another process was quicker
+        os.fchmod(lock, 0o644)  # whatever the umask: sessions of all users wait for each other
+        return lock

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.workloads.node.machine_lock import hold, holders, is_held
+from pytest_llmbench.workloads.node.machine_lock import hold, holders, is_held, take
 
 # Holds the lock, hands it to a program that outlives it or not, and says that it does.
 HOLDER = """
@@ -74,3 +76,62 @@ def test_looking_changes_nothing(tmp_path: Path, mode: int) -> None:
     lock.touch(mode)
     assert not is_held(lock)
     assert not is_held(lock)
+
+
+def test_one_alone_takes_it(tmp_path: Path) -> None:
+    """Until it gives the lock back; those who share it keep it from whoever wants it alone."""
+    lock = tmp_path / "lock"
+    mine = take(lock)
+    assert mine is not None
+    assert take(lock) is None
+    os.close(mine)
+    process, _ = held(lock, "alone")
+    assert take(lock) is None
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_sessions_of_two_users_wait_for_each_other(tmp_path: Path) -> None:
+    """Whatever the umask of the first one: the second sees its lock, and takes it once it is free."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # the folders above tmp_path are of one user alone
+    folder.chmod(0o1777)
+    lock = folder / "lock"
+    before = os.umask(0o077)
+    try:
+        mine = take(lock)
+        assert mine is not None
+        assert as_nobody(lock) == "held"
+        os.close(mine)
+        assert as_nobody(lock) == "free"
+    finally:
+        os.umask(before)
+        lock.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def as_nobody(lock: Path) -> str:
+    """What another user sees of a lock; in a process of its own, which cannot run Python's files anew."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(writing, b"held" if is_held(lock) else b"free")
+        except OSError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    told = os.read(reading, 1000).decode()
+    os.close(reading)
+    os.waitpid(child, 0)
+    return told
+
+
+def test_a_link_is_no_lock(tmp_path: Path) -> None:
+    """A link in a folder that everybody can write may lead anywhere."""
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        is_held(tmp_path / "lock")
