@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 
+_ANSWER_S = 10.0
 _RUNTIMES = {
     "docker": ("docker", "apt-get install docker.io"),
     "enroot": ("enroot", "see https://github.com/NVIDIA/enroot"),
@@ -243,16 +244,7 @@ def _is_alone() -> bool:
 def _rest(needs: SiteNeeds) -> Iterator[Examined]:
     wanted = {each.container.runtime for each in needs.system.environments.values() if each.container is not None}
     for name, (command, cure) in _RUNTIMES.items():
-        path, needed = shutil.which(command), name in wanted
-        if name == "pyxis" and path is not None:
-            path = path if "--container-image" in _output([command, "--help"]) else None
-        if path is None:
-            yield Examined(part=name, state="missing", found="not here", command=cure, needed=needed)
-        elif name == "docker" and not _output([command, "version", "--format", "{{.Server.Version}}"]).strip():
-            found = f"{path}, and no Docker daemon answers it"
-            yield Examined(part=name, state="wrong", found=found, command="docker info", needed=needed)
-        else:
-            yield Examined(part=name, state="ok", found=path, needed=needed)
+        yield replace(_runtime(name, command, cure), needed=name in wanted)
     gpus = gpus_here()
     needed = bool(needs.system.gpus_per_node) and not needs.slurm
     if gpus:
@@ -262,10 +254,30 @@ def _rest(needs: SiteNeeds) -> Iterator[Examined]:
         yield Examined(part="GPUs", state="missing", found=found, command="nvidia-smi", needed=needed)
 
 
+def _runtime(name: str, command: str, cure: str) -> Examined:
+    """A runtime of containers: pyxis is a part of srun, and Docker may have a command and no daemon."""
+    absent = Examined(part=name, state="missing", found="not here", command=cure)
+    path = shutil.which(command)
+    if path is None:
+        return absent
+    asked = {"pyxis": [command, "--help"], "docker": [command, "version", "--format", "{{.Server.Version}}"]}.get(name)
+    try:
+        told = _output(asked) if asked is not None else ""
+    except subprocess.TimeoutExpired:
+        found = f"{path} does not answer within {_ANSWER_S:.0f} s"
+        return Examined(part=name, state="wrong", found=found, command=" ".join(asked or []))
+    if name == "pyxis" and "--container-image" not in told:
+        return absent
+    if name == "docker" and not told.strip():
+        found = f"{path}, and no Docker daemon answers it"
+        return Examined(part=name, state="wrong", found=found, command="docker info")
+    return Examined(part=name, state="ok", found=path)
+
+
 def _output(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_S).stdout
+    except OSError:
         return ""
 
 

@@ -10,6 +10,7 @@ from pytest_llmbench.cluster.slurm import commands
 from pytest_llmbench.core.errors import ClusterError
 
 _GPUS = re.compile(r"gpu(?::(?P<model>[A-Za-z][\w.-]*))?:(?P<count>\d+)", re.ASCII)
+_PING_S = 5.0
 NEEDED_COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 
 
@@ -69,6 +70,7 @@ def ask_slurm() -> SlurmFacts:
     Raises:
         ClusterError: Slurm is not there, or does not answer; in its own words.
     """
+    _see_that_it_answers()
     settings = commands.run(["scontrol", "show", "config"])
     return SlurmFacts(
         cluster=_setting(settings, "ClusterName"),
@@ -77,6 +79,14 @@ def ask_slurm() -> SlurmFacts:
         accounts=_accounts(),
         hosts=tuple(dict.fromkeys(commands.run(["sinfo", "--noheader", "--Node", "--format=%o"]).split())),
     )
+
+
+def _see_that_it_answers() -> None:
+    """Ask for the controller alone, which is answered at once; every other command tries again for up to a minute."""
+    answer = commands.ask(["scontrol", "ping"], lambda: _PING_S)
+    if answer.code or " is UP" not in answer.stdout:
+        told = commands.plain(answer.stdout.replace("*", "")) or commands.slurm_words(answer.stderr)
+        raise ClusterError(told or "scontrol ping names no controller")
 
 
 def partitions_in(text: str) -> tuple[Partition, ...]:

@@ -62,6 +62,13 @@ class SlurmAnswer:
     stderr: str
 
 
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    """Its complaints before it was killed, such as that it looks for its configuration again."""
+    with contextlib.suppress(subprocess.TimeoutExpired):  # another process that it started may have its output
+        return slurm_words(process.communicate(timeout=_LOOK_S)[1].decode("utf-8", errors="replace"))
+    return ""
+
+
 def run(command: Sequence[str]) -> str:
     """Run one Slurm command and return what it printed.
 
@@ -131,7 +138,9 @@ def ask(
                     continue
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                raise NoAnswerError(f"{command[0]} did not answer within {took:.0f} s", command=text) from None
+                words = _last_words(process)
+                told = f"{command[0]} did not answer within {took:.0f} s{': ' if words else ''}{words}"
+                raise NoAnswerError(told, command=text) from None
             return SlurmAnswer(
                 code=process.returncode,
                 stdout=stdout.decode("utf-8", errors="replace"),

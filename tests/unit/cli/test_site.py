@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import yaml
 from typer.testing import Result
 
 from pytest_llmbench.cli.site import machine
-from pytest_llmbench.cli.site.probe import Partition, SlurmFacts, partitions_in
+from pytest_llmbench.cli.site.probe import NEEDED_COMMANDS, Partition, SlurmFacts, partitions_in
 from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.schema import validate
 
@@ -144,3 +145,23 @@ def test_the_doctor_finds_a_folder_that_cannot_be_used(
     result = llmbench("doctor", "--json")
     assert result.exit_code == 1
     assert any(told in row["found"] for row in json.loads(result.stdout) if row["state"] == "wrong" and row["needed"])
+
+
+def test_a_controller_that_is_down_is_said_at_once(
+    llmbench: Llmbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `scontrol ping` says it: every other command would try again for half a minute, and none is given."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    asked = tmp_path / "asked"
+    for name in NEEDED_COMMANDS:
+        program = commands / name
+        program.write_text(
+            f"#!/bin/sh\necho {name} $* >> {asked}\n"
+            'if [ "$1" = ping ]; then\n  echo "Slurmctld(primary) at login1 is DOWN"\n  exit 1\nfi\n'
+        )
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    parts = {row["part"]: row for row in json.loads(llmbench("doctor", "--json").stdout)}
+    assert (parts["Slurm"]["state"], parts["Slurm"]["found"]) == ("wrong", "Slurmctld(primary) at login1 is DOWN")
+    assert set(asked.read_text().splitlines()) <= {"scontrol ping", "srun --help"}

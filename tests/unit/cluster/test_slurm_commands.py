@@ -41,6 +41,13 @@ def test_slurm_speaks_without_its_prefixes() -> None:
     assert slurm_words("sbatch: error: a\x1b[2J\x07b") == "a [2J b"
 
 
+def test_the_last_words_of_a_command_that_hangs_are_told(script: Path) -> None:
+    """Such as those of one that looks for its configuration again and again."""
+    script.write_text("#!/bin/sh\necho 'squeue: error: cannot stat file /x, retrying' >&2\nsleep 300\n")
+    with pytest.raises(NoAnswerError, match=r"squeue did not answer within \d+ s: cannot stat file /x, retrying"):
+        ask([str(script)], lambda: 0.3)
+
+
 def test_any_bytes_are_read(script: Path) -> None:
     """Of either stream."""
     script.write_bytes(b"#!/bin/sh\nprintf 'a\\351\\n'\nprintf 'squeue: error: \\377' >&2\nexit 1\n")
