@@ -35,10 +35,12 @@ def refuse_shared(folder: Path) -> None:
     places = {each for path in (folder.absolute(), folder.resolve()) for each in (path, *path.parents)}
     for path in sorted(places):
         with contextlib.suppress(FileNotFoundError):  # it will be made for this user alone
-            if why := _shared(path.lstat()):
+            if why := _shared(found := path.lstat()):
+                kept = f"; or keep users from renaming each other's files there: chmod +t {path}"
+                sticky = kept if found.st_uid in {os.getuid(), 0} else ""
                 raise ConfigError(
                     f"{folder}: {path} {why}, who could replace the files that jobs execute; give a --run-dir in a "
-                    "folder that is yours, such as ~/reports"
+                    f"folder that is yours, such as ~/reports{sticky}"
                 )
 
 
@@ -51,7 +53,7 @@ def _shared(found: os.stat_result) -> str:
     if found.st_mode & stat.S_IWOTH:
         return "can be written by every user"
     if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-        return f"can be written by a group, {found.st_gid}"
+        return f"can be written by group {_group(found.st_gid)}"
     return ""
 
 
@@ -69,6 +71,13 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def make_private(folder: Path) -> None:

@@ -79,7 +79,7 @@ def above() -> Iterator[Path]:
         (0, 0, 0o775, ""),
         (0, STRANGER, 0o755, ""),
         (0, 0, 0o777, "can be written by every user"),
-        (0, STRANGER, 0o775, f"can be written by a group, {STRANGER}"),
+        (0, STRANGER, 0o775, f"can be written by group {STRANGER}"),
         (STRANGER, 0, 0o755, f"belongs to user {STRANGER}"),
     ],
 )
