@@ -225,7 +225,7 @@ def for_people(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-_BOUND = re.compile(r"([<>]=?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
+_BOUND = re.compile(r"([<>]=?|no worse than) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 
 
 def bounds_for_people(text: str, digits: int = 4) -> str:

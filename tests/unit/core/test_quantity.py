@@ -268,4 +268,5 @@ def test_bounds_are_written_like_what_was_measured() -> None:
     """Each number behind a comparison, and nothing else, also where a text has two."""
     assert bounds_for_people(">= 9e+08 words/s") == ">= 900,000,000 words/s"
     assert bounds_for_people(">= 387000 and <= 1.5e+06 tokens/s") == ">= 387,000 and <= 1,500,000 tokens/s"
+    assert bounds_for_people("no worse than 54207.9 words/s") == "no worse than 54,208 words/s"
     assert bounds_for_people("no bound in 20000 words") == "no bound in 20000 words"
