@@ -10,15 +10,15 @@ from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import (
-    HOPELESS_REASONS,
     Identity,
     JobState,
     JobStatus,
     OurJob,
+    is_hopeless,
     of_holder,
 )
 from pytest_llmbench.core.errors import ClusterError
@@ -130,8 +130,7 @@ class HeldJob(Allocation):
             if self._hosts:
                 return self._hosts
         if status.alive:
-            reason = status.reason.split(",")[0]
-            if reason in HOPELESS_REASONS:
+            if is_hopeless(status.reason):
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             if not self._hosts:
@@ -209,6 +208,8 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
     asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
     asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
     asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
+    if isinstance(error, QueueFullError):
+        return error
     if isinstance(error, NoAnswerError):
         return type(error)(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()

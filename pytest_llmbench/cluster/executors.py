@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.cluster.slurm.commands import NoAnswerError, is_silence, plain, slurm_words
+from pytest_llmbench.cluster.slurm.commands import (
+    NoAnswerError,
+    QueueFullError,
+    full_queue,
+    is_silence,
+    plain,
+    slurm_words,
+)
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import Identity, JobState, OurJob
 from pytest_llmbench.core.errors import ClusterError
@@ -269,6 +276,8 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) ->
     if refused:
         raise slurm.controller.unless_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)
+    if limit := full_queue(said):  # sbatch tries again for minutes by itself, and we have ended it
+        raise QueueFullError(limit, command="sbatch")
     raise NoAnswerError(
         f"it is unknown whether Slurm accepted it: sbatch printed {said!r}, and no job {request.name} with the comment "
         f"{request.identity.token} was found",

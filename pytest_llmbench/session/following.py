@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
-from pytest_llmbench.cluster.slurm.states import HOPELESS_REASONS, JobState, JobStatus, OurJob
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.driver import read_report
@@ -58,7 +58,7 @@ class Follower:
         status = active.job.status()
         if status.state is JobState.PENDING:
             active.pending_reason, active.starts, active.started = status.reason, status.starts, None
-            if status.reason.split(",")[0] in HOPELESS_REASONS and active.cancelled is None:
+            if is_hopeless(status.reason) and active.cancelled is None:
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
             elif isinstance(active.job, SlurmJob) and active.watch is None:

@@ -55,6 +55,10 @@ class Launches:
         self.note, self.pause_s = why, seconds
         self._until = time.monotonic() + seconds
 
+    def go_on(self) -> None:
+        """End a pause now."""
+        self._until = 0.0
+
     def worked(self) -> None:
         """Note that a run was launched, whatever has become of it."""
         self.in_a_row = 0

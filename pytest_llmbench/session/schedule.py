@@ -13,7 +13,8 @@ from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
-from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError
+from pytest_llmbench.cluster.slurm.full_queue import FullQueue
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S
 from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
@@ -30,6 +31,8 @@ from pytest_llmbench.session.script.prepared import PreparedRun
 # Slurm's controller is a shared service.
 _SUBMITTED_AT_ONCE = 4
 _LOOK_S = 0.005
+# Slurm may take another job sooner than one of ours ends.
+_HELD_BACK_S = 60.0
 _FEW_STEPS = 16
 
 
@@ -89,6 +92,13 @@ class Schedule:
     is_short: bool = False
     _launching: list[_Launching] = field(default_factory=list)
     _first_run_over: bool = False
+    _one_by_one: bool = False  # since Slurm has refused one too many
+    _refused: dict[str, int] = field(default_factory=dict)
+    full_queue: FullQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Watch over submissions that are held back."""
+        self.full_queue = FullQueue(self.slurm.queries, self.settings.max_wait_min, self.say)
 
     @property
     def launching(self) -> list[PreparedRun]:
@@ -140,7 +150,7 @@ class Schedule:
     def _may_launch(self) -> bool:
         """Whether another run may be launched now; waits a moment for the answers to others."""
         # Steps are launched one after the other: each has to know the state of the job in which it runs.
-        most = _SUBMITTED_AT_ONCE if self.holder is None else 1
+        most = 1 if self._one_by_one or self.holder is not None else _SUBMITTED_AT_ONCE
         self.take_launched(0.0)
         while len(self._launching) >= most and time.monotonic() - self._launching[0].work.began < GLANCE_S:
             time.sleep(_LOOK_S)
@@ -206,6 +216,8 @@ class Schedule:
         if isinstance(active.job, SlurmJob):
             self.slurm.let_go(active.job.ours)
         self._free(active.lease)
+        if self._one_by_one:
+            self.launches.go_on()
         if worked:
             self.launches.worked()
             self._first_run_over = True
@@ -238,8 +250,7 @@ class Schedule:
             launched = result()
         except NotYetError as error:
             self._free(lease)
-            self.launches.pause(str(error), QUIET_S)
-            self.waiting.insert(0, run)
+            self._hold_back(run, error)
             return
         except NoAnswerError as error:
             self._free(lease)
@@ -264,11 +275,29 @@ class Schedule:
             self.waiting.insert(0, run)
             self.launches.pause("a job of higher priority takes the nodes")
             return
+        self.full_queue.taken(run.key)
         active = Active(
             run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
         )
         self.active.append(active)
         self.begun(active)
+
+    def _hold_back(self, run: PreparedRun, error: NotYetError) -> None:
+        """Launch a run again after a while; one that is a job too many also as soon as one of ours has ended."""
+        if not isinstance(error, QueueFullError):
+            self.launches.pause(str(error), QUIET_S)
+            self.waiting.insert(0, run)
+            return
+        ours = len(self.active) + len(self._launching)
+        if why := self.full_queue.refused(run.key, error, ours=ours):
+            self.fail(run, Problem(kind="allocation", message=why))
+            return
+        self._one_by_one = True
+        self.launches.pause(str(error), _HELD_BACK_S if ours else QUIET_S)
+        # Several may have been under way: they keep their order.
+        number = self._refused.setdefault(run.key, len(self._refused))
+        earlier = sum(self._refused.get(each.key, number) < number for each in self.waiting)
+        self.waiting.insert(earlier, run)
 
     def _marks(self) -> JobMarks | None:
         """Past events of the job that holds the nodes; empty if each run will have a job of its own."""

@@ -23,6 +23,12 @@ _SILENCE = re.compile(
     r"communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
     re.IGNORECASE,
 )
+# What it says where a job would be one too many. The sentence about "job submit limit, user's size and/or time limits"
+# does not tell these from limits on one job.
+_FULL = re.compile(
+    r"\b(?P<limit>(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?(?:Per[A-Z]\w+)?Limit)\b|temporarily unable to accept job|"
+    r"Resource temporarily unavailable"
+)
 # Options of Slurm's commands that come from the environment, set by the job we may be in or by the user.
 #: variable SLURM_JOB_ID: pytest runs inside this Slurm job: its nodes are used, and it is never cancelled
 #: variable SLURM_CONF: the Slurm to use. Commands that llmbench starts do not get any other `SLURM_*`, `SLURMD_*`,
@@ -51,6 +57,26 @@ class NoAnswerError(ClusterError):
 
 class NotYetError(NoAnswerError):
     """Slurm refused what it may take in a moment: its controller has just been started."""
+
+
+class QueueFullError(NotYetError):
+    """Slurm does not take a job because so many are in its queue; it may when one of them has ended.
+
+    Attributes:
+        limit: Slurm's name of the limit.
+        counts_this_user: whether it counts the jobs of this user alone.
+    """
+
+    def __init__(self, limit: str, command: str | None = None) -> None:
+        super().__init__(f"Slurm takes no more jobs now ({limit})", command=command)
+        self.limit = limit
+        self.counts_this_user = "Grp" not in limit and ("Assoc" in limit or "PerUser" in limit)
+
+
+def full_queue(words: str) -> str:
+    """The limit on the number of jobs in the queue that a refusal of Slurm names; empty if it names none."""
+    found = _FULL.search(words)
+    return "" if found is None else found["limit"] or "MaxJobCount"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

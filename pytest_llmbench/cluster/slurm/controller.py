@@ -5,7 +5,7 @@ import time
 from collections.abc import Hashable
 from pathlib import Path
 
-from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, is_silence
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError, full_queue, is_silence
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
 from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
 from pytest_llmbench.core.errors import ClusterError
@@ -102,6 +102,8 @@ class SlurmController:
             self._back_at = now
         if isinstance(refusal, NoAnswerError):
             return refusal
+        if limit := full_queue(str(refusal)):
+            return QueueFullError(limit, command=refusal.command)
         if not self._knew_no_node and self._queries.knows_no_node():
             self._knew_no_node, self._back_at = True, now
         if self.was_silent or self.is_just_back:

@@ -14,13 +14,21 @@ SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%S", "%k")
 SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
 
 # A pending job with one of these reasons waits for an administrator, not for nodes.
-HOPELESS_REASONS = frozenset(
+_HOPELESS = frozenset(
     (
-        "AccountNotAllowed", "AssociationJobLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+        "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
         "JobHeldUser", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
         "launch_failed_requeued_held",
     )
 )  # fmt: skip
+# A limit on one job, such as QOSMaxNodePerJobLimit; others fall when other jobs of the user or account end.
+_LIMIT_OF_A_JOB = re.compile(r"(?:Assoc|QOS)(?:Max\w*Per(?:Job|Node)(?:Limit)?|Min\w+)")
+
+
+def is_hopeless(reason: str) -> bool:
+    """Whether a job that waits for this reason, in Slurm's words, will never start as it is."""
+    first = reason.partition(",")[0]
+    return first in _HOPELESS or _LIMIT_OF_A_JOB.fullmatch(first) is not None
 
 
 class JobState(StrEnum):

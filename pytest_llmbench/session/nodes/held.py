@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.lease import LeasePool
 from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
-from pytest_llmbench.cluster.slurm.commands import NotYetError, ignored_options
+from pytest_llmbench.cluster.slurm.commands import NotYetError, QueueFullError, ignored_options
 from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
@@ -152,6 +152,11 @@ class HeldNodes:
         while True:
             try:
                 self._allocation.start()
+            except QueueFullError as error:
+                if why := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
+                    raise ClusterError(why) from error
+                if self.wait(_AGAIN_S):
+                    raise
             except NotYetError as error:
                 self._say(f"waiting: {error}")
                 if self.wait(_AGAIN_S):
