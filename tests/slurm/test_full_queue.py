@@ -1,0 +1,78 @@
+"""Limits on the number of jobs in the queue: the session holds jobs back. Limits on one job: it is an error at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conftest import UserFolder
+from tests.slurm.conftest import Queue, run_slurm
+
+# Nobody here has to wait as long as on a cluster until Slurm is asked again.
+IMPATIENT = "from pytest_llmbench.session import schedule\nschedule.QUIET_S = 0.5\n"
+
+
+@pytest.fixture
+def qos() -> Iterator[Callable[[str], str]]:
+    """Makes a QOS with a limit, for this test alone; the jobs of other tests do not count."""
+    if not run_slurm("sacctmgr", "--noheader", "--parsable2", "show", "cluster").strip():
+        pytest.skip("this Slurm keeps no accounts, and so has no limits")
+    made = []
+
+    def make(limit: str) -> str:
+        name = f"q{uuid.uuid4().hex[:8]}"
+        run_slurm("sacctmgr", "-i", "add", "qos", name, limit)
+        made.append(name)
+        run_slurm("sacctmgr", "-i", "modify", "user", "root", "where", "account=proj", "set", f"qos+={name}")
+        return name
+
+    yield make
+    for name in made:
+        run_slurm("sacctmgr", "-i", "delete", "qos", name)
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_jobs_beyond_a_limit_wait_for_others(
+    user: UserFolder, queue: type[Queue], qos: Callable[[str], str], distribution: str
+) -> None:
+    """Of three runs one may be in the queue at a time: each gets its verdict by one job; the limit is named once."""
+    names = ("one", "two", "three")
+    for name in names:
+        user.recipe(name)
+    user.test()
+    words = ("--cluster", "slurm", "--qos", qos("MaxSubmitJobsPerUser=1"), distribution)
+    result = user.run(*words, "-k", " or ".join(names))
+    assert result.returncode == 0, result.text
+    assert result.text.count("Slurm takes no more jobs now (QOSMaxSubmitJobPerUserLimit)") == 1
+    records = [result.record(name) for name in names]
+    assert len({record["job_id"] for record in records}) == 3
+    assert [record["superseded"] for record in records] == [[], [], []]
+    queue.wait_until_empty(result.session, 30)
+
+
+@pytest.mark.parametrize("nodes", [(), ("--nodes", "1")], ids=["a job a run", "held nodes"])
+def test_a_limit_that_lets_no_job_in_is_an_error(
+    user: UserFolder, qos: Callable[[str], str], nodes: tuple[str, ...]
+) -> None:
+    """No job is in the queue whose end could help."""
+    user.recipe()
+    user.test()
+    (user.path / "conftest.py").write_text(IMPATIENT)
+    result = user.run("--cluster", "slurm", "--qos", qos("MaxSubmitJobsPerUser=0"), *nodes, "-k", "tiny")
+    assert result.returncode == 1, result.text
+    assert result.record()["problem"]["kind"] == "allocation"
+    assert "no job is in the queue that could count" in result.record()["problem"]["message"]
+
+
+def test_a_job_that_is_too_large_for_its_qos_is_an_error(
+    user: UserFolder, queue: type[Queue], qos: Callable[[str], str]
+) -> None:
+    """Slurm takes it, and would have it wait for ever."""
+    user.recipe(nodes=2)
+    user.test()
+    result = user.run("--cluster", "slurm", "--qos", qos("MaxTRESPerJob=node=1"), "-k", "tiny")
+    assert result.returncode == 1, result.text
+    assert "will never start: QOSMaxNodePerJobLimit" in result.record()["problem"]["message"]
+    queue.wait_until_empty(result.session, 30)
