@@ -107,10 +107,10 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 class Replacement:
-    """A new file beside a file, which takes its place in one step; on an error the old one stays.
+    """A new file in the folder of an old one, whose place it takes in one step. An error leaves the old one as it is.
 
     Attributes:
-        new: its path. Whoever writes it creates it, unless a mode is given.
+        new: its path. It does not exist yet, unless a mode was given.
     """
 
     def __init__(self, path: Path, *, mode: int | None = None, durable: bool = False) -> None:

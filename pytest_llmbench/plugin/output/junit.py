@@ -31,6 +31,7 @@ from pytest_llmbench.reporting.ci.strict import strict
 # The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green
 # before groups of nodes, the history and required clauses have had their say.
 _END = "session::end"
+_XML = b"<?xml"
 _NO_VERDICT = "no verdict yet: pytest still runs, or was killed before it could report"
 
 
@@ -87,10 +88,11 @@ class JUnit:
             self.pytest_collectreport(report)
 
     def pytest_sessionstart(self) -> None:
-        """Follow the writer."""
+        """Follow the writer, and take away what an earlier session left: who is killed soon has no report yet."""
         report = self._config.stash.get(xml_key, None)
         if report is not None and self._so_far is None:  # it is None with `-p no:junitxml`
             self._so_far = SoFar(report)
+            _remove_earlier(Path(report.logfile))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take a collector that failed, which the writer has by now."""
@@ -257,9 +259,19 @@ def _is_special(logfile: str) -> bool:
     return path.exists() and not path.is_file()
 
 
+def _remove_earlier(path: Path) -> None:
+    """Remove an XML file, and nothing that the user may have named by mistake."""
+    with contextlib.suppress(OSError):  # it is written later, or the user is told then
+        if path.is_file():
+            with path.open("rb") as file:
+                is_xml = file.read(len(_XML)) == _XML
+            if is_xml:
+                path.resolve().unlink()
+
+
 @contextlib.contextmanager
 def _beside(writer: LogXML) -> Iterator[None]:
-    """Have a writer write beside its file, and then replace that; a link stays a link."""
+    """Have a writer write a new file, which then replaces its file; where that is a link, what the link leads to."""
     logfile = writer.logfile
     path = Path(logfile).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)

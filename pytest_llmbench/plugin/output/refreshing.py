@@ -12,12 +12,12 @@ SHARE = 0.01
 
 
 def pause_s(took_s: float) -> float:
-    """Seconds until it is written again, after it took so many seconds to write."""
+    """Seconds to wait after a file was written, which took `took_s` seconds."""
     return max(SHORTEST_S, took_s / SHARE)
 
 
 class Refreshing:
-    """Writes again what has changed. An error is told once, and the next change is written all the same."""
+    """Writes a file again when its content has changed. After an error, which it reports once, it goes on."""
 
     def __init__(self, write: Callable[[], None], tell: Callable[[str], None]) -> None:
         """Write it for the first time with `start`.
