@@ -5,7 +5,6 @@ import grp
 import os
 import pwd
 import stat
-import tempfile
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
@@ -112,13 +111,50 @@ def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace a file's content in one step, creating its folder: readers see the old file or the new one, whole."""
     make_folder(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    with Replacement(path, mode=mode) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+class Replacement:
+    """A new file in the folder of an old one, whose place it takes in one step. An error leaves the old one as it is.
+
+    Attributes:
+        new: its path. It does not exist yet, unless a mode was given.
+    """
+
+    def __init__(self, path: Path, *, mode: int | None = None, durable: bool = False) -> None:
+        """Choose a place for the new file.
+
+        Args:
+            path: the file; its folder is there.
+            mode: permissions of the new file; None for those of the old one, or what the umask leaves.
+            durable: whether one of them has to be there, whole, after a loss of power; it costs a wait for the disk.
+        """
+        self.new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+        self._path = path
+        self._mode = mode
+        self._durable = durable
+
+    def __enter__(self) -> Path:
+        if self._mode is not None:  # the content may be private from its first byte on
+            os.close(os.open(self.new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode))
+        return self.new
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._take_place()
+        finally:
+            with contextlib.suppress(OSError):
+                self.new.unlink(missing_ok=True)
+
+    def _take_place(self) -> None:
+        mode = self._mode
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(self._path.stat().st_mode) if mode is None else mode
+        if mode is not None:
+            self.new.chmod(mode)
+        if self._durable:
+            with self.new.open("rb") as file:
+                os.fsync(file)
+        self.new.replace(self._path)

@@ -115,6 +115,19 @@ class Conclusion:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
 
+    def withdraw(self) -> None:
+        """Take away the reports of an earlier process of this session, which `--resume` goes on with.
+
+        Raises:
+            OSError: one cannot be taken away.
+        """
+        folder = self._bench.session.folder
+        was_concluded = (folder / layout.VERDICT).exists()
+        for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.JUNIT_STRICT, layout.PAGE):
+            (folder / name).unlink(missing_ok=True)
+        if was_concluded:
+            self.enlist()
+
     def enlist(self) -> None:
         """Have the session in the list of all sessions.
 

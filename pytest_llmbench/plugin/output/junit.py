@@ -1,11 +1,16 @@
 """JUnit XML: always in the session's folder, and where `--junitxml` says as well.
 
-pytest keeps its writer private; this is the only file that knows of it. Provenance of the session's runs is in the
+pytest keeps its writer private; this file and `so_far` alone know of it. Provenance of the session's runs is in the
 properties of the test suite.
+
+From the start of the runs on, the report is whole at any moment: it has every declared test, those that have their
+verdict as at the end, and the others as errors. So a process that is killed leaves a report that is true.
 """
 
+import contextlib
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -13,13 +18,21 @@ from xml.etree import ElementTree as ET
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from pytest_llmbench.core.files import make_folder, write_text
-from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.files import Replacement, make_folder, write_text
+from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output.cases import complete
+from pytest_llmbench.plugin.output.refreshing import Refreshing
+from pytest_llmbench.plugin.output.so_far import SoFar, add_cases
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 from pytest_llmbench.reporting.ci.strict import strict
+
+# The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green
+# before groups of nodes, the history and required clauses have had their say.
+_END = "session::end"
+_XML = b"<?xml"
+_NO_VERDICT = "no verdict yet: pytest still runs, or was killed before it could report"
 
 
 class _OwnReport(LogXML):
@@ -45,6 +58,11 @@ class JUnit:
         self._asked = config.getoption("xmlpath", None) is not None
         self._own: _OwnReport | None = None
         self._wanted = True
+        self._so_far: SoFar | None = None
+        self._refreshing: Refreshing | None = None
+        self._final = contextlib.ExitStack()
+        # Before the writer, to be called after it.
+        config.pluginmanager.register(self, "llmbench-junit-file")
         if not self._asked and config.pluginmanager.hasplugin("junitxml"):
             self._own = config.stash[xml_key] = _writer(config, path)
             config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
@@ -65,27 +83,89 @@ class JUnit:
             name = manager.get_name(asked)
             manager.unregister(asked)
             manager.register(asked, name)
+        self.pytest_sessionstart()
+        for report in missed.collected:
+            self.pytest_collectreport(report)
 
-    def expect(self, tests: Mapping[str, Mapping[str, Any]], records: str) -> None:
-        """Write the report as it would be if this process were killed now: every test an ERROR.
+    def pytest_sessionstart(self) -> None:
+        """Follow the writer, and take away what an earlier session left: who is killed soon has no report yet."""
+        report = self._config.stash.get(xml_key, None)
+        if report is not None and self._so_far is None:  # it is None with `-p no:junitxml`
+            self._so_far = SoFar(report)
+            _remove_earlier(Path(report.logfile))
 
-        A report cannot be written after a SIGKILL, and the report of an earlier session must not be taken for this
-        one's.
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Take a collector that failed, which the writer has by now."""
+        if self._so_far is not None:
+            self._so_far.add_collector(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take back the verdict of a test that a plugin calls again."""
+        if self._so_far is not None:
+            self._so_far.reopen(report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Have the report written with a test that is over."""
+        if self._so_far is not None and self._so_far.end(nodeid) and self._refreshing is not None:
+            self._refreshing.note_change()
+
+    def pytest_sessionfinish(self) -> None:
+        """Put the report into its place, right after the writer: the hooks of others may read it next.
+
+        Raises:
+            OSError: it cannot be put there.
+        """
+        self._final.close()
+
+    def follow(
+        self, tests: Sequence[str], facts: Callable[[str], Mapping[str, Any]], records: str, tell: Callable[[str], None]
+    ) -> None:
+        """Write the report as it is to be if this process is killed, now and whenever a test is over.
+
+        The report of an earlier session must not be taken for this one's.
 
         Args:
-            tests: the properties of each, by node id.
+            tests: the declared ones, by node id.
+            facts: the properties of one that has no verdict; called by another thread.
             records: path of the session's folder, as a reader of the report finds it.
+            tell: told once if it cannot be written; called by another thread.
         """
-        report = self._config.stash.get(xml_key, None)
-        if report is None:  # with `-p no:junitxml`
+        report, so_far = self._config.stash.get(xml_key, None), self._so_far
+        if report is None or so_far is None or _is_special(report.logfile):
             return
-        expected = _writer(self._config, Path(report.logfile))
-        expected.pytest_sessionstart()
-        for nodeid, properties in tests.items():
-            _add_error(expected, nodeid, properties)
-        self._complete(expected, records)
-        expected.pytest_sessionfinish()
-        self.copy()
+
+        def write() -> None:
+            made = _writer(self._config, Path(report.logfile))
+            made.suite_start = report.suite_start
+            cases, over = so_far.cases()
+            add_cases(made, cases)
+            pending = {"verdict": str(Verdict.ERROR), "reason": f"{_NO_VERDICT} this test"}
+            for nodeid in tests:
+                if nodeid not in over:
+                    _add_error(made, nodeid, {**facts(nodeid), **pending})
+            _add_error(made, _END, {**pending, "reason": f"{_NO_VERDICT} the session"})
+            self._complete(made, records)
+            with _beside(made):
+                made.pytest_sessionfinish()
+            self.keep()
+
+        self._refreshing = Refreshing(write, tell)
+        self._refreshing.start()
+
+    def stop(self) -> None:
+        """Write no more than the final report. Safe to call twice."""
+        if self._refreshing is not None:
+            self._refreshing.stop()
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """Have pytest's writer, which is called in here, replace the report in one step."""
+        report = self._config.stash.get(xml_key, None)
+        with self._final:
+            if report is not None and not _is_special(report.logfile):
+                self._final.enter_context(_beside(report))
+            yield
 
     def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:
         """Add a test that nothing else reports: an error, with its properties and their reason."""
@@ -131,13 +211,19 @@ class JUnit:
         # A case that is over keeps its element.
         complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)
 
-    def write_strict(self) -> None:
-        """Write the report once more, for readers that refuse what Jenkins' schema does not know.
+    def keep(self) -> None:
+        """Keep the report next to the records, and one for readers that refuse what Jenkins' schema does not know.
 
         Raises:
             OSError: it cannot be written.
         """
-        if self._wanted and self._path.is_file():
+        if not self._wanted:
+            return
+        if self._asked:
+            make_folder(self._path.parent)
+            with Replacement(self._path, durable=True) as new:
+                shutil.copyfile(self._config.stash[xml_key].logfile, new)
+        if self._path.is_file():
             report = ET.parse(self._path).getroot()  # noqa: S314 - pytest has just written it
             text = ET.tostring(strict(report), encoding="unicode")
             path = self._path.with_name(layout.JUNIT_STRICT)
@@ -146,18 +232,13 @@ class JUnit:
     def discard(self) -> None:
         """Write no file of ours: this session had no runs, or there is no place for it."""
         self._wanted = False
+        self.stop()
         if self._own is not None:
             # Unregistering alone would not do: pytest is already going through its list of who finishes.
             self._own.wanted = False
             self._config.pluginmanager.unregister(self._own)
             self._own = None
             del self._config.stash[xml_key]
-
-    def copy(self) -> None:
-        """Copy the report the user asked for into the session's folder."""
-        if self._asked and self._wanted:
-            make_folder(self._path.parent)
-            shutil.copyfile(self._config.stash[xml_key].logfile, self._path)
 
 
 def _writer(config: pytest.Config, path: Path) -> _OwnReport:
@@ -172,6 +253,36 @@ def _writer(config: pytest.Config, path: Path) -> _OwnReport:
     )
 
 
+def _is_special(logfile: str) -> bool:
+    """Whether a report goes to a device or a pipe, which cannot be replaced: it is written there once."""
+    path = Path(logfile)
+    return path.exists() and not path.is_file()
+
+
+def _remove_earlier(path: Path) -> None:
+    """Remove an XML file, and nothing that the user may have named by mistake."""
+    with contextlib.suppress(OSError):  # it is written later, or the user is told then
+        if path.is_file():
+            with path.open("rb") as file:
+                is_xml = file.read(len(_XML)) == _XML
+            if is_xml:
+                path.resolve().unlink()
+
+
+@contextlib.contextmanager
+def _beside(writer: LogXML) -> Iterator[None]:
+    """Have a writer write a new file, which then replaces its file; where that is a link, what the link leads to."""
+    logfile = writer.logfile
+    path = Path(logfile).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Replacement(path, durable=True) as new:
+        writer.logfile = os.fspath(new)
+        try:
+            yield
+        finally:
+            writer.logfile = logfile
+
+
 def _add_error(writer: LogXML, nodeid: str, properties: Mapping[str, Any]) -> None:
     _add(writer, report_of(nodeid, properties, "setup", "failed"))
     _add(writer, report_of(nodeid, properties, "teardown", "passed"))
@@ -183,27 +294,3 @@ def _add(writer: LogXML, report: pytest.TestReport) -> None:
     if workers:
         report.node = workers[-1]  # type: ignore[attr-defined]  # as xdist does
     writer.pytest_runtest_logreport(report)
-
-
-def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
-    """The versions, provenance and command of runs, by run key.
-
-    Returns:
-        Facts that are the same in all runs under their name, the others as `name[run key]`. A run that did not get far
-        enough to say anything of itself does not count as different.
-    """
-    facts = {key: told for key, record in records.items() if (told := _facts(record))}
-    properties = {}
-    for name in dict.fromkeys(name for told in facts.values() for name in told):
-        values = {key: told[name] for key, told in facts.items() if name in told}
-        if len(values) == len(facts) and len(set(values.values())) == 1:
-            properties[name] = next(iter(values.values()))
-        else:
-            properties |= {f"{name}[{key}]": value for key, value in values.items()}
-    return properties
-
-
-def _facts(record: RunRecord) -> dict[str, str]:
-    told = {**record.versions, **record.provenance}
-    # Of a job of its own it names the sbatch script.
-    return {**told, "command": record.command} if told and record.command else told

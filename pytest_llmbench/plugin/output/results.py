@@ -1,6 +1,7 @@
 """The results of a session: gathered as tests end, completed at its end, and handed to every report."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.exporting import exported
-from pytest_llmbench.plugin.output.junit import JUnit, suite_properties
+from pytest_llmbench.plugin.output.junit import JUnit
 from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.plugin.output.provenance import judgements, suite_facts
+from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.past import history
 from pytest_llmbench.plugin.past.compared import compare_with_history
@@ -71,19 +72,24 @@ class Results:
         self._junit.catch_up(missed)
 
     def expect(self) -> None:
-        """Wait for the verdict of every planned test, and leave a report for the case that pytest is killed."""
-        tests = self._bench.planned.tests
-        self._waiting = {test.test for test in tests}
-        killed = {"verdict": str(Verdict.ERROR), "reason": "pytest was killed before it could report this test"}
+        """Wait for the verdict of every planned test, and keep a report for the case that pytest is killed.
+
+        Called in the thread of a controller, while tests of others may be over already.
+        """
+        tests = {test.test: test for test in self._bench.planned.tests}
+        self._waiting = {*tests}
+
+        def tell(why: str) -> None:  # it is tried again, at the latest at the end, and costs no verdict
+            if self.store is not None:
+                self.store.notes.append(f"a report cannot be written: {why}")
+
         try:
-            (self._bench.session.folder / layout.VERDICT).unlink(
-                missing_ok=True
-            )  # of an earlier process of the session
-            self._junit.expect(
-                {test.test: {**facts(test, self._bench), **killed} for test in tests}, self._conclusion.records
-            )
-        except OSError as error:  # it is tried again at the end, and costs no verdict
-            self._progress.note(f"a report cannot be written: {error}")
+            self._conclusion.withdraw()
+        except OSError as error:
+            tell(str(error))
+        self._junit.follow(
+            [*tests], lambda test: facts(tests[test], self._bench, self.store), self._conclusion.records, tell
+        )
 
     def refuse(self, why: str) -> None:
         """Note that the session cannot begin."""
@@ -110,6 +116,7 @@ class Results:
 
     def finish(self, session: pytest.Session) -> None:
         """Complete the verdicts, and hand them to the other reporters."""
+        self._junit.stop()
         if self.runs_tests and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)
@@ -220,10 +227,17 @@ class Results:
         for line in self._conclusion.annotations():
             terminalreporter.write_line(line)
 
-    def copy_junit(self) -> None:
-        """Keep the report next to the records, and one that readers of the strict schema take."""
-        self._junit.copy()
-        self._junit.write_strict()
+    @contextlib.contextmanager
+    def junit_written(self) -> Iterator[None]:
+        """Have the reports of tests on disk after this, in which pytest's writer is called.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        with self._junit.written():
+            yield
+        self._junit.keep()
+        self.has_junit = True
 
     def _finish_tests(self, session: pytest.Session) -> None:
         """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
@@ -334,9 +348,8 @@ class SafeReports:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Say which report could not be written, and fail the session for it."""
         try:
-            result = yield
-            self._results.copy_junit()
-            self._results.has_junit = True
+            with self._results.junit_written():
+                result = yield
         except OSError as error:
             self._progress.note(f"a report could not be written: {error}; the verdicts are below")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

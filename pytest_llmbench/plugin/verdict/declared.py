@@ -74,7 +74,8 @@ def facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Map
         return outcome.place_of(test) | outcome.facts_of_check(made, test.slot, made=check is not None)
     run = test.run or ""
     record = store.runs.get(run) if store is not None else None
-    told = outcome.facts_of_run(record or bench.unmade(run), test.repeats, made=record is not None)
-    references = (record or bench.unmade(run)).recipe.references
-    applied = [outcome.facts_of_reference(reference) for reference in references if reference.name == test.reference]
+    known = record or bench.unmade(run)
+    told = outcome.facts_of_run(known, test.repeats, made=record is not None)
+    named = (reference for reference in known.recipe.references if reference.name == test.reference)
+    applied = [outcome.facts_of_reference(reference) for reference in named]
     return {**outcome.place_of(test), **told, **(applied[0] if applied else {})}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.reporting.live.words import clock_time, counts, duration, plain, speed
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# Between two columns.
+_GAP = 2
 # What goes first: the lowest.
 _ORDER = {
     "running": 1, "checking": 1, "starting": 2, "ended": 3, "ERROR": 4, "FAIL": 4, "INCOMPLETE": 5,
@@ -32,8 +34,10 @@ class _LiveColumn:
     """One column.
 
     Attributes:
-        least: width of the terminal from which it is shown.
+        least: width of the terminal from which it is shown. If the columns do not fit, those with the largest are left
+            out, the last first.
         most: of its own width.
+        shortest: of its own width where there is not enough room; None for one that is whole or not there.
     """
 
     title: str
@@ -41,6 +45,7 @@ class _LiveColumn:
     least: int = 0
     right: bool = False
     most: int = 40
+    shortest: int | None = None
 
 
 def _progress(task: LiveTask, _: LiveSnapshot) -> str:
@@ -86,7 +91,7 @@ def _why(task: LiveTask, _: LiveSnapshot) -> str:
 
 
 _COLUMNS = (
-    _LiveColumn(title="run", cell=lambda task, _: plain(task.name), most=48),
+    _LiveColumn(title="run", cell=lambda task, _: plain(task.name), most=48, shortest=8),
     _LiveColumn(title="state", cell=lambda task, _: word_of(task)),
     _LiveColumn(title="step", cell=_progress, right=True),
     _LiveColumn(title="words/s", cell=_rate, least=50, right=True),
@@ -95,7 +100,7 @@ _COLUMNS = (
     _LiveColumn(title="projected", cell=_projected, least=70),
     _LiveColumn(title="ETA", cell=_left, least=58, right=True),
     _LiveColumn(title="hours", cell=_hours, least=100, right=True),
-    _LiveColumn(title="why", cell=_why, least=100, most=60),
+    _LiveColumn(title="why", cell=_why, least=100, most=60, shortest=24),
 )
 
 
@@ -134,17 +139,33 @@ def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Tabl
 
     columns = [column for column in _COLUMNS if column.least <= width]
     cells = {column.title: [column.cell(task, snapshot) for task in rows] for column in columns}
-    columns = [column for column in columns if any(cells[column.title])]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis",
-            max_width=column.most,
-        )  # fmt: skip
+    widths = _widths([column for column in columns if any(cells[column.title])], cells, width)
+    columns = [*widths]
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    for column, wide in widths.items():
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=wide)
     for number in range(len(rows)):
         texts = [cells[column.title][number] for column in columns]
         table.add_row(*(Text(text, style=_STYLES.get(text, ""), no_wrap=True, overflow="ellipsis") for text in texts))
     return table
+
+
+def _widths(columns: Sequence[_LiveColumn], cells: Mapping[str, Sequence[str]], width: int) -> dict[_LiveColumn, int]:
+    """The columns that fit, with their widths: a number that is cut would be another number."""
+    from rich.cells import cell_len  # noqa: PLC0415  # heavy, and needed on terminals only
+
+    widths = {column: min(column.most, max(map(cell_len, (column.title, *cells[column.title])))) for column in columns}
+    while True:
+        missing = sum(widths.values()) + _GAP * (len(widths) - 1) - width
+        for column in reversed([*widths]):
+            if column.shortest is not None and missing > 0:
+                given = min(missing, max(0, widths[column] - column.shortest))
+                widths[column] -= given
+                missing -= given
+        if missing <= 0 or len(widths) == 1:
+            return widths
+        del widths[max(reversed([*widths]), key=lambda column: column.least)]
 
 
 def console_for(width: int, *, coloured: bool, file: TextIO | None = None) -> Console:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import UserFolder
+from tests.conftest import UserFolder, read_junit
+from tests.support.standin import LOGS, RECIPE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount file systems")
 
@@ -85,6 +87,59 @@ def test_a_full_disk_for_the_report_costs_the_report_only(
     assert "Traceback" not in without_interrupts(result.text), result.text
     assert "INTERNALERROR" not in result.text
     assert len(result.record()["judgements"]) == 1
+
+
+ENDS_THE_DISK = {
+    "full": "with contextlib.suppress(OSError), open('small/filler', 'wb', 0) as file:\n"
+    "        while file.write(b'x' * 512):\n            pass",
+    "read-only": "subprocess.run(['mount', '-o', 'remount,ro', 'small'], check=True)",
+}
+TESTS_ON_THE_DISK = """
+import contextlib, subprocess, threading
+from pytest_llmbench.plugin.output import refreshing
+
+refreshing.SHORTEST_S = refreshing.SHARE = 0.01
+attempted = threading.Semaphore(0)
+attempt = refreshing.Refreshing._attempt
+
+def counted(self):
+    attempt(self)
+    attempted.release()
+
+refreshing.Refreshing._attempt = counted
+
+def test_a(run):
+    {end}
+
+def test_b(run):
+    assert attempted.acquire(timeout=60)  # before `test_a`
+
+def test_c(run):
+    assert attempted.acquire(timeout=60)
+
+def test_d(run):
+    assert attempted.acquire(timeout=60)
+"""
+
+
+@pytest.mark.parametrize("end", ENDS_THE_DISK)
+def test_a_disk_that_ends_during_the_session(user: UserFolder, small_disk: Path, end: str) -> None:
+    """One line says it, all tests are judged, the session fails for it, and the XML that is left is whole."""
+    user.recipe("first", **RECIPE)
+    folder = user.path / "logs" / "first"
+    folder.mkdir(parents=True)
+    shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
+    (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    user.test(TESTS_ON_THE_DISK.format(end=ENDS_THE_DISK[end]))
+    result = user.run("--llmbench-replay", "logs", "--junitxml=small/mine.xml", "-k", "first")
+    assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text
+    assert "4 passed" in result.text
+    assert result.text.count("a report cannot be written: [Errno") == 1, result.text
+    assert "a report could not be written: [Errno" in result.text
+    assert "Traceback" not in result.text
+    left = read_junit(small_disk / "mine.xml")
+    assert set(left) == {f"test_{letter}[first]" for letter in "abcd"} | {"end"}
+    assert {case.outcome for case in left.values()} == {"error"}
 
 
 def without_interrupts(text: str) -> str:

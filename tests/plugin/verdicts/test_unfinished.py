@@ -209,7 +209,7 @@ def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end
     if end == "SIGKILL":
         process.kill()
     result = declaring.finish(process, timeout_s=60)
-    unjudged(result, declaring, "pytest was killed")
+    unjudged(result, declaring, "no verdict yet")
 
 
 def test_impatience(declaring: UserFolder, watch: type[Watch]) -> None:

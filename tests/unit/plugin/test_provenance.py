@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.plugin.output.junit import suite_properties
+from pytest_llmbench.plugin.output.provenance import suite_properties
 from tests.support.shipped import shipped_recipes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -56,6 +57,18 @@ def test_the_table_fits_into_any_terminal(width: int, height: int) -> None:
     lines = drawn(picture(*many, PENDING, FAILED), width, height)
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", range(24, 201, 3))
+def test_no_number_is_cut(width: int) -> None:
+    """A narrow terminal cuts names and reasons, and leaves columns out: half of a number would be another number."""
+    told = RUNNING.model_copy(update={"name": "a-run-with-a-name-of-forty-characters-1", "detail": "why " * 20})
+    row = drawn(picture(told, PENDING, FAILED), width)[2]
+    name, _, rest = row.partition("  ")
+    assert name.rstrip("…") in told.name
+    rest = rest.replace("why " * 20, "").partition("why")[0]
+    assert "…" not in rest
+    assert re.match(r" *(FAIL|running|pending) +12/50", rest)
 
 
 def test_what_does_not_fit_is_counted_and_the_urgent_is_shown() -> None:
