@@ -151,7 +151,7 @@ class Runner:
                 f"{self._session.token}"
             )
         elif thread is not None:
-            sweep(self._session.folder, self._store.runs)
+            sweep(self._session.folder, self._store.runs.glances)
         self._slurm.look_no_more()
         self._heartbeat.stop()
         if self._watchman is not None:
@@ -227,7 +227,7 @@ class Runner:
     def _take_on_repeats(self) -> None:
         """Take on the further runs that were asked for, if the job that holds the nodes lasts long enough."""
         for runs in self._repeats.take():
-            if (problem := no_time_for(runs, self._store.runs, self._nodes.ends_at)) is None:
+            if (problem := no_time_for(runs, self._store.runs.glances, self._nodes.ends_at)) is None:
                 for run in runs:
                     self._take_on(run)
                     if self._earlier is not None and run.key not in self._store.runs:
@@ -370,9 +370,9 @@ class Runner:
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Make no run that was to be judged together with one that has a record of a problem."""
-        record = self._store.runs.get(run.key)
-        if record is not None and record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
-            self._schedule.give_up_repeats(run, record.problem)
+        made = self._store.runs.glances.get(run.key)
+        if made is not None and made.problem is not None and made.problem.kind not in {"gated", "not_repeated"}:
+            self._schedule.give_up_repeats(run, made.problem)
 
     def _show_in_time(self) -> None:
         """Show all runs, if the last time is long enough ago: thousands of them take a while."""

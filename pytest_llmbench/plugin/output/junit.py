@@ -14,12 +14,12 @@ import pytest
 from _pytest.junitxml import LogXML, xml_key
 
 from pytest_llmbench.core.files import make_folder, write_text
-from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output.cases import complete
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 from pytest_llmbench.reporting.ci.strict import strict
+from pytest_llmbench.session.kept_runs import Glance
 
 
 class _OwnReport(LogXML):
@@ -185,14 +185,14 @@ def _add(writer: LogXML, report: pytest.TestReport) -> None:
     writer.pytest_runtest_logreport(report)
 
 
-def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
+def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
     """The versions, provenance and command of runs, by run key.
 
     Returns:
         Facts that are the same in all runs under their name, the others as `name[run key]`. A run that did not get far
         enough to say anything of itself does not count as different.
     """
-    facts = {key: told for key, record in records.items() if (told := _facts(record))}
+    facts = {key: dict(run.facts) for key, run in runs.items() if run.facts}
     properties = {}
     for name in dict.fromkeys(name for told in facts.values() for name in told):
         values = {key: told[name] for key, told in facts.items() if name in told}
@@ -201,9 +201,3 @@ def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
         else:
             properties |= {f"{name}[{key}]": value for key, value in values.items()}
     return properties
-
-
-def _facts(record: RunRecord) -> dict[str, str]:
-    told = {**record.versions, **record.provenance}
-    # Of a job of its own it names the sbatch script.
-    return {**told, "command": record.command} if told and record.command else told

@@ -6,8 +6,9 @@ import hashlib
 import importlib.util
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
 from pytest_llmbench.reporting.html.folder import SessionFolder, read_folder
 from pytest_llmbench.reporting.html.node_map import node_map
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, verdict_rows
-from pytest_llmbench.reporting.html.sections import RunSection, Sections, utc
+from pytest_llmbench.reporting.html.sections import Sections, utc
 
 if TYPE_CHECKING:
     import jinja2
@@ -85,8 +87,8 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
         worst=next(iter(found), "missing"),
         notes=session.verdicts.notes if session.verdicts is not None else (),
         clauses=session.verdicts.clauses if session.verdicts is not None else (),
-        facts=list(_facts(session, runs)),
-        simulated=sorted({section.record.simulated for section in runs if section.record and section.record.simulated}),
+        facts=list(_facts(session)),
+        simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
         runs=runs,
         checks=checks,
         nodes=node_map(session.checks),
@@ -210,23 +212,27 @@ def _sentence(found: Mapping[str, int]) -> str:
     return f"Nothing failed, and {unjudged} of {counted(total, 'test')} judged nothing"
 
 
-def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
+def _facts(session: SessionFolder) -> Iterator[tuple[str, str]]:
     """Yield name and text of what the whole session was."""
     told = session.verdicts.facts if session.verdicts is not None else {}
-    records = [*session.runs.values(), *session.checks.values()]
     began = next((event for event in session.events if event.event == "began"), None)
-    starts = [at for each in records if (at := each.timings.started or each.timings.submitted)]
-    ends = [each.timings.ended for each in records if each.timings.ended]
-    devices = [section.record.device for section in runs if section.record and section.record.device]
-    hosts = list(dict.fromkeys(host for each in records for host in each.hosts))
+    starts, ends, hosts = [], [], dict[str, None]()
+    systems, clusters, devices = set(), set(), set()
+    for each in chain(session.runs.values(), session.checks.values()):  # one at a time
+        starts.append(each.timings.started or each.timings.submitted)
+        ends.append(each.timings.ended)
+        hosts |= dict.fromkeys(each.hosts)
+        systems.add(each.system)
+        clusters.add(each.cluster)
+        devices.add(each.device if isinstance(each, RunRecord) else None)
     facts = {
-        "system": told.get("system") or listed(sorted({each.system for each in records})),
-        "cluster": told.get("cluster") or listed(sorted({each.cluster for each in records})),
+        "system": told.get("system") or listed(sorted(systems)),
+        "cluster": told.get("cluster") or listed(sorted(clusters)),
         "scale": told.get("scale", ""),
-        "devices": listed(sorted(set(devices))),
-        "nodes": f"{len(hosts)}: {listed(hosts)}" if hosts else "",
-        "began": utc(began.at if began is not None else min(starts, default=None)),
-        "ended": utc(max(ends, default=None)),
+        "devices": listed(sorted(filter(None, devices))),
+        "nodes": f"{len(hosts)}: {listed([*hosts])}" if hosts else "",
+        "began": utc(began.at if began is not None else min(filter(None, starts), default=None)),
+        "ended": utc(max(filter(None, ends), default=None)),
         "started on": began.host if began is not None else "",
         "command": f"pytest {' '.join(began.command)}" if began is not None else "",
         "version": f"pytest-llmbench {told['llmbench_version']}" if "llmbench_version" in told else "",
