@@ -6,6 +6,7 @@ import os
 import pwd
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
@@ -102,11 +103,17 @@ def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace a file's content in one step, creating its folder: readers see the old file or the new one, whole."""
+    write_parts(path, (text,), mode=mode)
+
+
+def write_parts(path: Path, parts: Iterable[str], *, mode: int = 0o644) -> None:
+    """Replace a file's content likewise, by parts that need not be in memory together."""
     make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            for part in parts:
+                file.write(part)
         Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:

@@ -9,8 +9,7 @@ from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 
-
-# Records that have not been judged yet and are in memory: a long run may let thousands of others wait for their verdict.
+# Records in memory that have no verdict yet: while one run is long, thousands of others may wait for theirs.
 _MOST_WAITING = 64
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord
@@ -54,7 +54,7 @@ class SessionFolder:
     Attributes:
         path: its folder.
         id: session id.
-        plan: the runs and checks that its tests waited for; None if `session.json` cannot be read.
+        tests: those that were declared; None if `session.json` cannot be read.
         verdicts: of all tests; None where they were not written, as of a session that was killed.
         runs, checks: the records that can be read, by name; each is read again whenever it is asked for.
         places: the folder in which each of them lies, by `run` or `check`, and name.
@@ -65,7 +65,7 @@ class SessionFolder:
 
     path: Path
     id: str
-    plan: Plan | None
+    tests: tuple[Declared, ...] | None
     verdicts: SessionVerdicts | None
     runs: Mapping[str, RunRecord]
     checks: Mapping[str, HealthRecord]
@@ -73,6 +73,18 @@ class SessionFolder:
     broken: Mapping[tuple[str, str], str]
     events: tuple[JournalEvent, ...]
     damage: tuple[str, ...]
+
+
+class _PlannedRun(BaseModel):
+    key: str
+
+
+class _Planned(BaseModel):
+    """What a report needs of a plan, which has the recipe of each run besides."""
+
+    runs: tuple[_PlannedRun, ...]
+    checks: tuple[str, ...] = ()
+    tests: tuple[Declared, ...] = ()
 
 
 def read_folder(path: Path) -> SessionFolder:
@@ -96,7 +108,7 @@ def read_folder(path: Path) -> SessionFolder:
     return SessionFolder(
         path=path,
         id=verdicts.session if verdicts is not None else path.resolve().name,
-        plan=plan,
+        tests=plan and plan.tests,
         verdicts=verdicts,
         runs=runs,
         checks=checks,
@@ -121,9 +133,9 @@ def newest(run_dir: Path) -> Path:
     return max(folders, key=lambda folder: ((folder / layout.PLAN).stat().st_mtime_ns, folder.name))
 
 
-def _plan(path: Path, damage: list[str]) -> Plan | None:
+def _plan(path: Path, damage: list[str]) -> _Planned | None:
     try:
-        return Plan.model_validate_json((path / layout.PLAN).read_bytes())
+        return _Planned.model_validate_json((path / layout.PLAN).read_bytes())
     except (OSError, ValidationError) as error:
         damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
         return None

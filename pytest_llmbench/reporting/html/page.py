@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.files import PRIVATE, write_parts
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
@@ -54,12 +54,17 @@ def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None
     compared = compare(session, read_folder(earlier)) if earlier is not None else None
     path = output if output is not None else folder / layout.PAGE
     # It has excerpts of logs and scripts in it, which are this user's alone.
-    write_text(path, render_page(session, compared), mode=PRIVATE)
+    write_parts(path, parts_of_page(session, compared), mode=PRIVATE)
     return path
 
 
 def render_page(session: SessionFolder, compared: SessionComparison | None = None) -> str:
     """The report of a session as HTML."""
+    return "".join(parts_of_page(session, compared))
+
+
+def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
+    """Yield the report in parts: that of 10,000 runs has 80 MB."""
     rows = verdict_rows(session)
     sections = Sections(session, rows)
     runs, checks = sections.runs(), sections.checks()
@@ -68,7 +73,7 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
     environment = _environment()
     environment.filters["utc"] = utc
     found = counts(rows)
-    return environment.get_template("report.html.j2").render(
+    yield from environment.get_template("report.html.j2").generate(
         title=session.id,
         version=__version__,
         policy=_policy(page_script, plotly),
