@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.allocation import JobEndedError
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import await_an_end, end_all
+from pytest_llmbench.cluster.jobs import SlurmJob, await_an_end, end_all
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -36,6 +36,8 @@ from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
 _SOON_S = 0.02
+# Of runs that wait in Slurm's queue: so many are looked at in each tick, and of the others one in so many.
+_MOST_NEXT, _PARTS = 64, 10
 # People look at it once a second.
 _SHOW_S = 0.5
 #: problem session_ended: pytest ended, or was killed, before the run did
@@ -48,7 +50,7 @@ _SLURM_STOP_WAIT_S = 10.0
 class Runner:
     """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has what it tells."""
 
-    _shown = 0.0
+    _shown, _looks = 0.0, 0
 
     def __init__(
         self, settings: Settings, session: Session, store: RecordStore, earlier: Earlier | None = None
@@ -265,7 +267,7 @@ class Runner:
         if ready := self._nodes.ready():
             self._schedule.launch_what_fits()
         under_way = list(self._schedule.active)
-        for active in under_way:
+        for active in self._to_look_at(under_way):
             try:
                 if (ended := self._follower.look_after(active)) is not None:
                     self._take_end(active, ended)
@@ -274,6 +276,20 @@ class Runner:
         if ready and len(self._schedule.active) < len(under_way):
             self._schedule.launch_what_fits()  # now: nodes that wait for our next look do nothing
         self._show_in_time()
+
+    def _to_look_at(self, under_way: Sequence[Active]) -> Iterator[Active]:
+        """Yield the runs to look at now: of very many that wait for Slurm, those that come next and some of the others.
+
+        Jobs start in another order as well, and this is noticed a few looks later.
+        """
+        self._looks += 1
+        next_ones = 0
+        for active in under_way:
+            if active.watch is None and isinstance(active.job, SlurmJob):
+                next_ones += 1
+                if next_ones > _MOST_NEXT and (hash(active.run.key) + self._looks) % _PARTS:
+                    continue
+            yield active
 
     def _note_begun(self, active: Active) -> None:
         """Write what it takes to find a run again from another process."""

@@ -103,7 +103,9 @@ class Slurm:
         watched job lives.
         """
         asked_for = self._jobs[job].seen < since and not self.silent
-        if asked_for or self.looking or (self._any_lives and self._rhythm.due(last=self._all_end)):
+        # In this order: each job is asked for at each look, and going through all of them each time takes the square.
+        due = self._rhythm.near and self._any_lives and self._rhythm.due(last=self._all_end)
+        if asked_for or self.looking or due:
             self.refresh(GLANCE_S)
         return self._jobs[job].status
 

@@ -108,7 +108,7 @@ def read_folder(path: Path) -> SessionFolder:
     return SessionFolder(
         path=path,
         id=verdicts.session if verdicts is not None else path.resolve().name,
-        tests=plan and plan.tests,
+        tests=plan.tests if plan is not None else None,
         verdicts=verdicts,
         runs=runs,
         checks=checks,
