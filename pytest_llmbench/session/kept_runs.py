@@ -15,12 +15,12 @@ _MOST_WAITING = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """What of a run's record is needed all the time.
+    """The facts of a run's record that are needed all the time.
 
     Attributes:
         recipe: its name.
         problem: the reason why the run cannot be judged.
-        early: how far the run got before it was ended early.
+        early: the looks at a run that may be ended early.
         replayed: whether it was made elsewhere.
         cut_short: whether the end of its session is all that is known of it.
         step: the last step.
@@ -46,12 +46,12 @@ class Glance:
 class KeptRuns(Mapping[str, RunRecord]):
     """The records of finished runs by key: the latest that wait to be judged are in memory.
 
-    One that was let go is read from its file each time, whose digest has to be that of what was written. Where the file
-    is another one or gone, the record is lost, and is no longer among these. `get`, `values` and `items` leave a lost
-    record out; `[]` raises KeyError.
+    One that was let go is read from its file each time, which has to have the digest of the text that was written. If
+    it has another, or is gone, the record is lost, and no longer among these: `get`, `values` and `items` leave it out,
+    and `[]` raises KeyError.
 
     Attributes:
-        glances: what is known of each without reading it.
+        glances: the facts of each that are known without reading it.
     """
 
     def __init__(self, lose: Callable[[str, Path, str], None]) -> None:

@@ -102,7 +102,7 @@ class RecordStore:
     def check_files(self) -> None:
         """See that the records that were let go are still what was written; put aside what is not.
 
-        Whatever reads the session's folder later must not take another text for the evidence behind a verdict.
+        No later reader of the session's folder may take another text for the evidence behind a verdict.
         """
         self.runs.check()
 

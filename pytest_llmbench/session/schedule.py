@@ -329,7 +329,7 @@ def no_time_for(runs: Sequence[RunSpec], made: Mapping[str, Glance], ends_at: fl
 
     Args:
         runs: of one series.
-        made: what is known of the finished runs.
+        made: the facts of the finished runs.
         ends_at: Unix time.
     """
     each = max(run.took_s for run in made.values() if run.recipe == runs[0].recipe.name)

@@ -41,7 +41,7 @@ def not_judged(
     Args:
         runs: all of the session.
         rows: the properties of its tests.
-        made: what is known of its finished runs.
+        made: the facts of its finished runs.
     """
     of_runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

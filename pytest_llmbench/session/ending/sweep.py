@@ -16,7 +16,7 @@ def sweep(session: Path, runs: Mapping[str, Glance]) -> None:
 
     Args:
         session: its folder.
-        runs: what is known of its finished runs, by key.
+        runs: the facts of its finished runs, by key.
     """
     for path in (*_done_with(session), *_empty_logs(session)):
         _remove(path)
