@@ -80,7 +80,7 @@ class _PlannedRun(BaseModel):
 
 
 class _Planned(BaseModel):
-    """What a report needs of a plan, which has the recipe of each run besides."""
+    """The part of a plan that a report needs, without the recipe of each run."""
 
     runs: tuple[_PlannedRun, ...]
     checks: tuple[str, ...] = ()
@@ -163,8 +163,13 @@ def _records(
         try:
             record = kind.read(folder / name / layout.RECORD)
         except ConfigError as error:
-            missing = not (folder / name / layout.RECORD).exists()
-            broken[kind.about, name] = "it is not there" if missing else _short(error)
+            altered = folder / name / layout.ALTERED
+            if (folder / name / layout.RECORD).exists():
+                why = _short(error)
+            else:
+                told = f"it was changed while its session went on, and lies in {altered.name}"
+                why = told if altered.exists() else "it is not there"
+            broken[kind.about, name] = why
             continue
         if record.name != name:
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
