@@ -29,11 +29,6 @@ class Rhythm:
         self._pause_s = _LIVELY_S
         self.next = 0.0
 
-    @property
-    def near(self) -> bool:
-        """Whether the time has come, if there are queries left."""
-        return self._clock() >= self.next
-
     def due(self, *, last: bool) -> bool:
         """Whether to ask now; `last` says that every job is about to end."""
         now = self._clock()

@@ -106,7 +106,6 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(Rhythm, "near", True)
     monkeypatch.setattr(Rhythm, "due", lambda _, *, last: True)  # noqa: ARG005 - by its name
     commands = Commands(folder)
     for name in ("squeue", "sacct", "sinfo", "scontrol", "scancel"):
