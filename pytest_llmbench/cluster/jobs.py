@@ -181,20 +181,24 @@ class SlurmJob(JobOnSlurm):
     def __init__(self, submitted: Accepted, slurm: Slurm) -> None:
         super().__init__(submitted.job, slurm, (), f"sbatch {submitted.script}", submitted.note)
         self._stderr = submitted.stderr
+        self._waits = False
         # At the end of the first task, whether it returned or raised.
         self._result = result_file(submitted.stderr.parent, self.job_id)
         self._expected = False
 
     def status(self) -> JobStatus:
         """Slurm's word on it, which is asked for when its files say that it ends. They say first that it has begun."""
-        if not self._expected and self._result.exists():
+        # One look at the disk is enough at a job that waits: there may be thousands, several times a second.
+        begun = not self._waits or self._stderr.exists()
+        if not self._expected and begun and self._result.exists():
             self._expected = True
             self._slurm.expect(self.ours)
         status = self._slurm.status(self.ours)
         if not self.hosts:
             with contextlib.suppress(ClusterError):  # a command that fails once succeeds on the next look
                 self.hosts = self._slurm.hosts(self.ours)
-        if status.state is JobState.PENDING and self._stderr.exists():
+        waited, self._waits = self._waits, status.state is JobState.PENDING
+        if self._waits and (begun if waited else self._stderr.exists()):
             return replace(status, state=JobState.RUNNING, reason="")
         return status
 

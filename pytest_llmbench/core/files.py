@@ -5,6 +5,7 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
@@ -110,9 +111,15 @@ def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace a file's content in one step, creating its folder: readers see the old file or the new one, whole."""
+    write_parts(path, (text,), mode=mode)
+
+
+def write_parts(path: Path, parts: Iterable[str], *, mode: int = 0o644) -> None:
+    """Replace a file's content likewise, by parts that need not be in memory together."""
     make_folder(path.parent)
-    with Replacement(path, mode=mode) as new:
-        new.write_text(text, encoding="utf-8")
+    with Replacement(path, mode=mode) as new, new.open("w", encoding="utf-8") as file:
+        for part in parts:
+            file.write(part)
 
 
 class Replacement:

@@ -21,7 +21,7 @@ class Retries:
     """
 
     def __init__(
-        self, most: int, put_aside: Callable[[str], Path | None], write: Callable[[Path, RunRecord], None]
+        self, most: int, put_aside: Callable[[str], Path | None], write: Callable[[Path, RunRecord], object]
     ) -> None:
         self.most = most
         self.superseded: dict[str, tuple[str, ...]] = defaultdict(tuple)

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.allocation import JobEndedError
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.jobs import await_an_end, end_all
+from pytest_llmbench.cluster.jobs import SlurmJob, await_an_end, end_all
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -36,6 +36,8 @@ from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
 _SOON_S = 0.02
+# Of runs that wait in Slurm's queue: so many are looked at in each tick, and of the others one in so many.
+_MOST_NEXT, _PARTS = 64, 10
 # People look at it once a second.
 _SHOW_S = 0.5
 #: problem session_ended: pytest ended, or was killed, before the run did
@@ -48,7 +50,7 @@ _SLURM_STOP_WAIT_S = 10.0
 class Runner:
     """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has what it tells."""
 
-    _shown = 0.0
+    _shown, _looks = 0.0, 0
 
     def __init__(
         self, settings: Settings, session: Session, store: RecordStore, earlier: Earlier | None = None
@@ -151,7 +153,7 @@ class Runner:
                 f"{self._session.token}"
             )
         elif thread is not None:
-            sweep(self._session.folder, self._store.runs)
+            sweep(self._session.folder, self._store.runs.glances)
         self._slurm.look_no_more()
         self._heartbeat.stop()
         if self._watchman is not None:
@@ -227,7 +229,7 @@ class Runner:
     def _take_on_repeats(self) -> None:
         """Take on the further runs that were asked for, if the job that holds the nodes lasts long enough."""
         for runs in self._repeats.take():
-            if (problem := no_time_for(runs, self._store.runs, self._nodes.ends_at)) is None:
+            if (problem := no_time_for(runs, self._store.runs.glances, self._nodes.ends_at)) is None:
                 for run in runs:
                     self._take_on(run)
                     if self._earlier is not None and run.key not in self._store.runs:
@@ -265,7 +267,7 @@ class Runner:
         if ready := self._nodes.ready():
             self._schedule.launch_what_fits()
         under_way = list(self._schedule.active)
-        for active in under_way:
+        for active in self._to_look_at(under_way):
             try:
                 if (ended := self._follower.look_after(active)) is not None:
                     self._take_end(active, ended)
@@ -274,6 +276,20 @@ class Runner:
         if ready and len(self._schedule.active) < len(under_way):
             self._schedule.launch_what_fits()  # now: nodes that wait for our next look do nothing
         self._show_in_time()
+
+    def _to_look_at(self, under_way: Sequence[Active]) -> Iterator[Active]:
+        """Yield the runs to look at now: of very many that wait for Slurm, those that come next and some of the others.
+
+        Jobs start in another order as well, and this is noticed a few looks later.
+        """
+        self._looks += 1
+        next_ones = 0
+        for active in under_way:
+            if active.watch is None and isinstance(active.job, SlurmJob):
+                next_ones += 1
+                if next_ones > _MOST_NEXT and (hash(active.run.key) + self._looks) % _PARTS:
+                    continue
+            yield active
 
     def _note_begun(self, active: Active) -> None:
         """Write what it takes to find a run again from another process."""
@@ -370,9 +386,9 @@ class Runner:
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Make no run that was to be judged together with one that has a record of a problem."""
-        record = self._store.runs.get(run.key)
-        if record is not None and record.problem is not None and record.problem.kind not in {"gated", "not_repeated"}:
-            self._schedule.give_up_repeats(run, record.problem)
+        made = self._store.runs.glances.get(run.key)
+        if made is not None and made.problem is not None and made.problem.kind not in {"gated", "not_repeated"}:
+            self._schedule.give_up_repeats(run, made.problem)
 
     def _show_in_time(self) -> None:
         """Show all runs, if the last time is long enough ago: thousands of them take a while."""

@@ -21,9 +21,10 @@ from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
 from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
 from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.core.record.records import Problem, RunRecord
+from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active
+from pytest_llmbench.session.kept_runs import Glance
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.launches import Launches
 from pytest_llmbench.session.script.prepared import PreparedRun
@@ -354,15 +355,15 @@ class Repeats:
             return self._asked
 
 
-def no_time_for(runs: Sequence[RunSpec], records: Mapping[str, RunRecord], ends_at: float) -> Problem | None:
+def no_time_for(runs: Sequence[RunSpec], made: Mapping[str, Glance], ends_at: float) -> Problem | None:
     """Say why runs would not end before the job does that holds the nodes; None where they would.
 
     Args:
         runs: of one series.
-        records: of the runs so far.
+        made: the facts of the finished runs.
         ends_at: Unix time.
     """
-    each = max(record.took_s for record in records.values() if record.recipe.name == runs[0].recipe.name)
+    each = max(run.took_s for run in made.values() if run.recipe == runs[0].recipe.name)
     left = max(ends_at - time.time(), 0.0)
     if len(runs) * each < left:
         return None

@@ -4,8 +4,9 @@ import getpass
 import os
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pytest_llmbench.cluster.runs import Declared
@@ -16,7 +17,7 @@ from pytest_llmbench.core.record.records import Record, RunRecord
 _NAMED, _RESUMED = ("--session-name", "--llmbench-session-name"), ("--resume", "--llmbench-resume")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PytestCommand:
     """The command line of a session, and what it selected.
 
@@ -68,13 +69,19 @@ class PytestCommand:
 
     def _tests_of(self, record: Record) -> Iterator[str]:
         """Yield the node ids of the tests that waited for a record, as seen from where pytest was started."""
-        series = record.name
-        if isinstance(record, RunRecord) and record.repeat > 1:
-            series = series.removesuffix(f"-repeat{record.repeat}")
+        name = record.series if isinstance(record, RunRecord) else record.name
+        for test in self._by_subject.get((record.about, name), ()):
+            file, _, name = test.partition("::")
+            yield f"{os.path.relpath(self.root / file, self.directory)}::{name}"
+
+    @cached_property
+    def _by_subject(self) -> Mapping[tuple[str, str], Sequence[str]]:
+        """The tests of each run and check."""
+        found: dict[tuple[str, str], list[str]] = {}
         for test in self.tests:
-            if series == (test.run if record.about == "run" else test.check):
-                file, _, name = test.test.partition("::")
-                yield f"{os.path.relpath(self.root / file, self.directory)}::{name}"
+            about, name = ("check", test.check) if test.check is not None else ("run", test.run)
+            found.setdefault((about, name or ""), []).append(test.test)
+        return found
 
 
 def unnamed(words: Iterable[str]) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Slurm:
         self.queries = SlurmQueries(self.notes)
         self.controller = SlurmController(self.queries)
         self._jobs: dict[OurJob, WatchedJob] = {}
+        self._goes_on: WatchedJob | None = None
         self._rhythm = Rhythm()
         self._query: Aside[None] | None = None
         self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
@@ -90,11 +91,16 @@ class Slurm:
 
     @property
     def _all_end(self) -> bool:
-        return all(job.ending for job in list(self._jobs.values()) if job.status.alive)
+        # Asked for each job at each look. The newest job goes on for longest: most often it is the answer.
+        goes_on = self._goes_on
+        if goes_on is None or goes_on.ending or not goes_on.status.alive:
+            jobs = reversed(list(self._jobs.values()))
+            self._goes_on = next((job for job in jobs if job.status.alive and not job.ending), None)
+        return self._goes_on is None
 
     @property
     def _any_lives(self) -> bool:
-        return any(job.status.alive for job in list(self._jobs.values()))
+        return not self._all_end or any(job.status.alive for job in list(self._jobs.values()))
 
     def status(self, job: OurJob, *, since: float = NEVER) -> JobStatus:
         """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`.

@@ -312,6 +312,11 @@ class RunRecord(Record):
         return self.key
 
     @property
+    def series(self) -> str:
+        """Key of the first of the runs that are judged together with it."""
+        return self.key.removesuffix(f"-repeat{self.repeat}") if self.repeat > 1 else self.key
+
+    @property
     def was_cut_short(self) -> bool:
         """Whether it was ended, or never begun, as the session ended."""
         return self.problem is not None and self.problem.kind == "session_ended"
@@ -335,6 +340,8 @@ class RunRecord(Record):
         return Path(self.replayed) if self.replayed is not None else Path(self.folder) / layout.LOGS
 
 
-def write_model(path: Path, model: BaseModel) -> None:
-    """Write a model as JSON so that a reader sees the whole of it or nothing."""
-    write_text(path, model.model_dump_json(indent=1) + "\n", mode=PRIVATE)
+def write_model(path: Path, model: BaseModel) -> str:
+    """Write a model as JSON so that a reader sees the whole of it or nothing; return the text."""
+    text = model.model_dump_json(indent=1) + "\n"
+    write_text(path, text, mode=PRIVATE)
+    return text

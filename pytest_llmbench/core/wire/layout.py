@@ -37,6 +37,8 @@ FOLDERS = {"run": "runs", "check": "checks"}
 
 # Of a run or a check.
 RECORD, JOB = "record.json", "job.json"
+# What lay in the place of a record whose file was changed while its session ran.
+ALTERED = "record-altered.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
 # Its ranks end after the next steps: their session has seen enough.
 ENOUGH = "enough.json"

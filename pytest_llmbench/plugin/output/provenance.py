@@ -12,9 +12,10 @@ from pytest_llmbench import __version__
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
+from pytest_llmbench.session.kept_runs import Glance
 from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.
@@ -79,14 +80,14 @@ def suite_facts(
     }
 
 
-def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
+def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
     """The versions, provenance and command of runs, by run key.
 
     Returns:
         Facts that are the same in all runs under their name, the others as `name[run key]`. A run that did not get far
         enough to say anything of itself does not count as different.
     """
-    facts = {key: told for key, record in records.items() if (told := _facts(record))}
+    facts = {key: dict(run.facts) for key, run in runs.items() if run.facts}
     properties = {}
     for name in dict.fromkeys(name for told in facts.values() for name in told):
         values = {key: told[name] for key, told in facts.items() if name in told}
@@ -95,12 +96,6 @@ def suite_properties(records: Mapping[str, RunRecord]) -> dict[str, str]:
         else:
             properties |= {f"{name}[{key}]": value for key, value in values.items()}
     return properties
-
-
-def _facts(record: RunRecord) -> dict[str, str]:
-    told = {**record.versions, **record.provenance}
-    # Of a job of its own it names the sbatch script.
-    return {**told, "command": record.command} if told and record.command else told
 
 
 def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Judgement]]:

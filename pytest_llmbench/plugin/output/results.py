@@ -16,6 +16,7 @@ from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.exporting import exported
+from pytest_llmbench.plugin.output.judged import JudgedRuns
 from pytest_llmbench.plugin.output.junit import JUnit
 from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
@@ -54,6 +55,7 @@ class Results:
         self._junit = JUnit(config, bench.session.folder / layout.JUNIT)
         self._rows: list[Mapping[str, Any]] = []
         self._waiting: set[str] = set()
+        self._judged_runs = JudgedRuns()
         self._unreported: list[pytest.TestReport] = []
         self._made: list[Reported] = []
         self._suite_facts: Mapping[str, str] = {}
@@ -78,6 +80,7 @@ class Results:
         """
         tests = {test.test: test for test in self._bench.planned.tests}
         self._waiting = {*tests}
+        self._judged_runs = JudgedRuns(self._bench.planned.tests)
 
         def tell(why: str) -> None:  # it is tried again, at the latest at the end, and costs no verdict
             if self.store is not None:
@@ -103,11 +106,14 @@ class Results:
         self._broken.shorten(report)
         properties = outcome.verdict_of(report)
         if properties is not None:
-            self._rows.append({**properties, "test": report.nodeid})
+            row = {**properties, "test": report.nodeid}
+            self._rows.append(row)
             if self.store is not None:
                 self.store.verdicts[report.nodeid] = Verdict(str(properties["verdict"]))
                 self.store.note("judged", sync=False, name=report.nodeid, verdict=str(properties["verdict"]))
             self._waiting.discard(report.nodeid)
+            if self.store is not None:
+                self._judged_runs.take(row, self.store)
 
     @property
     def complete(self) -> bool:
@@ -117,6 +123,8 @@ class Results:
     def finish(self, session: pytest.Session) -> None:
         """Complete the verdicts, and hand them to the other reporters."""
         self._junit.stop()
+        if self.store is not None:
+            self.store.check_files()
         if self.runs_tests and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)
@@ -137,7 +145,7 @@ class Results:
                 self.store.write(self._bench.session.folder / layout.VERDICTS, self._verdicts())
             self._make_reports(self.store)
             self._progress.take(self.store.notes)
-            self._junit.describe_session(suite_properties(self.store.runs))
+            self._junit.describe_session(suite_properties(self.store.runs.glances))
         self._junit.complete(self._conclusion.records)
 
     def _conclude(self, session: pytest.Session) -> None:
@@ -163,7 +171,7 @@ class Results:
             self._conclusion.settle(session)
             if session.exitstatus != before:
                 self._progress.note(f"exit code {before} becomes {int(session.exitstatus)}: tests failed")
-            self._conclusion.notes = [*speed.lines(self._unjudged), *self._groups.lines]
+            self._conclusion.notes = self._notes
             self._conclusion.write(int(session.exitstatus))
         except OSError as error:
             self._progress.note(f"the verdict on the session could not be written: {error}")
@@ -187,8 +195,15 @@ class Results:
 
     @property
     def unwritten(self) -> bool:
-        """Whether a report or evidence could not be written."""
-        return any(report.failure for report in self._made) or bool(self.store is not None and self.store.unwritten)
+        """Whether a report or evidence could not be written, or did not stay what was written."""
+        lacks = self.store is not None and bool(self.store.unwritten or self.store.lost)
+        return lacks or any(report.failure for report in self._made)
+
+    @property
+    def _notes(self) -> list[str]:
+        """Sentences about the session for its reports."""
+        lost = self.store.lost.values() if self.store is not None else ()
+        return [*speed.lines(self._unjudged), *self._groups.lines, *lost]
 
     def summarise(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict table, and leave the tests that nothing else reports to pytest's own list of errors."""
@@ -203,7 +218,7 @@ class Results:
         """Print what is true of the session, and of no test alone."""
         if self._rows and (fault := self._bench.settings.simulate) is not None:  # settings that are wrong have none
             terminalreporter.write_line(terminal.simulated(fault), red=True, bold=True)
-        runs = self.store.runs if self.store is not None else {}
+        runs = self.store.runs.glances if self.store is not None else {}
         if early := {key: run.early for key, run in runs.items() if run.early is not None and run.problem is None}:
             terminal.early_lines(terminalreporter, early)
         if self._clauses:
@@ -254,7 +269,7 @@ class Results:
         if tests and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.store is not None:
-            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.store.runs)
+            self._unjudged = speed.not_judged(self._bench.planned.runs, self._rows, self.store.runs.glances)
         if self._unjudged and self._bench.requires_verdict and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = speed.EXIT_CODE
 
@@ -315,7 +330,7 @@ class Results:
             facts=self._suite_facts,
             tests=tuple({name: _plain(value) for name, value in row.items()} for row in self._rows),
             clauses=tuple(told),
-            notes=(*speed.lines(self._unjudged), *self._groups.lines),
+            notes=tuple(self._notes),
         )
 
     def _make_reports(self, store: RecordStore) -> None:

@@ -35,8 +35,8 @@ def compare_with_history(
 
     series: dict[str, list[RunRecord]] = {}
     for run in runs:
-        if run.key in records:
-            series.setdefault(run.series, []).append(records[run.key])
+        if (record := records.get(run.key)) is not None:
+            series.setdefault(run.series, []).append(record)
     if not series:
         return
     with open_history(place) as history:

@@ -67,7 +67,9 @@ def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> 
     except (ConfigError, OSError) as error:
         return Reported(name="history", failure=f"the session is not in the history: {error}")
     written = {(about, path.parent.name) for about, path in records_in(session.folder)}
-    made = {("run", key) for key in record_store.runs} | {("check", name) for name in record_store.checks}
+    made = {("run", key) for key in (*record_store.runs, *record_store.lost)} | {
+        ("check", name) for name in record_store.checks
+    }
     missing = [f"{session.folder}: the record of {about} {name} is not there" for about, name in sorted(made - written)]
     if wrong := [*told.refused, *missing]:
         return Reported(name="history", failure=f"the history {shown} lacks records: {'; '.join(wrong)}")

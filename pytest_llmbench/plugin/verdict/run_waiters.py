@@ -40,7 +40,10 @@ class RunWaiter:
         """Block until the run or check has a record; every one gets one, whatever happens."""
         with self._interruption.bearing(1):
             while True:
-                record = self._store.wait(kind, name, _LOOK_S)
+                try:
+                    record = self._store.wait(kind, name, _LOOK_S)
+                except ConfigError as error:
+                    pytest.fail(str(error), pytrace=False)
                 self._progress.take(self._store.notes)
                 if record is not None:
                     self._progress.clear()

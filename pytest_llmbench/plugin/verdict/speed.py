@@ -5,10 +5,11 @@ from typing import Any
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci.verdict import NOTHING_JUDGED
+from pytest_llmbench.session.kept_runs import Glance
 
 EXIT_CODE = NOTHING_JUDGED
 
@@ -31,7 +32,7 @@ def compared(run: Run, reference: Reference | None) -> list[str]:
 
 
 def not_judged(
-    runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], records: Mapping[str, RunRecord]
+    runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], made: Mapping[str, Glance]
 ) -> dict[str, list[str]]:
     """The runs without a verdict on their speed, by the reason.
 
@@ -40,17 +41,17 @@ def not_judged(
     Args:
         runs: all of the session.
         rows: the properties of its tests.
-        records: those of its runs.
+        made: the facts of its finished runs.
     """
     of_runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         of_runs.setdefault(str(row.get("run")), []).append(row)
     said: dict[str, list[str]] = {}
     for run in runs:
-        tests, record = of_runs.get(run.key, []), records.get(run.key)
+        tests, glance = of_runs.get(run.key, []), made.get(run.key)
         judged = any(test["verdict"] in _JUDGED and test.get("speed_judged") for test in tests)
         if not judged and any(test["verdict"] != Verdict.ERROR for test in tests):
-            gated = record is not None and record.problem is not None
+            gated = glance is not None and glance.problem is not None
             said.setdefault(_gated() if gated else _say(run, tests), []).append(run.key)
     return said
 

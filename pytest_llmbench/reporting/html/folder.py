@@ -1,13 +1,13 @@
 """A session's folder, read as far as it can be: missing and damaged files are listed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord
@@ -18,6 +18,35 @@ from pytest_llmbench.session.journal.journal import JournalEvent
 AnyKept = TypeVar("AnyKept", bound=Record)
 
 
+class FolderRecords(Mapping[str, AnyKept]):
+    """Records in a folder by name, so that those of thousands of runs are never in memory together."""
+
+    def __init__(self, kind: type[AnyKept], folder: Path, names: Iterable[str]) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> AnyKept:
+        """Read a record.
+
+        Raises:
+            KeyError: there is none of that name.
+            ConfigError: it could be read before, and cannot any more.
+        """
+        if name not in self._names:
+            raise KeyError(name)
+        return self._kind.read(self._folder / name / layout.RECORD)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionFolder:
     """The files of a session.
@@ -25,9 +54,9 @@ class SessionFolder:
     Attributes:
         path: its folder.
         id: session id.
-        plan: the runs and checks that its tests waited for; None if `session.json` cannot be read.
+        tests: those that were declared; None if `session.json` cannot be read.
         verdicts: of all tests; None where they were not written, as of a session that was killed.
-        runs, checks: the records that can be read, by name.
+        runs, checks: the records that can be read, by name; each is read again whenever it is asked for.
         places: the folder in which each of them lies, by `run` or `check`, and name.
         broken: the reason why a record cannot be read, likewise.
         events: of the journal, those whose lines are whole.
@@ -36,7 +65,7 @@ class SessionFolder:
 
     path: Path
     id: str
-    plan: Plan | None
+    tests: tuple[Declared, ...] | None
     verdicts: SessionVerdicts | None
     runs: Mapping[str, RunRecord]
     checks: Mapping[str, HealthRecord]
@@ -44,6 +73,18 @@ class SessionFolder:
     broken: Mapping[tuple[str, str], str]
     events: tuple[JournalEvent, ...]
     damage: tuple[str, ...]
+
+
+class _PlannedRun(BaseModel):
+    key: str
+
+
+class _Planned(BaseModel):
+    """The part of a plan that a report needs, without the recipe of each run."""
+
+    runs: tuple[_PlannedRun, ...]
+    checks: tuple[str, ...] = ()
+    tests: tuple[Declared, ...] = ()
 
 
 def read_folder(path: Path) -> SessionFolder:
@@ -56,8 +97,8 @@ def read_folder(path: Path) -> SessionFolder:
     plan = _plan(path, damage)
     verdicts = _verdicts(path, damage)
     broken: dict[tuple[str, str], str] = {}
-    runs = dict(_records(path, RunRecord, plan and [run.key for run in plan.runs], broken))
-    checks = dict(_records(path, HealthRecord, plan and plan.checks, broken))
+    runs = _records(path, RunRecord, plan and [run.key for run in plan.runs], broken)
+    checks = _records(path, HealthRecord, plan and plan.checks, broken)
     if plan is None and verdicts is None and not runs and not checks and not broken:
         raise ConfigError(
             f"{path} is not the folder of a session: it has no {layout.PLAN} and no record; name the folder that "
@@ -67,7 +108,7 @@ def read_folder(path: Path) -> SessionFolder:
     return SessionFolder(
         path=path,
         id=verdicts.session if verdicts is not None else path.resolve().name,
-        plan=plan,
+        tests=plan.tests if plan is not None else None,
         verdicts=verdicts,
         runs=runs,
         checks=checks,
@@ -92,9 +133,9 @@ def newest(run_dir: Path) -> Path:
     return max(folders, key=lambda folder: ((folder / layout.PLAN).stat().st_mtime_ns, folder.name))
 
 
-def _plan(path: Path, damage: list[str]) -> Plan | None:
+def _plan(path: Path, damage: list[str]) -> _Planned | None:
     try:
-        return Plan.model_validate_json((path / layout.PLAN).read_bytes())
+        return _Planned.model_validate_json((path / layout.PLAN).read_bytes())
     except (OSError, ValidationError) as error:
         damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
         return None
@@ -112,22 +153,29 @@ def _verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
 
 def _records(
     path: Path, kind: type[AnyKept], planned: object, broken: dict[tuple[str, str], str]
-) -> Iterator[tuple[str, AnyKept]]:
-    """Yield the records of a kind that can be read, those that were planned first."""
+) -> FolderRecords[AnyKept]:
+    """The records of a kind that can be read, those that were planned first."""
     folder = path / layout.FOLDERS[kind.about]
     there = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     names = [*planned] if isinstance(planned, list | tuple) else []
+    readable = []
     for name in dict.fromkeys([*names, *there]):
         try:
             record = kind.read(folder / name / layout.RECORD)
         except ConfigError as error:
-            missing = not (folder / name / layout.RECORD).exists()
-            broken[kind.about, name] = "it is not there" if missing else _short(error)
+            altered = folder / name / layout.ALTERED
+            if (folder / name / layout.RECORD).exists():
+                why = _short(error)
+            else:
+                told = f"it was changed while its session went on, and lies in {altered.name}"
+                why = told if altered.exists() else "it is not there"
+            broken[kind.about, name] = why
             continue
         if record.name != name:
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
         else:
-            yield name, record
+            readable.append(name)
+    return FolderRecords(kind, folder, readable)
 
 
 def _events(path: Path, damage: list[str]) -> tuple[JournalEvent, ...]:

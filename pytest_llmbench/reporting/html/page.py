@@ -6,22 +6,24 @@ import hashlib
 import importlib.util
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.files import PRIVATE, write_parts
 from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
 from pytest_llmbench.reporting.html.folder import SessionFolder, read_folder
 from pytest_llmbench.reporting.html.node_map import node_map
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, verdict_rows
-from pytest_llmbench.reporting.html.sections import RunSection, Sections, utc
+from pytest_llmbench.reporting.html.sections import Sections, utc
 
 if TYPE_CHECKING:
     import jinja2
@@ -52,12 +54,17 @@ def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None
     compared = compare(session, read_folder(earlier)) if earlier is not None else None
     path = output if output is not None else folder / layout.PAGE
     # It has excerpts of logs and scripts in it, which are this user's alone.
-    write_text(path, render_page(session, compared), mode=PRIVATE)
+    write_parts(path, parts_of_page(session, compared), mode=PRIVATE)
     return path
 
 
 def render_page(session: SessionFolder, compared: SessionComparison | None = None) -> str:
     """The report of a session as HTML."""
+    return "".join(parts_of_page(session, compared))
+
+
+def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
+    """Yield the report in parts: that of 10,000 runs has 80 MB."""
     rows = verdict_rows(session)
     sections = Sections(session, rows)
     runs, checks = sections.runs(), sections.checks()
@@ -66,7 +73,7 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
     environment = _environment()
     environment.filters["utc"] = utc
     found = counts(rows)
-    return environment.get_template("report.html.j2").render(
+    yield from environment.get_template("report.html.j2").generate(
         title=session.id,
         version=__version__,
         policy=_policy(page_script, plotly),
@@ -85,8 +92,8 @@ def render_page(session: SessionFolder, compared: SessionComparison | None = Non
         worst=next(iter(found), "missing"),
         notes=session.verdicts.notes if session.verdicts is not None else (),
         clauses=session.verdicts.clauses if session.verdicts is not None else (),
-        facts=list(_facts(session, runs)),
-        simulated=sorted({section.record.simulated for section in runs if section.record and section.record.simulated}),
+        facts=list(_facts(session)),
+        simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
         runs=runs,
         checks=checks,
         nodes=node_map(session.checks),
@@ -210,23 +217,27 @@ def _sentence(found: Mapping[str, int]) -> str:
     return f"Nothing failed, and {unjudged} of {counted(total, 'test')} judged nothing"
 
 
-def _facts(session: SessionFolder, runs: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
+def _facts(session: SessionFolder) -> Iterator[tuple[str, str]]:
     """Yield name and text of what the whole session was."""
     told = session.verdicts.facts if session.verdicts is not None else {}
-    records = [*session.runs.values(), *session.checks.values()]
     began = next((event for event in session.events if event.event == "began"), None)
-    starts = [at for each in records if (at := each.timings.started or each.timings.submitted)]
-    ends = [each.timings.ended for each in records if each.timings.ended]
-    devices = [section.record.device for section in runs if section.record and section.record.device]
-    hosts = list(dict.fromkeys(host for each in records for host in each.hosts))
+    starts, ends, hosts = [], [], dict[str, None]()
+    systems, clusters, devices = set(), set(), set()
+    for each in chain(session.runs.values(), session.checks.values()):  # one at a time
+        starts.append(each.timings.started or each.timings.submitted)
+        ends.append(each.timings.ended)
+        hosts |= dict.fromkeys(each.hosts)
+        systems.add(each.system)
+        clusters.add(each.cluster)
+        devices.add(each.device if isinstance(each, RunRecord) else None)
     facts = {
-        "system": told.get("system") or listed(sorted({each.system for each in records})),
-        "cluster": told.get("cluster") or listed(sorted({each.cluster for each in records})),
+        "system": told.get("system") or listed(sorted(systems)),
+        "cluster": told.get("cluster") or listed(sorted(clusters)),
         "scale": told.get("scale", ""),
-        "devices": listed(sorted(set(devices))),
-        "nodes": f"{len(hosts)}: {listed(hosts)}" if hosts else "",
-        "began": utc(began.at if began is not None else min(starts, default=None)),
-        "ended": utc(max(ends, default=None)),
+        "devices": listed(sorted(filter(None, devices))),
+        "nodes": f"{len(hosts)}: {listed([*hosts])}" if hosts else "",
+        "began": utc(began.at if began is not None else min(filter(None, starts), default=None)),
+        "ended": utc(max(filter(None, ends), default=None)),
         "started on": began.host if began is not None else "",
         "command": f"pytest {' '.join(began.command)}" if began is not None else "",
         "version": f"pytest-llmbench {told['llmbench_version']}" if "llmbench_version" in told else "",

@@ -95,7 +95,7 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
     rows += [row for test, row in recorded.items() if test not in seen]
     seen |= recorded.keys()
     judged = {event.name: event.verdict for event in session.events if event.event == "judged"}
-    for test in session.plan.tests if session.plan is not None else ():
+    for test in session.tests or ():
         if test.test not in seen:
             rows.append(_of_journal(test, judged.get(test.test)))
     for clause in told.clauses if told is not None else ():
@@ -169,7 +169,7 @@ def _recorded(session: SessionFolder) -> Iterator[tuple[str, VerdictRow]]:
         hosts = ",".join(run.hosts)
         for each in run.judgements:
             yield each.test, _of_judgement(each, "run", key, hosts, compared=each.threshold is not None)
-    slots = {test.test: test.slot for test in session.plan.tests} if session.plan is not None else {}
+    slots = {test.test: test.slot for test in session.tests or ()}
     for name, check in session.checks.items():
         for each in check.judgements:
             host = check.host(slots.get(each.test))

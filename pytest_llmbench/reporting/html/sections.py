@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +41,7 @@ class RunSection:
         name: its key.
         kind: the worst verdict on it.
         rows: its verdicts.
-        record: its record; None where that cannot be read.
+        records: those of all runs.
         broken: the reason why; empty where it can.
         headline: the statistic of record, in words.
         facts: name and text of what it was.
@@ -59,7 +59,7 @@ class RunSection:
     rows: Sequence[VerdictRow]
     brief: bool = False
     later: bool = False
-    record: RunRecord | None = None
+    records: Mapping[str, RunRecord] = field(default_factory=dict)
     broken: str = ""
     headline: str = ""
     facts: Sequence[tuple[str, str]] = ()
@@ -71,10 +71,16 @@ class RunSection:
     path: str = ""
 
     @property
+    def record(self) -> RunRecord | None:
+        """Its record, read each time; None where that cannot be read."""
+        return self.records.get(self.name)
+
+    @property
     def metrics(self) -> Iterator[tuple[str, str, str]]:
         """Statistic, value and interval of each number; of a brief section those that were judged or have the last."""
         judged = {row.statistic for row in self.rows}
-        for name, metric in (self.record.metrics if self.record is not None else {}).items():
+        record = self.record
+        for name, metric in (record.metrics if record is not None else {}).items():
             between = ""
             if metric.low is not None and metric.high is not None:
                 # A forecast from few and noisy steps reaches below 0, which no speed and no time does.
@@ -163,7 +169,7 @@ class Sections:
             rows=rows,
             brief=brief,
             later=place >= _MOST_ELEMENTS,
-            record=record,
+            records=self._session.runs,
             headline=f"{statistic} {number.quantity}" if number is not None else "",
             facts=list(_facts(record)),
             figures=[*step_figures(record, self._points), *by_rank],

@@ -4,24 +4,24 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.beginning import SUBMITTED
+from pytest_llmbench.session.kept_runs import Glance
 
 
-def sweep(session: Path, runs: Mapping[str, RunRecord]) -> None:
+def sweep(session: Path, runs: Mapping[str, Glance]) -> None:
     """Take away what jobs executed, once all have ended, their empty logs, and of sane runs where each rank stood.
 
     A file that cannot be removed stays, without a message.
 
     Args:
         session: its folder.
-        runs: the records of its runs, by key.
+        runs: the facts of its finished runs, by key.
     """
     for path in (*_done_with(session), *_empty_logs(session)):
         _remove(path)
-    for key, record in runs.items():
-        if record.problem is None and record.replayed is None:
+    for key, run in runs.items():
+        if run.problem is None and not run.replayed:
             phases = session / layout.FOLDERS["run"] / key / layout.PHASES
             for path in phases.glob("*"):
                 _remove(path)

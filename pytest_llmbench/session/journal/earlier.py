@@ -128,7 +128,7 @@ class Earlier:
             return ""
         if submitted.plan != digest_of_plan(run, settings):
             return "its plan has changed"
-        return record.model_copy(update={"recipe": run.recipe})
+        return record.model_copy(update={"recipe": run.recipe, "judgements": ()})
 
     def _identity(self, event: JournalEvent) -> Identity:
         return Identity(token=self._session.token, name=event.job, script=event.script)

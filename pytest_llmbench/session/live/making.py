@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.session.active import RunView
+from pytest_llmbench.session.kept_runs import Glance
 from pytest_llmbench.session.live.projection import Projector
 from pytest_llmbench.session.live.snapshot import MOST_CHARACTERS, LiveSnapshot, LiveTask, worst
 from pytest_llmbench.session.record_store import RecordStore
@@ -44,7 +44,7 @@ class Pictures:
         if word is None:
             self.projector.look(views)
         by_key = {view.key: view for view in views}
-        checks, runs = self._store.checks, self._store.runs
+        checks, runs = self._store.checks, self._store.runs.glances
         checking = any(view.state == "checking" for view in views)
         tasks = []
         for name in planned.checks:
@@ -85,15 +85,15 @@ class Pictures:
         )  # fmt: skip
         return self._judged(task, name)
 
-    def _run(self, run: RunSpec, record: RunRecord | None, view: RunView | None) -> LiveTask:
-        if record is not None:
+    def _run(self, run: RunSpec, made: Glance | None, view: RunView | None) -> LiveTask:
+        if made is not None:
             self._unfinished.pop(run.key, None)
             self.projector.forget(run.key)
-            problem = record.problem
+            problem = made.problem
             task = LiveTask(
                 name=run.key, state="ended", detail=_short(f"{problem.kind}: {problem.message}") if problem else "",
-                step=max((step.step for step in record.steps), default=0), steps=run.recipe.steps,
-                started=record.timings.started, took_s=record.took_s, gpus=record.gpus, nodes=record.nodes,
+                step=made.step, steps=run.recipe.steps, started=made.started, took_s=made.took_s, gpus=made.gpus,
+                nodes=made.nodes,
             )  # fmt: skip
             return self._judged(task, run.series)
         known = (view, projected := self.projector.get(run.key))

@@ -148,33 +148,40 @@ def end_marked(name: str, value: str) -> None:
     """
     mark = f"{name}={value}".encode()
     deadline, nobody = time.monotonic() + _GRACE_S, 0
-    # Looked for until nobody was found twice: one that is just becoming another program has no environment, and one
-    # that is found may have started others since.
+    # Looked for until nobody was found twice: one that is found may have started others since, and one that is just
+    # becoming another program has no environment.
     while nobody < 2 and time.monotonic() < deadline:
-        nobody = 0 if _kill_marked(mark) else nobody + 1
+        found, becoming = _kill_marked(mark)
+        nobody = 0 if found else nobody + 1
         if nobody < 2:
-            time.sleep(0.05)
+            time.sleep(0.05 if found or becoming else 0.01)
 
 
-def _kill_marked(mark: bytes) -> bool:
-    found = False
-    for pid in _marked(mark):
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-            found = True
-    return found
+def _kill_marked(mark: bytes) -> tuple[bool, bool]:
+    """Kill the processes with a mark; whether there were any, and whether any has no environment at this moment."""
+    found = becoming = False
+    for folder, environ in _environments():
+        if mark in environ:
+            with suppress(OSError):
+                os.kill(int(folder.name), signal.SIGKILL)
+                found = True
+        elif environ == [b""]:
+            with suppress(OSError):  # a thread of the kernel and one that has ended have no program
+                becoming = bool((folder / "exe").readlink()) or becoming
+    return found, becoming
 
 
 def marked(name: str, value: str) -> Iterator[int]:
     """Yield the processes of this node that have this environment variable."""
-    yield from _marked(f"{name}={value}".encode())
+    mark = f"{name}={value}".encode()
+    yield from (int(folder.name) for folder, environ in _environments() if mark in environ)
 
 
-def _marked(mark: bytes) -> Iterator[int]:
+def _environments() -> Iterator[tuple[Path, list[bytes]]]:
+    """Yield the folder and the environment of each process."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it is another user's, or has ended
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                yield int(folder.name)
+            yield folder, (folder / "environ").read_bytes().split(b"\0")
 
 
 def _alive(process: subprocess.Popen[Any]) -> bool:

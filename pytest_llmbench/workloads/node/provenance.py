@@ -4,7 +4,8 @@ import inspect
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,19 +45,35 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
         fact `env.NAME`. No fact has the value of a secret in it.
     """
     outside = environment(task, env)
+    # The framework's interpreter takes longest: the others are asked meanwhile. It is asked by this thread, which may
+    # be told to leave.
+    git, slurm = _aside(lambda: _git(task, env)), _aside(lambda: _slurm(env))
     versions, inside = _asked(task, env)
     environ = inside or outside
     facts = {
         **of_node(),
         **cpu(),
         **versions,
-        **_git(task, env),
-        **_slurm(env),
+        **git(),
+        **slurm(),
         **_image(task),
         **{f"env.{name}": environ[name] for name in sorted(environ) if _matters(name, task)},
     }
     values = secret_values(outside, task.secrets) | secret_values(inside, task.secrets)
     return Gathered(disclosed(facts, values), values)
+
+
+def _aside(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
+    """Gather facts in another thread; the result waits for them."""
+    found: list[dict[str, str]] = []
+    thread = threading.Thread(target=lambda: found.append(gather_facts()), daemon=True)
+    thread.start()
+
+    def wait() -> dict[str, str]:
+        thread.join()
+        return found[0]
+
+    return wait
 
 
 def _asked(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

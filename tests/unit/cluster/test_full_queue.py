@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.slurm import full_queue as module
 from pytest_llmbench.cluster.slurm.commands import QueueFullError, full_queue
 from pytest_llmbench.cluster.slurm.full_queue import FullQueue
 from pytest_llmbench.cluster.slurm.states import is_hopeless
@@ -102,7 +102,7 @@ def test_jobs_of_others_may_be_hidden(limit: str) -> None:
 def test_the_longest_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from the first refusal, anew after Slurm has taken the job."""
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     full, _, _ = held("7", 1)
     error = QueueFullError("AssocMaxSubmitJobLimit")
     assert full.refused("a", error, ours=1) == ""

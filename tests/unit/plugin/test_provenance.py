@@ -10,6 +10,7 @@ import pytest
 
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.output.provenance import suite_properties
+from pytest_llmbench.session.kept_runs import KeptRuns
 from tests.support.shipped import shipped_recipes
 
 
@@ -24,7 +25,10 @@ def base() -> RunRecord:
 
 def properties(base: RunRecord, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The suite properties of runs with these keys in their records."""
-    return suite_properties({key: base.model_copy(update={**told, "key": key}) for key, told in runs.items()})
+    kept = KeptRuns(lambda *_: None)
+    for key, told in runs.items():
+        kept.keep(base.model_copy(update={**told, "key": key}), None)
+    return suite_properties(kept.glances)
 
 
 def test_what_all_runs_share_is_said_once_and_the_rest_by_run(base: RunRecord) -> None:

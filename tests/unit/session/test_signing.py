@@ -17,6 +17,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Problem, RunRecord, Timings, write_model
 from pytest_llmbench.session.ending.sweep import sweep
+from pytest_llmbench.session.kept_runs import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
 
 
@@ -122,7 +123,10 @@ def test_what_jobs_executed_goes_and_evidence_stays(record: RunRecord, tmp_path:
     mine = tmp_path / "runs" / "sane" / "mine.pkl"
     mine.write_text("a file of the framework")
     broken = record.model_copy(update={"problem": Problem(kind="hang", message="m")})
-    sweep(tmp_path, {"sane": record, "broken": broken})
+    runs = KeptRuns(lambda *_: None)
+    runs.keep(record.model_copy(update={"key": "sane"}), None)
+    runs.keep(broken.model_copy(update={"key": "broken"}), None)
+    sweep(tmp_path, runs.glances)
     left = {
         key: {os.fspath(p.relative_to(tmp_path / "runs" / key)) for p in (tmp_path / "runs" / key).rglob("*.*")}
         for key in ("sane", "broken")

@@ -7,8 +7,9 @@ import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,31 @@ def test_this_interpreter_has_what_is_installed_here() -> None:
     assert here["torch"].startswith(version("torch"))
     assert here["numpy"] == version("numpy")
     assert here.items() <= facts().items()
+
+
+def test_versions_are_those_that_the_import_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of two of a name, the first on the path; of metadata without a version, none; and what an archive has, too."""
+    names = sorted({each.metadata["Name"] for each in distributions() if each.metadata["Name"]})
+    assert len(names) > 50
+    for name, text in (
+        ("NumPy-1.2.dist-info/METADATA", "Name: NumPy\nversion:  1.2 \n\nVersion: 9\n"),
+        ("flash_attn-2.egg-info/PKG-INFO", "Name: flash-attn\nVersion: 2.0\n"),
+        ("triton-3.dist-info/METADATA", "Name: triton\n\nVersion: 3\n"),
+    ):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("apex-0.1.dist-info/METADATA", "Name: apex\nVersion: 0.1\n")
+    monkeypatch.setattr(installed, "PACKAGES", (*installed.PACKAGES, *names))
+    seen = []
+    for path in ([], [str(tmp_path)], [str(tmp_path), str(tmp_path / "packed.zip")]):
+        with monkeypatch.context() as changed:
+            changed.setattr(sys, "path", [*path, *sys.path])
+            seen.append(installed.installed())
+            changed.setattr(installed, "_folders", lambda: None)
+            assert seen[-1] == installed.installed()
+    assert [found.get("apex") for found in seen] == [None, None, "0.1"]
+    assert (seen[1]["numpy"], seen[1]["flash-attn"], seen[1].get("triton")) == ("1.2 ", "2.0", None)
 
 
 def test_the_program_runs_on_old_interpreters() -> None:
