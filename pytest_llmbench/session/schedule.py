@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
@@ -95,11 +96,11 @@ class Schedule:
     _first_run_over: bool = False
     _one_by_one: bool = False  # since Slurm has refused one too many
     _refused: dict[str, int] = field(default_factory=dict)
-    full_queue: FullQueue = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Watch over submissions that are held back."""
-        self.full_queue = FullQueue(self.slurm.queries, self.settings.max_wait_min, self.say)
+    @cached_property
+    def full_queue(self) -> FullQueue:
+        """Watches over submissions that are held back."""
+        return FullQueue(self.slurm.queries, self.settings.max_wait_min, self.say)
 
     @property
     def launching(self) -> list[PreparedRun]:

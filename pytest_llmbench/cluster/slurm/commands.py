@@ -60,7 +60,7 @@ class NotYetError(NoAnswerError):
 
 
 class QueueFullError(NotYetError):
-    """Slurm does not take a job because so many are in its queue; it may when one of them has ended.
+    """Slurm does not take a job because its queue has too many; it may when one of them has ended.
 
     Attributes:
         limit: Slurm's name of the limit.
