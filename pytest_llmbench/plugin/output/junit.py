@@ -1,14 +1,13 @@
 """JUnit XML: always in the session's folder, and where `--junitxml` says as well.
 
-pytest keeps its writer private; this file and `so_far` alone know of it. Provenance of the session's runs is in the
-properties of the test suite.
+pytest keeps its writer private; this file, `so_far` and `placing` alone know of it. Provenance of the session's runs is
+in the properties of the test suite.
 
 From the start of the runs on, the report is whole at any moment: it has every declared test, those that have their
 verdict as at the end, and the others as errors. So a process that is killed leaves a report that is true.
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output.cases import complete
+from pytest_llmbench.plugin.output.placing import beside, is_special, remove_earlier
 from pytest_llmbench.plugin.output.refreshing import Refreshing
 from pytest_llmbench.plugin.output.so_far import SoFar, add_cases
 from pytest_llmbench.plugin.verdict.unfinished import report_of
@@ -31,7 +31,6 @@ from pytest_llmbench.reporting.ci.strict import strict
 # The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green
 # before groups of nodes, the history and required clauses have had their say.
 _END = "session::end"
-_XML = b"<?xml"
 _NO_VERDICT = "no verdict yet: pytest still runs, or was killed before it could report"
 
 
@@ -84,15 +83,25 @@ class JUnit:
             manager.unregister(asked)
             manager.register(asked, name)
         self.pytest_sessionstart()
+        self.pytest_collection()
         for report in missed.collected:
             self.pytest_collectreport(report)
 
     def pytest_sessionstart(self) -> None:
-        """Follow the writer, and take away what an earlier session left: who is killed soon has no report yet."""
+        """Follow the writer."""
         report = self._config.stash.get(xml_key, None)
         if report is not None and self._so_far is None:  # it is None with `-p no:junitxml`
             self._so_far = SoFar(report)
-            _remove_earlier(Path(report.logfile))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Remove the report that an earlier session left where this one's is to be: a killed one may have none yet.
+
+        Not before: options that are refused leave everything as it is.
+        """
+        report = self._config.stash.get(xml_key, None)
+        if report is not None and self._asked:
+            remove_earlier(Path(report.logfile))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take a collector that failed, which the writer has by now."""
@@ -132,7 +141,7 @@ class JUnit:
             tell: told once if it cannot be written; called by another thread.
         """
         report, so_far = self._config.stash.get(xml_key, None), self._so_far
-        if report is None or so_far is None or _is_special(report.logfile):
+        if report is None or so_far is None or is_special(report.logfile):
             return
 
         def write() -> None:
@@ -146,7 +155,7 @@ class JUnit:
                     _add_error(made, nodeid, {**facts(nodeid), **pending})
             _add_error(made, _END, {**pending, "reason": f"{_NO_VERDICT} the session"})
             self._complete(made, records)
-            with _beside(made):
+            with beside(made):
                 made.pytest_sessionfinish()
             self.keep()
 
@@ -163,8 +172,8 @@ class JUnit:
         """Have pytest's writer, which is called in here, replace the report in one step."""
         report = self._config.stash.get(xml_key, None)
         with self._final:
-            if report is not None and not _is_special(report.logfile):
-                self._final.enter_context(_beside(report))
+            if report is not None and not is_special(report.logfile):
+                self._final.enter_context(beside(report))
             yield
 
     def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:
@@ -251,36 +260,6 @@ def _writer(config: pytest.Config, path: Path) -> _OwnReport:
         config.getini("junit_family"),
         config.getini("junit_log_passing_tests"),
     )
-
-
-def _is_special(logfile: str) -> bool:
-    """Whether a report goes to a device or a pipe, which cannot be replaced: it is written there once."""
-    path = Path(logfile)
-    return path.exists() and not path.is_file()
-
-
-def _remove_earlier(path: Path) -> None:
-    """Remove an XML file, and nothing that the user may have named by mistake."""
-    with contextlib.suppress(OSError):  # it is written later, or the user is told then
-        if path.is_file():
-            with path.open("rb") as file:
-                is_xml = file.read(len(_XML)) == _XML
-            if is_xml:
-                path.resolve().unlink()
-
-
-@contextlib.contextmanager
-def _beside(writer: LogXML) -> Iterator[None]:
-    """Have a writer write a new file, which then replaces its file; where that is a link, what the link leads to."""
-    logfile = writer.logfile
-    path = Path(logfile).resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Replacement(path, durable=True) as new:
-        writer.logfile = os.fspath(new)
-        try:
-            yield
-        finally:
-            writer.logfile = logfile
 
 
 def _add_error(writer: LogXML, nodeid: str, properties: Mapping[str, Any]) -> None:

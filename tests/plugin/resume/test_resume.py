@@ -72,8 +72,10 @@ def test_a_killed_session_goes_on(three: UserFolder, workers: tuple[str, ...]) -
     assert "run a_first: finished before, and kept" in result.text
     assert f"llmbench: resuming {session.name}: 1 run kept, 2 to make\n" in result.text
     assert [path.name for path in (session / "superseded").iterdir()] == ["b_second.1"]
+    before = (session / "junit.xml").read_bytes()
     again = three.run(*LOCAL, "--resume")
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
+    assert (session / "junit.xml").read_bytes() == before
     assert "is left to resume" in again.text
 
 
@@ -119,6 +121,7 @@ def test_a_session_that_lives_is_refused(three: UserFolder) -> None:
     session = three.wait_for(lambda session: session if in_second(session) else None)
     result = three.run(*LOCAL, "--resume", session.name)
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert (session / "junit.xml").exists()
     assert f"session {session.name} still lives (process {process.pid} on {os.uname().nodename})" in result.text
     assert three.finish(process).returncode == 0
 
