@@ -1,6 +1,7 @@
 """The records of a session's runs: a few in memory, all others read again from their files when they are needed."""
 
 import hashlib
+import threading
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,8 @@ class KeptRuns(Mapping[str, RunRecord]):
 
     Attributes:
         glances: the facts of each that are known without reading it.
+        lock: held while a file is read, and by whoever replaces one until the record is kept: in between, its digest
+            would be that of the old text.
     """
 
     def __init__(self, lose: Callable[[str, Path, str], None]) -> None:
@@ -61,6 +64,7 @@ class KeptRuns(Mapping[str, RunRecord]):
             lose: told the key of a record that is lost, its file, and why.
         """
         self.glances: dict[str, Glance] = {}
+        self.lock = threading.RLock()
         self._lose = lose
         self._records: dict[str, RunRecord] = {}
         self._files: dict[str, tuple[str, bytes]] = {}
@@ -73,27 +77,31 @@ class KeptRuns(Mapping[str, RunRecord]):
             record: the record.
             written: the text of its file; None where that could not be written: then it stays in memory.
         """
-        if written is None:
-            self._files.pop(record.key, None)
-        else:
-            self._files[record.key] = record.folder, _digest(written.encode())
-        self._records[record.key] = record
-        self.glances[record.key] = self._glance(record)
-        if len(self._records) > _MOST_WAITING:
-            self.let_go(next((key for key in self._records if key in self._files), record.key))
+        with self.lock:
+            if written is None:
+                self._files.pop(record.key, None)
+            else:
+                self._files[record.key] = record.folder, _digest(written.encode())
+            self._records[record.key] = record
+            self.glances[record.key] = self._glance(record)
+            if len(self._records) > _MOST_WAITING:
+                self.let_go(next((key for key in self._records if key in self._files), record.key))
 
     def let_go(self, key: str) -> None:
         """Keep a record in its file alone, if it has one."""
-        if key in self._files:
-            self._records.pop(key, None)
+        with self.lock:
+            if key in self._files:
+                self._records.pop(key, None)
 
     def check(self) -> None:
         """See that the file of every record that was let go is the one that was written; lose the others."""
-        for key in [key for key in self._files if key not in self._records]:
-            self._bytes(key)
+        with self.lock:
+            for key in [key for key in self._files if key not in self._records]:
+                self._bytes(key)
 
     def __getitem__(self, key: str) -> RunRecord:
-        record = self._records.get(key) or self._read(key)
+        with self.lock:
+            record = self._records.get(key) or self._read(key)
         if record is None:
             raise KeyError(key)
         return record

@@ -72,7 +72,7 @@ class RecordStore:
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
             self._changed.wait_for(lambda: name in records or name in self.lost, timeout_s)
-            found = records.get(name)
+        found = records.get(name)
         if found is None and name in self.lost:
             raise ConfigError(self.lost[name])
         return found
@@ -114,10 +114,11 @@ class RecordStore:
         if isinstance(record, RunRecord) and record.problem is None:
             self._note_gaps(record)
         digest = digest_of_record(record)
-        written = self.write(record.path, record)
-        self.note("finished", name=record.name, record=digest)
-        with self._changed:
+        with self.runs.lock:
+            written = self.write(record.path, record)
+            self.note("finished", name=record.name, record=digest)
             self._keep_written(record, written)
+        with self._changed:
             self._changed.notify_all()
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
@@ -164,7 +165,8 @@ class RecordStore:
             return None
 
     def _keep(self, record: Record) -> None:
-        self._keep_written(record, self.write(record.path, record))
+        with self.runs.lock:
+            self._keep_written(record, self.write(record.path, record))
 
     def _keep_written(self, record: Record, written: str | None) -> None:
         if isinstance(record, HealthRecord):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
@@ -140,3 +142,24 @@ def test_a_verdict_that_comes_later_is_in_the_file_as_well(store: RecordStore, m
     store.check_files()
     assert store.runs["tiny"] is not store.runs["tiny"]
     assert not store.lost
+
+
+def test_a_file_that_the_session_itself_replaces_was_not_changed(
+    store: RecordStore, made: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads it in the moment between the new file and its digest waits for that."""
+    judged(store, made())
+    write, read = store.write, list[RunRecord | None]()
+    reader = threading.Thread(target=lambda: read.append(store.runs.get("tiny")))
+
+    def slow(path: Path, model: BaseModel) -> str | None:
+        text = write(path, model)
+        reader.start()
+        reader.join(0.2)
+        return text
+
+    monkeypatch.setattr(store, "write", slow)
+    store.add_judgements({("run", "tiny"): [Judgement(test="test_it", verdict=Verdict.FAIL)]})
+    reader.join()
+    assert store.lost == {}
+    assert [record is not None and record.judgements[0].verdict for record in read] == [Verdict.FAIL]
