@@ -21,7 +21,7 @@ import json
 import os
 import time
 import pytest
-from pytest_llmbench.plugin.output.refreshing import Refreshing
+from pytest_llmbench.plugin.output.junit_xml.refreshing import Refreshing
 
 taken, attempt = [], Refreshing._attempt
 

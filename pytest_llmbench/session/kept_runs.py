@@ -53,8 +53,8 @@ class KeptRuns(Mapping[str, RunRecord]):
 
     Attributes:
         glances: the facts of each that are known without reading it.
-        lock: held while a file is read, and by whoever replaces one until the record is kept: in between, its digest
-            would be that of the old text.
+        lock: held while a file is read, and from the moment in which one is replaced until its new digest is kept: a
+            reader in between would take the file for changed.
     """
 
     def __init__(self, lose: Callable[[str, Path, str], None]) -> None:
@@ -128,7 +128,7 @@ class KeptRuns(Mapping[str, RunRecord]):
         return RunRecord.model_validate_json(data) if data is not None else None
 
     def _bytes(self, key: str) -> bytes | None:
-        """The content of a record's file; None where there is none, or it is not the one that was written."""
+        """The content of a record's file; None if the file is gone or was changed."""
         folder, digest = self._files.get(key, ("", b""))
         if not folder:
             return None

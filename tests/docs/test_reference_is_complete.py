@@ -291,7 +291,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
         "runs/<run>/enough.json",
         "superseded/",
         "checks/<check>/steps/<step>/logs/",  # their ranks print nothing
-        "runs/<run>/record-altered.json",  # nobody changed a record
+        "runs/<run>/record-altered.json",  # of a record that was changed
         # Of sane runs they are taken away.
         "runs/<run>/phase/rank-00000",
         "runs/<run>/earlier.json",

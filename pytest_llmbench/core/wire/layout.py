@@ -37,7 +37,7 @@ FOLDERS = {"run": "runs", "check": "checks"}
 
 # Of a run or a check.
 RECORD, JOB = "record.json", "job.json"
-# What lay in the place of a record whose file was changed while its session ran.
+# A record whose file was changed while its session ran is put aside under this name.
 ALTERED = "record-altered.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
 # Its ranks end after the next steps: their session has seen enough.

@@ -12,12 +12,12 @@ from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVe
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.judged import JudgedRuns
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.exporting import exported
-from pytest_llmbench.plugin.output.junit import JUnit
+from pytest_llmbench.plugin.output.judged import JudgedRuns
+from pytest_llmbench.plugin.output.junit_xml.report import JUnit
 from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties

@@ -30,7 +30,7 @@ class FolderRecords(Mapping[str, AnyKept]):
         """Read a record.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: no run or check has that name.
             ConfigError: it could be read before, and cannot any more.
         """
         if name not in self._names:

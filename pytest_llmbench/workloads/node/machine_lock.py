@@ -70,7 +70,7 @@ def holders(path: Path) -> tuple[int, ...]:
 def _open(path: Path) -> int:
     """Open the file of a lock, which another user may own: it is only read, as the kernel asks no more of a `flock`.
 
-    It is created only where there is none: in /tmp, the kernel does not let one user create what another has.
+    It is created only if it is not there: in /tmp, the kernel refuses to "open or create" the file of another user.
     """
     while True:
         try:

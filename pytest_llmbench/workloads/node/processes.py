@@ -147,13 +147,13 @@ def end_marked(name: str, value: str) -> None:
     The ranks of torchrun, for one, are in sessions of their own, and outlive it where it is killed.
     """
     mark = f"{name}={value}".encode()
-    deadline, nobody = time.monotonic() + _GRACE_S, 0
-    # Looked for until nobody was found twice: one that is found may have started others since, and one that is just
+    deadline, empty_looks = time.monotonic() + _GRACE_S, 0
+    # Two looks in a row must find none: a process that is found may have started others since, and one that is just
     # becoming another program has no environment.
-    while nobody < 2 and time.monotonic() < deadline:
+    while empty_looks < 2 and time.monotonic() < deadline:
         found, becoming = _kill_marked(mark)
-        nobody = 0 if found else nobody + 1
-        if nobody < 2:
+        empty_looks = 0 if found else empty_looks + 1
+        if empty_looks < 2:
             time.sleep(0.05 if found or becoming else 0.01)
 
 

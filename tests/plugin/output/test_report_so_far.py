@@ -75,7 +75,7 @@ def is_settled(report: Path, session: Path) -> bool:
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_killed_session_leaves_the_verdicts_that_it_gave(user: UserFolder, workers: str) -> None:
-    """Every declared test is there once; one that passed and whose teardown is not over is no pass."""
+    """Every declared test is there once; a test that passed counts as a pass only after its teardown."""
     for name in ("first", "second"):
         user.recipe(name)
     user.test(TESTS)
@@ -114,7 +114,7 @@ def test_a_session_that_only_has_to_end_is_not_green(user: UserFolder) -> None:
     user.recipe("first")
     user.test(TESTS)
     (user.path / "conftest.py").write_text(
-        "import os\nfrom pytest_llmbench.plugin.output import refreshing\n"
+        "import os\nfrom pytest_llmbench.plugin.output.junit_xml import refreshing\n"
         "refreshing.SHORTEST_S = refreshing.SHARE = 0.01\n"
         "def pytest_llmbench_session_report(session, config):\n    os.kill(os.getpid(), 9)\n"
     )

@@ -62,7 +62,7 @@ def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
 
 
 def test_a_replacement_has_the_mode_of_what_it_replaces(tmp_path: Path) -> None:
-    """A file that somebody made readable for a group stays so; nothing is left of a replacement that was never made."""
+    """A file keeps its permissions, and an abandoned replacement leaves nothing behind."""
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o640)

@@ -70,7 +70,7 @@ def test_one_series_and_series_without_scatter_tell_nothing() -> None:
 
 
 def test_the_runs_of_a_noisy_series_count_against_the_others() -> None:
-    """A change that is within its own scatter is no regression, whatever the others show."""
+    """A change within a recipe's own scatter is not a regression, however quiet the other recipes are."""
     shared = shared_scatter(drawn(1, 20 * [0.0025]))
     past = [100 + way * 3 for way in (1, -1, 0.6, -0.6, 1, -1, 0.8, -0.8, 1, -1, 0.9, -0.9)]
     told = change([row(100)], [row(97)], past=past, usual=USUAL_BETWEEN_RUNS, shared=shared)

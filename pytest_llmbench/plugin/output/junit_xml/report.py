@@ -21,10 +21,10 @@ from pytest_llmbench.core.files import Replacement, make_folder, write_text
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.ours import MissedEvents
-from pytest_llmbench.plugin.output.cases import complete
-from pytest_llmbench.plugin.output.placing import beside, is_special, remove_earlier
-from pytest_llmbench.plugin.output.refreshing import Refreshing
-from pytest_llmbench.plugin.output.so_far import SoFar, add_cases
+from pytest_llmbench.plugin.output.junit_xml.cases import complete
+from pytest_llmbench.plugin.output.junit_xml.placing import beside, is_special, remove_earlier
+from pytest_llmbench.plugin.output.junit_xml.refreshing import Refreshing
+from pytest_llmbench.plugin.output.junit_xml.so_far import SoFar, add_cases
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 from pytest_llmbench.reporting.ci.strict import strict
 

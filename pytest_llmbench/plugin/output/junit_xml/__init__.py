@@ -1,0 +1,1 @@
+"""JUnit XML: written as verdicts come, and whole at any moment."""
