@@ -131,7 +131,8 @@ def change(
         own += shared
     elif usual is not None:
         own += usual_scatter(usual, error_before)
-    deviation = own.deviation
+    # No run is better known than by its own steps: earlier runs that are alike beyond that may be copies of one.
+    deviation = max(own.deviation, error_before)
     # Of new runs that are less well known by their own steps than the earlier ones.
     more = max(0.0, error_after**2 - error_before**2)
     width = quantile(1 - alpha, own.freedom) * math.sqrt(

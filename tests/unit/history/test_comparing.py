@@ -11,13 +11,14 @@ import pytest
 from benchmarks.history.planted import repeat
 from benchmarks.history.simulated import Fleet, keep
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.history.store.database import History, open_history
 from pytest_llmbench.history.store.queries import runs_of
 from pytest_llmbench.history.store.rows import MetricRow
 from pytest_llmbench.history.trend.baselines import Compared, check_wanted, compare_with_baseline
 from pytest_llmbench.history.trend.comparing import change
+from pytest_llmbench.history.trend.scatter import Scatter, shared_scatter
 from pytest_llmbench.history.trend.sessions import compare_sessions
 from pytest_llmbench.history.trend.wanted import Wanted
 from tests.support.postgresql import postgresql
@@ -163,6 +164,15 @@ def test_a_change_of_the_past_is_no_scatter() -> None:
     assert told.deviation is not None
     assert told.deviation < 0.003
     assert told.regressed
+
+
+@pytest.mark.parametrize("usual", [USUAL_BETWEEN_RUNS, None])
+def test_copies_of_one_run_make_no_number_certain(usual: BetweenRuns | None) -> None:
+    """Neither do copies in the other recipes: a change within the noise of the steps is not a regression."""
+    copies = Scatter(1e-12, 9.0)
+    told = change([row(100.0)] * 10, [row(99.9)], past=[100.0] * 10, usual=usual, shared=shared_scatter([copies] * 20))
+    assert told.regressed is False
+    assert change([row(100.0)] * 10, [row(97.0)], past=[100.0] * 10, usual=usual, shared=None).regressed
 
 
 def test_two_sessions_are_compared_as_sets(history: History) -> None:
