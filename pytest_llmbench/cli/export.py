@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_llmbench.cli.folders import session_folder
+from pytest_llmbench.cli.folders import RUN_DIR
 from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
@@ -39,12 +39,13 @@ def export(
 ) -> None:
     """Write the numbers of a session for Prometheus, OpenTelemetry, TensorBoard, or as tables."""
     from pytest_llmbench.export.sessions import read_finished  # noqa: PLC0415  # a start costs less
+    from pytest_llmbench.session.folder import find_session  # noqa: PLC0415  # likewise
 
     if (form is ExportFormat.OTLP) != (url is not None):
         raise ConfigError("--url is for otlp, which needs it: llmbench export otlp SESSION --url http://collector:4318")
     if form is ExportFormat.OTLP and output is not None:
         raise ConfigError("--output is not for otlp, which writes no file")
-    session = session_folder(session)
+    session = find_session(session, RUN_DIR)
     finished = read_finished(session)
     if url is not None:
         from pytest_llmbench.export.otlp import ExportError, send  # noqa: PLC0415  # likewise
