@@ -24,66 +24,64 @@ SEVERITY = (
 
 
 class Projected(Strict):
-    """The result that a run under way would have by its steps so far. A projection is not a verdict.
-
-    Attributes:
-        verdict: `PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`.
-        statistic: the number that was compared, or the throughput where there is no bound.
-        value: it so far; None where it is not measured yet.
-        low, high: its interval; None while the steps are too few for one, and for an end that any number may be beyond.
-        unit: of the three.
-        bound: the bound, such as `>= 200,000 words/s`; empty without one.
-        steps: number of steps that it is about.
-        why: the reason where it is undecided.
-    """
+    """The result that a run under way would have by its steps so far. A projection is not a verdict."""
 
     verdict: Expectation = "undecided"
+    """`PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`."""
     statistic: str = ""
+    """The number that was compared, or the throughput where there is no bound."""
     value: float | None = None
+    """It so far; None where it is not measured yet."""
     low: float | None = None
+    """Its interval; None while the steps are too few for one, and for an end that any number may be beyond."""
     high: float | None = None
+    """Its interval; None while the steps are too few for one, and for an end that any number may be beyond."""
     unit: str = ""
+    """Of the three."""
     bound: str = ""
+    """The bound, such as `>= 200,000 words/s`; empty without one."""
     steps: NonNegativeInt = 0
+    """Number of steps that it is about."""
     why: str = ""
+    """The reason where it is undecided."""
 
 
 class LiveTask(Strict):
-    """How one run, or one check, stands.
-
-    Attributes:
-        name: key of the run, or name of the check.
-        about: `run` or `check`.
-        state: `waiting` for nodes or for runs before it; `pending`: its job is in Slurm's queue; `checking`: a check
-            under way; `starting`: no step so far; `running`; `ended`: its record is there, and not all of its tests
-            have their verdict; `judged`.
-        detail: the reason for its waiting, or its problem.
-        starts: Unix time at which Slurm expects to start it; None if unknown.
-        step, steps: its progress.
-        words_per_s: of its last step; None before the first, and where its duration is not known.
-        eta_s: seconds to its last step at that rate.
-        started: Unix time; None before.
-        took_s: seconds that it took; None while it goes on.
-        gpus, nodes: that it uses.
-        projected: None before the first projection.
-        verdict: the worst of its tests; None before all have theirs.
-    """
+    """How one run, or one check, stands."""
 
     name: str
+    """Key of the run, or name of the check."""
     about: Literal["run", "check"] = "run"
+    """`run` or `check`."""
     state: LiveState = "waiting"
+    """`waiting` for nodes or for runs before it; `pending`: its job is in Slurm's queue; `checking`: a check under way;
+    `starting`: no step so far; `running`; `ended`: its record is there, and not all of its tests have their verdict;
+    `judged`.
+    """
     detail: str = ""
+    """The reason for its waiting, or its problem."""
     starts: float | None = None
+    """Unix time at which Slurm expects to start it; None if unknown."""
     step: NonNegativeInt = 0
+    """Its progress."""
     steps: NonNegativeInt = 0
+    """Its progress."""
     words_per_s: float | None = None
+    """Of its last step; None before the first, and where its duration is not known."""
     eta_s: float | None = None
+    """Seconds to its last step at that rate."""
     started: float | None = None
+    """Unix time; None before."""
     took_s: float | None = None
+    """Seconds that it took; None while it goes on."""
     gpus: NonNegativeInt = 0
+    """That it uses."""
     nodes: PositiveInt = 1
+    """That it uses."""
     projected: Projected | None = None
+    """None before the first projection."""
     verdict: Verdict | None = None
+    """The worst of its tests; None before all have theirs."""
 
     def hours(self, at: float) -> float:
         """GPU-hours that it has used at a Unix time; node-hours without GPUs."""
@@ -92,28 +90,27 @@ class LiveTask(Strict):
 
 
 class LiveSnapshot(Strict):
-    """How a session stands at one moment.
-
-    Attributes:
-        session: its id.
-        host, pid: of the process that owns it.
-        began, at: Unix times of its begin, and of this picture.
-        count: number of pictures before this one: it grows while the process lives, whatever clocks say.
-        word: the verdict on the whole session, as `verdict.json` has it; None while it goes on.
-        exit_code: pytest's; likewise.
-        tasks: its checks and its runs, in their order.
-    """
+    """How a session stands at one moment."""
 
     schema_version: Literal[1] = 1
     session: str
+    """Its id."""
     host: str
+    """Of the process that owns it."""
     pid: int
+    """Of the process that owns it."""
     began: float
+    """Unix times of its begin, and of this picture."""
     at: float
+    """Unix times of its begin, and of this picture."""
     count: NonNegativeInt
+    """Number of pictures before this one: it grows while the process lives, whatever clocks say."""
     word: str | None = None
+    """The verdict on the whole session, as `verdict.json` has it; None while it goes on."""
     exit_code: int | None = None
+    """Pytest's; likewise."""
     tasks: tuple[LiveTask, ...] = ()
+    """Its checks and its runs, in their order."""
 
     @property
     def runs(self) -> list[LiveTask]:
