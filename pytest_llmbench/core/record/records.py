@@ -224,7 +224,7 @@ class RunRecord(Record):
         key: name of the run within the session.
         repeat: its number among the runs that are judged together, from 1.
         look: 0 for a run that was planned; else the number of the look before which it was made, as those before it did
-            not decide (`--inconclusive rerun`).
+            not decide (`--llmbench-inconclusive rerun`).
         run_token: random text that each rank of our own writes into its step log, and the driver of a command into
             its log, to tell them from logs of other runs; null if the log has none.
         recipe: the whole recipe, defaults and references included.
@@ -239,8 +239,8 @@ class RunRecord(Record):
         provenance: facts of what ran.
         timings: Unix times `submitted`, `started`, `ended`.
         failed_launches: the reason for each failed launch before the last, with no rank started.
-        superseded: kind and message of each attempt that `--retries` repeated.
-        lost_nodes: its nodes that failed under it, or under an attempt that `--retries` repeated, as Slurm names them.
+        superseded: kind and message of each attempt that `--llmbench-retries` repeated.
+        lost_nodes: nodes that failed under it, or an attempt that `--llmbench-retries` repeated, as Slurm names them.
         avoided_nodes: nodes that the session had lost before, and that this run was kept off.
         rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
             what, and what its steps come to.
@@ -254,10 +254,10 @@ class RunRecord(Record):
         unreadable: `file:line: why` of lines that look like steps, could not be read and were left out; of very many,
             the first.
         cut_off: how a run that is meant to be cut off at its time limit was.
-        early: the looks at a run of a session with `--early-verdict`: whether, where and why it was ended early; null
-            without it.
+        early: the looks at a run of a session with `--llmbench-early-verdict`: whether, where and why it ended early;
+            null without it.
         replayed: folder of the logs of a run that was made elsewhere.
-        simulated: the fault of `--simulate`: such a run is a measurement of nothing.
+        simulated: the fault of `--llmbench-simulate`: such a run is a measurement of nothing.
         metrics: each statistic: value, unit, rule, and the interval around it.
         steady: the steady part of its steps, in seconds a step: the interval of their mean, pauses, drift; null for a
             run of fewer than 4 judged steps, and of steps without a duration.

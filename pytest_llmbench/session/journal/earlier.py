@@ -159,14 +159,14 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
         if folder is None:
             raise ConfigError(
                 f"--resume {which}: neither a session of {run_dir} nor the folder of one with a journal; give "
-                "--run-dir, or --resume alone, behind the tests, for the newest that did not end"
+                "--llmbench-run-dir, or --resume alone, behind the tests, for the newest that did not end"
             )
         return _session_in(folder.absolute())
     found = {path: _began(path) for path in run_dir.glob(f"*/{layout.JOURNAL}") if not path.parent.is_symlink()}
     left = {path: began for path, began in found.items() if began is not None}
     if not left:
         raise ConfigError(
-            f"--resume: no session in {run_dir} is left to resume: give its --run-dir, or leave --resume out"
+            f"--resume: no session in {run_dir} is left to resume: give its --llmbench-run-dir, or leave --resume out"
         )
     return _session_in(max(left, key=lambda path: (left[path], path.parent.name)).parent)
 
