@@ -32,9 +32,9 @@ def report_session(
         ConfigError: there is no such session.
         OSError: the file cannot be written.
     """
-    from pytest_llmbench.reporting.html.folder import newest, read_folder  # noqa: PLC0415 - no other command needs it
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
+    from pytest_llmbench.session.folder import newest, read_folder  # noqa: PLC0415 - no other command needs it
 
     folder = session_folder(session, run_dir) if session is not None else newest(run_dir)
     earlier = session_folder(compare, run_dir) if compare is not None else None

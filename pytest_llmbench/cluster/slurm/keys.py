@@ -17,8 +17,8 @@ _INSTEAD = {
 }
 _SET_BY_US = {
     "array", "chdir", "cpus-per-task", "dependency", "error", "exclusive", "export", "gpu-bind", "job-name",
-    "kill-on-bad-exit", "mem", "no-kill", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "overcommit",
-    "oversubscribe", "requeue", "signal", "wait", "wckey", "wrap",
+    "kill-on-bad-exit", "mem", "no-kill", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output",
+    "overcommit", "oversubscribe", "requeue", "signal", "wait", "wckey", "wrap",
 }  # fmt: skip
 
 
