@@ -50,7 +50,7 @@ class Replayed(Strict):
     provenance: Mapping[str, str] = {}
     """Provenance in its own run record."""
     simulated: str | None = None
-    """The fault of `--simulate` in its own run record."""
+    """The fault of `--llmbench-simulate` in its own run record."""
 
     @property
     def topology(self) -> Topology:
@@ -89,7 +89,7 @@ class RunSpec(Strict):
     replayed: Replayed | None = None
     """Folder of its logs, if it ran elsewhere."""
     early: EarlyPlan | None = None
-    """With `--early-verdict`, what decides on its end."""
+    """With `--llmbench-early-verdict`, what decides on its end."""
 
     @property
     def series(self) -> str:
@@ -112,7 +112,7 @@ class Session:
 
     Attributes:
         id: unique and readable.
-        folder: `<run dir>/<id>`; with `--session-name`, that name replaces the id.
+        folder: `<run dir>/<id>`; with `--llmbench-session-name`, that name replaces the id.
     """
 
     id: str
@@ -198,7 +198,9 @@ def new_session(run_dir: Path, name: str | None = None) -> Session:
     made = layout.new_id()
     folder = run_dir / (name or made)
     if name is not None and os.path.lexists(folder):
-        raise ConfigError(f"--session-name {name}: {folder} exists: give another name, or move that folder away")
+        raise ConfigError(
+            f"--llmbench-session-name {name}: {folder} exists: give another name, or move that folder away"
+        )
     return Session(id=made, folder=folder)
 
 

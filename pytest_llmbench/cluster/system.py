@@ -63,13 +63,13 @@ class System(Strict):
     partition: str | None = None
     """Default of `--partition`."""
     account: str | None = None
-    """Default of `--account`."""
+    """Default of `--slurm account=...`."""
     qos: str | None = None
-    """Default of `--qos`."""
+    """Default of `--slurm qos=...`."""
     reservation: str | None = None
-    """Default of `--reservation`."""
+    """Default of `--slurm reservation=...`."""
     constraint: str | None = None
-    """Default of `--constraint`."""
+    """Default of `--slurm constraint=...`."""
     env: Mapping[str, str] = {}
     """Environment variables of every rank, also of a command's."""
     setup: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class JournalEvent(Strict):
     pid: int = 0
     """Of the process that `began`."""
     session: str = ""
-    """Session id, which is not the name of its folder with `--session-name`; empty in earlier versions."""
+    """Session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions."""
     cluster: str = ""
     """`--cluster` of that process."""
     ttl_s: float = 0.0
