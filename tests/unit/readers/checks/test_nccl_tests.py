@@ -19,6 +19,7 @@ from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
 from pytest_llmbench.core.record.curves import Curve, Timing
 from pytest_llmbench.readers.items import Unreadable
 from tests.standins import nccl_tests as standin
+from tests.support.samples import readable
 
 GIB = 1 << 30
 
