@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
-Case = TypeVar("Case")
 _ROOT = Path(__file__).parents[2]
 DATA = _ROOT / "tests" / "data"
 #: variable LLMBENCH_SAMPLES: tests of this project: a folder of logs that others published
@@ -29,6 +28,6 @@ def sample(name: str) -> Path:
     return path
 
 
-def readable(cases: Iterable[Case], name: Callable[[Case], str]) -> list[Case]:
+def readable(cases: Iterable[Any], name: Callable[[Any], str]) -> list[Any]:
     """Return the cases of a parametrized test. Without a folder of samples, only those with a log in `tests/data`."""
     return [case for case in cases if SAMPLES.is_dir() or find(name(case))]
