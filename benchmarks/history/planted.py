@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.history.simulated import Fleet, keep
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.trend.baselines import compare_with_baseline
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.baselines import compare_with_baseline
+from pytest_llmbench.history.wanted import Wanted
 
 
 def repeat(history: History, seed: str, *, earlier: int, slower: float, wanted: Wanted) -> tuple[str, dict[str, str]]:

@@ -18,10 +18,10 @@ from typing import Any
 
 from sqlalchemy import insert, text
 
-from pytest_llmbench.history.fleet.ledger import avoided, entries_of, list_devices
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.queries import list_sessions, read_series, runs_before, show_session
-from pytest_llmbench.history.store.tables import DEVICES, METRICS, RUNS, SERIES, SESSIONS, SIGHTINGS, VERDICTS
+from pytest_llmbench.history.ledger import avoided, entries_of, list_devices
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.queries import list_sessions, read_series, runs_before, show_session
+from pytest_llmbench.history.tables import DEVICES, METRICS, RUNS, SERIES, SESSIONS, SIGHTINGS, VERDICTS
 
 _RECIPES, _NODES, _PER_SESSION, _AT_ONCE = 20, 64, 100, 20_000
 _FIRST, _APART_S = 1_600_000_000.0, 60.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.record.records import RunRecord, Timings
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.history.store.database import History
-from pytest_llmbench.history.store.importing import About, Imported, add_records
-from pytest_llmbench.history.store.rows import rows_of_run
+from pytest_llmbench.history.database import History
+from pytest_llmbench.history.importing import About, Imported, add_records
+from pytest_llmbench.history.rows import rows_of_run
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure
 
 # A real run, whose recipe, machine and folder the simulated ones share.

@@ -13,7 +13,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.records import AllocationMode
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.past.history import consult
+from pytest_llmbench.plugin.history import consult
 
 
 def settings_of(config: pytest.Config, run_dir: Path) -> Settings:

@@ -16,7 +16,7 @@ from benchmarks.history.simulated import REAL, Fleet, keep
 from pytest_llmbench.cli import history
 from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.history.store.database import open_history
+from pytest_llmbench.history.database import open_history
 
 COMPARE = typer.Typer()
 COMPARE.command()(compare)

@@ -13,14 +13,14 @@ from benchmarks.history.simulated import Fleet, keep
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.queries import runs_of
-from pytest_llmbench.history.store.rows import MetricRow
-from pytest_llmbench.history.trend.baselines import Compared, check_wanted, compare_with_baseline
-from pytest_llmbench.history.trend.comparing import change
-from pytest_llmbench.history.trend.scatter import Scatter, shared_scatter
-from pytest_llmbench.history.trend.sessions import compare_sessions
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.queries import runs_of
+from pytest_llmbench.history.rows import MetricRow
+from pytest_llmbench.history.baselines import Compared, check_wanted, compare_with_baseline
+from pytest_llmbench.history.compare import change
+from pytest_llmbench.history.scatter import Scatter, shared_scatter
+from pytest_llmbench.history.compare import compare_sessions
+from pytest_llmbench.history.wanted import Wanted
 from tests.support.postgresql import postgresql
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import RunRecord, Timings, write_model
-from pytest_llmbench.history.fleet.ledger import Rule, avoided, entries_of, list_devices
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.importing import import_sessions
+from pytest_llmbench.history.ledger import Rule, avoided, entries_of, list_devices
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.importing import import_sessions
 
 DAY_S = 86_400.0
 NOW = 1_790_000_000.0

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
-from pytest_llmbench.history.store.rows import MetricRow
+from pytest_llmbench.history.rows import MetricRow
 from pytest_llmbench.history.trend import scatter
-from pytest_llmbench.history.trend.comparing import change
-from pytest_llmbench.history.trend.scatter import Scatter, scatter_of_runs, shared_scatter
+from pytest_llmbench.history.compare import change
+from pytest_llmbench.history.scatter import Scatter, scatter_of_runs, shared_scatter
 
 series_lists = st.lists(
     st.builds(lambda variance, freedom: Scatter(variance * freedom, freedom), st.floats(1e-8, 1e-2), st.floats(1, 50)),

@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import text
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.importing import About, import_sessions
-from pytest_llmbench.history.store.queries import list_sessions, read_series, show_session
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.importing import About, import_sessions
+from pytest_llmbench.history.queries import list_sessions, read_series, show_session
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.journal.journal import JournalEvent as Event
 from tests.support.recorded import measured_anew
