@@ -72,11 +72,11 @@ class Fleet:
 
 def keep(history: History, records: Mapping[str, RunRecord], *tags: str) -> Imported:
     """Write the records of a session as an import would."""
-    told = Imported()
+    imported = Imported()
     first = next(iter(records.values()))
     rows = [
         rows_of_run(record, hashlib.sha256(record.model_dump_json().encode()).hexdigest(), record.path)
         for record in records.values()
     ]
-    add_records(history, first.session, rows, ended=True, about=About(tags=tags), told=told)
-    return told
+    add_records(history, first.session, rows, ended=True, about=About(tags=tags), imported=imported)
+    return imported

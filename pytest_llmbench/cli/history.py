@@ -184,8 +184,8 @@ def changes(
     as_json: AsJson = False,
 ) -> None:
     """Find the runs from which on a number of a recipe was another, for each machine and setup by itself."""
-    from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
     from pytest_llmbench.history.change_points import change_points  # noqa: PLC0415
+    from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)

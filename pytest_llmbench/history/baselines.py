@@ -7,7 +7,15 @@ from statistics import fmean
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
-from pytest_llmbench.history.compare import COARSE, Change, Compared, Pair, compare_runs, usual_spread, verdict_of_change
+from pytest_llmbench.history.compare import (
+    COARSE,
+    Change,
+    Compared,
+    Pair,
+    compare_runs,
+    usual_spread,
+    verdict_of_change,
+)
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.queries import PastRun, past_runs
 from pytest_llmbench.history.rows import MetricRow, Series, measurement_of, metrics_of, series_of
@@ -203,6 +211,6 @@ def _reason(line: Compared, change: Change, verdict: Verdict, wanted: Wanted) ->
     if verdict is Verdict.FAIL:
         return f"{what}: {between}, which is beyond the uncertainty of both"
     return (
-        f"{what}: {between}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make several "
-        f"runs (--repeat), or keep {LEAST_PAST} earlier runs or more"
+        f"{what}: {between}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make "
+        f"several runs (--repeat), or keep {LEAST_PAST} earlier runs or more"
     )

@@ -281,7 +281,9 @@ def compare_sessions(
         else:
             lines += ((recipe, line) for line in _numbers(recipe, old, new, (past or {}).get(recipe, ())))
     changes = iter(compare_runs([line for _, line in lines if isinstance(line, Pair)]))
-    return [line if isinstance(line, Compared) else _judge(recipe, line.metric, next(changes)) for recipe, line in lines]
+    return [
+        line if isinstance(line, Compared) else _judge(recipe, line.metric, next(changes)) for recipe, line in lines
+    ]
 
 
 def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Compared | None:

@@ -202,7 +202,9 @@ def _forget(connection: Connection, run: Mapping[str, Any]) -> None:
     if run["counts"] and run["measurement"] is not None:
         twin = "SELECT min(id) FROM llmbench_runs WHERE measurement = :measurement AND simulated IS NULL"
         connection.rows(
-            f"UPDATE llmbench_runs SET counts = :counts WHERE id = ({twin})", counts=True, measurement=run["measurement"]
+            f"UPDATE llmbench_runs SET counts = :counts WHERE id = ({twin})",
+            counts=True,
+            measurement=run["measurement"],
         )
 
 
@@ -214,13 +216,12 @@ def _note_session(
     began = min(record.time for record in records)
     if not known:
         version = about.version or next((record.version for record in records if record.version is not None), None)
-        row = {
+        new = {
             "id": session, "began": began, "system": records[0].system, "cluster": records[0].cluster,
             "version": version, "git_commit": about.git_commit, "ended": ended, "imported": time.time(),
         }  # fmt: skip
-        connection.insert("llmbench_sessions", [row])
-    else:
-        (row,) = known
+        connection.insert("llmbench_sessions", [new])
+    for row in known:
         connection.rows(
             "UPDATE llmbench_sessions SET ended = :ended, began = :began, version = :version, git_commit = :git_commit "
             "WHERE id = :session",
@@ -229,7 +230,7 @@ def _note_session(
         )  # fmt: skip
     for tag in about.tags:
         add_tag(connection, session, tag)
-    return bool(known and row["ended"])
+    return any(row["ended"] for row in known)
 
 
 def add_tag(connection: Connection, session: str, tag: str) -> None:

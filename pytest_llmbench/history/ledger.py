@@ -91,7 +91,8 @@ def list_devices(
         faults = _faults(connection, rule or Rule(), now)
         rows = connection.rows(
             "SELECT d.kind, d.name, d.node, min(i.time) AS first, max(i.time) AS last, "
-            "count(DISTINCT r.session) AS sessions FROM llmbench_devices d JOIN llmbench_sightings i ON i.device = d.id "
+            "count(DISTINCT r.session) AS sessions FROM llmbench_devices d "
+            f"JOIN llmbench_sightings i ON i.device = d.id "
             f"JOIN llmbench_runs r ON r.id = i.run {where} GROUP BY d.id, d.kind, d.name, d.node "
             "ORDER BY d.node, d.kind DESC, d.name",
             **({} if wanted is None else {"wanted": wanted}),
@@ -105,10 +106,10 @@ def list_devices(
     ]  # fmt: skip
 
 
-def entries_of(history: History, name: str, *, limit: int) -> list[dict[str, Any]]:
+def entries_of(history: History, name: str, *, limit: int = 100) -> list[dict[str, Any]]:
     """The newest entries of a device, or of a node and its parts, newest first."""
     with history.reading() as connection:
-        rows = connection.rows(
+        return connection.rows(
             "SELECT i.time, r.session, r.about, r.name AS record, d.kind AS of, d.name AS device, i.kind, i.what, "
             "i.said, i.value, i.unit, i.blames FROM llmbench_sightings i JOIN llmbench_runs r ON r.id = i.run "
             "JOIN llmbench_devices d ON d.id = i.device "
@@ -116,7 +117,6 @@ def entries_of(history: History, name: str, *, limit: int) -> list[dict[str, Any
             f"ORDER BY i.time DESC, i.run DESC, i.number LIMIT {limit}",
             name=name,
         )
-    return rows
 
 
 def _faults(connection: Connection, rule: Rule, now: float) -> Mapping[str, Mapping[str, str]]:

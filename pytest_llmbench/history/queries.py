@@ -59,7 +59,7 @@ class PastRun:
     metrics: Mapping[str, MetricRow]
 
 
-def list_sessions(history: History, limit: int) -> list[dict[str, Any]]:
+def list_sessions(history: History, limit: int = 50) -> list[dict[str, Any]]:
     """The newest sessions, newest first, each with its number of records and of verdicts by word."""
     newest = f"SELECT id FROM llmbench_sessions ORDER BY began DESC, id DESC LIMIT {limit}"
     with history.reading() as connection:
@@ -130,7 +130,9 @@ def find_session(connection: Connection, given: str) -> str:
         escaped = given.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         names = {f"like_{about}": f"%/{escaped}/{name}/%" for about, name in layout.FOLDERS.items()}
         inside = " OR ".join(f"path LIKE :{name} ESCAPE '!'" for name in names)
-        found = connection.column(f"SELECT DISTINCT session FROM llmbench_runs WHERE {inside} ORDER BY 1 LIMIT 6", **names)
+        found = connection.column(
+            f"SELECT DISTINCT session FROM llmbench_runs WHERE {inside} ORDER BY 1 LIMIT 6", **names
+        )
     if len(found) == 1:
         return str(found[0])
     if found:
@@ -175,7 +177,9 @@ def read_series(
         )  # fmt: skip
         if not rows:
             names = "SELECT DISTINCT name FROM llmbench_metrics WHERE series IN :numbers"
-            raise ConfigError(unknown(f"metric of {recipe} in the history", metric, connection.column(names, numbers=numbers)))
+            raise ConfigError(
+                unknown(f"metric of {recipe} in the history", metric, connection.column(names, numbers=numbers))
+            )
     return [SeriesPoint(**row) for row in reversed(rows)]
 
 
@@ -198,9 +202,7 @@ def runs_before(history: History, recipe: str, until: float, *, leave_out: Colle
         return past_runs(connection, f"r.id IN ({newest})", recipe=recipe, until=until, leave_out=[*leave_out])
 
 
-def past_runs(
-    connection: Connection, condition: str, metric: str | None = None, **parameters: Any
-) -> list[PastRun]:
+def past_runs(connection: Connection, condition: str, metric: str | None = None, **parameters: Any) -> list[PastRun]:
     """The runs `r` that a condition chooses, oldest first.
 
     Args:
