@@ -100,11 +100,12 @@ class Connection:
     def rows(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
         """Run a statement, and return its rows by the names of their columns."""
         cursor = self._execute(statement, parameters)
-        return [*cursor.fetchall()] if cursor.description is not None else []
+        names = [name for name, *_ in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()] if names else []
 
     def column(self, statement: str, **parameters: Any) -> list[Any]:
         """The first column of the rows of a statement."""
-        return [next(iter(row.values())) for row in self.rows(statement, **parameters)]
+        return [row[0] for row in self._execute(statement, parameters).fetchall()]
 
     def value(self, statement: str, **parameters: Any) -> Any:
         """The first value of the first row of a statement; None without a row."""
@@ -179,10 +180,9 @@ class History:
                 raw: Any = _sqlite(self.url)
             else:
                 import psycopg  # noqa: PLC0415  # of the extra `postgresql`
-                from psycopg.rows import dict_row  # noqa: PLC0415
 
                 errors = (*errors, psycopg.Error)
-                raw = psycopg.connect(self.url, connect_timeout=_PATIENCE_S, row_factory=dict_row)
+                raw = psycopg.connect(self.url, connect_timeout=_PATIENCE_S)
             try:
                 yield Connection(raw, self.backend)
                 raw.commit()
@@ -245,9 +245,6 @@ def _sqlite(path: str) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
-    connection.row_factory = lambda cursor, row: dict(
-        zip((name for name, *_ in cursor.description), row, strict=True)
-    )  # fmt: skip
     return connection
 
 

@@ -11,7 +11,7 @@ from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.rows import RecordRows, read_rows, uuids_in
-from pytest_llmbench.session.journal.journal import read_journal
+from pytest_llmbench.session.folder import has_ended, record_files
 
 # More records without a verdict are counted, and not named.
 _MOST_DOUBTS = 5
@@ -94,8 +94,8 @@ def import_sessions(history: History, paths: Iterable[Path], about: About | None
 
 def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield `run` or `check`, and the record's file, for each record of a session's folder."""
-    for about, name in layout.FOLDERS.items():
-        for path in sorted((folder / name).glob(f"*/{layout.RECORD}")):
+    for about in layout.FOLDERS:
+        for path in record_files(folder, about):
             yield about, path
 
 
@@ -118,26 +118,13 @@ def _has_records(folder: Path) -> bool:
     return any((folder / name).is_dir() for name in layout.FOLDERS.values())
 
 
-def _has_ended(folder: Path) -> bool:
-    """True if the session cannot be resumed: it ended, or has no journal, as a replay.
-
-    Raises:
-        ConfigError: its journal is damaged.
-    """
-    path = folder / layout.JOURNAL
-    if not path.exists():
-        return True
-    events, _ = read_journal(path)
-    return bool(events) and events[-1].event == "ended"
-
-
 def _import_folder(history: History, folder: Path, about: About, imported: Imported) -> None:
     rows, refused = read_session(folder)
     imported.refused += refused
     if not rows and not refused:
         imported.empty.append(str(folder))
     try:
-        ended = _has_ended(folder)
+        ended = has_ended(folder)
     except ConfigError as error:
         imported.refused.append(f"{error}; its records count as those of a session that did not end")
         ended = False

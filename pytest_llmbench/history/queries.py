@@ -199,7 +199,7 @@ def runs_before(history: History, recipe: str, until: float, *, leave_out: Colle
         f"ORDER BY n.time DESC LIMIT {_MOST_BEFORE}"
     )
     with history.reading() as connection:
-        return past_runs(connection, f"r.id IN ({newest})", recipe=recipe, until=until, leave_out=[*leave_out])
+        return past_runs(connection, f"r.id IN ({newest})", recipe=recipe, until=until, leave_out=[*leave_out, ""])
 
 
 def past_runs(connection: Connection, condition: str, metric: str | None = None, **parameters: Any) -> list[PastRun]:
