@@ -42,8 +42,8 @@ def check_wanted(history: History, wanted: Wanted) -> None:
             return
         if wanted.kind == "tag":
             known = connection.column("SELECT DISTINCT tag FROM llmbench_tags")
-            raise ConfigError(f"--compare-to {wanted}: {unknown('tag of the history', wanted.name, known)}")
-        raise ConfigError(f"--compare-to {wanted}: the history {history.shown} has no run of that commit")
+            raise ConfigError(f"--llmbench-compare-to {wanted}: {unknown('tag of the history', wanted.name, known)}")
+        raise ConfigError(f"--llmbench-compare-to {wanted}: the history {history.shown} has no run of that commit")
 
 
 def compare_with_baseline(
@@ -212,5 +212,5 @@ def _reason(line: Compared, change: Change, verdict: Verdict, wanted: Wanted) ->
         return f"{what}: {between}, which is beyond the uncertainty of both"
     return (
         f"{what}: {between}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make "
-        f"several runs (--repeat), or keep {LEAST_PAST} earlier runs or more"
+        f"several runs (--llmbench-repeat), or keep {LEAST_PAST} earlier runs or more"
     )

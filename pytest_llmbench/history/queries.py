@@ -126,7 +126,7 @@ def find_session(connection: Connection, given: str) -> str:
     found = connection.column(begins, given=given, length=len(given))
     if given in found:
         return given
-    if not found:  # `--session-name` names the folder, and not the session
+    if not found:  # `--llmbench-session-name` names the folder, and not the session
         escaped = given.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         names = {f"like_{about}": f"%/{escaped}/{name}/%" for about, name in layout.FOLDERS.items()}
         inside = " OR ".join(f"path LIKE :{name} ESCAPE '!'" for name in names)
