@@ -4,7 +4,7 @@
 
 Each repeat: 20 recipes run on so many earlier days, each run of simulated steps, and once more, one of them slower.
 Runs of one recipe differ by 0.2 %, where healthy clusters have 0.15 to 0.35 %; steps by 1 %, neighbours with a
-correlation of 0.3. The new session is compared with all earlier ones by what `--compare-to last:N` does. A repeat
+correlation of 0.3. The new session is compared with all earlier ones as `--llmbench-compare-to last:N` does. A repeat
 counts if the slower recipe is a FAIL and each of the others a PASS.
 """
 

@@ -147,7 +147,7 @@ def find_session(connection: Connection, given: str) -> str:
         return str(whole)
     begins = SESSIONS.c.id.startswith(given, autoescape=True)
     found = connection.execute(select(SESSIONS.c.id).where(begins).order_by(SESSIONS.c.id).limit(6)).scalars().all()
-    if not found:  # `--session-name` names the folder, and not the session
+    if not found:  # `--llmbench-session-name` names the folder, and not the session
         inside = (RUNS.c.path.contains(f"/{given}/{name}/", autoescape=True) for name in layout.FOLDERS.values())
         named = select(RUNS.c.session).where(or_(*inside)).distinct().order_by(RUNS.c.session).limit(6)
         found = connection.execute(named).scalars().all()

@@ -55,9 +55,9 @@ def check_wanted(history: History, wanted: Wanted) -> None:
     with history.reading() as connection:
         if wanted.kind == "tag" and not _sessions_of(connection, wanted):
             known = connection.execute(select(TAGS.c.tag).distinct()).scalars()
-            raise ConfigError(f"--compare-to {wanted}: {unknown('tag of the history', wanted.name, known)}")
+            raise ConfigError(f"--llmbench-compare-to {wanted}: {unknown('tag of the history', wanted.name, known)}")
         if wanted.kind == "commit" and not _sessions_of(connection, wanted):
-            raise ConfigError(f"--compare-to {wanted}: the history {history.shown} has no run of that commit")
+            raise ConfigError(f"--llmbench-compare-to {wanted}: the history {history.shown} has no run of that commit")
 
 
 def compare_with_baseline(
@@ -273,5 +273,5 @@ def _reason(compared: Compared, told: Change, wanted: Wanted) -> str:
         return f"{of}: {between}, which is beyond the uncertainty of both"
     return (
         f"{of}: {between}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make several "
-        f"runs (--repeat), or keep {LEAST_PAST} earlier runs or more"
+        f"runs (--llmbench-repeat), or keep {LEAST_PAST} earlier runs or more"
     )

@@ -9,37 +9,26 @@ import pytest
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.options import Options, options_of
 from pytest_llmbench.plugin.output.reports import Reported
 from pytest_llmbench.session.record_store import RecordStore
 
 _GIT_S = 10.0
 
 
-def place_of(config: pytest.Config) -> Path | str | None:
-    """The history, a file or a URL; None where the user names none.
-
-    Raises:
-        ConfigError: the ini value is not legal.
-    """
-    place = options.value(config, "history")
-    return Path(config.invocation_params.dir, place.expanduser()) if isinstance(place, Path) else place
-
-
-def consult(config: pytest.Config) -> Mapping[str, str]:
+def consult(options: Options, *, is_worker: bool) -> Mapping[str, str]:
     """See that the history can be asked what the user wants to know, and return the nodes to avoid.
 
     Raises:
         ConfigError: there is none, it cannot be opened, or it lacks the tag or the commit.
     """
-    place, wanted = place_of(config), options.value(config, "compare-to")
-    avoid = options.flag(config, "avoid_from_history")
+    place, wanted, avoid = options.history, options.compare_to, options.avoid_from_history == "yes"
     if place is None:
-        asked = "--compare-to" if wanted is not None else "--avoid-from-history" if avoid else None
+        asked = "--llmbench-compare-to" if wanted is not None else "llmbench_avoid_from_history" if avoid else None
         if asked is not None:
-            raise ConfigError(f"{asked} asks a history: name one with --history")
+            raise ConfigError(f"{asked} asks a history: name one with --llmbench-history")
         return {}
-    if hasattr(config, "workerinput") and not avoid:  # the controller has looked
+    if is_worker and not avoid:  # the controller has looked
         return {}
     from pytest_llmbench.history.fleet.ledger import avoided  # noqa: PLC0415  # SQLAlchemy is heavy
     from pytest_llmbench.history.store.database import open_history  # noqa: PLC0415
@@ -53,7 +42,7 @@ def consult(config: pytest.Config) -> Mapping[str, str]:
 
 def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> Reported | None:
     """Import the records of a session that is over; None where there is no history."""
-    place = place_of(config)
+    place = options_of(config).history
     if place is None:
         return None
     from pytest_llmbench.history.store.database import open_history  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""A test's call: each comparison in it has to count, and `--inconclusive rerun` repeats the test with more runs."""
+"""A test's call: each comparison in it has to count, and `--llmbench-inconclusive rerun` repeats it with more runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_MADE = "No further run was made:"
 
 @dataclass(slots=True)
 class Attempt:
-    """What `--inconclusive rerun` has done for a test.
+    """What `--llmbench-inconclusive rerun` has done for a test.
 
     Attributes:
         runs: number of runs that the next call judges; 0 where none were added.

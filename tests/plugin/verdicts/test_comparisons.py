@@ -37,6 +37,7 @@ def forgotten_at_the_end(run):
     yield
     run.throughput >= SLOW
 """
+SPEED_NEEDED, NO_SPEED_NEEDED = (("--llmbench-require-verdict", word) for word in ("yes", "no"))
 NOT_ASKED, NOT_HELD = "nobody asked whether `", "does not hold, and the test passed"
 ONLY_HALF = "does not decide on the threshold"
 # The body of a test, its verdict, and a part of the reason.
@@ -125,7 +126,7 @@ def judge(user: UserFolder, tests: str, *options: str) -> Result:
     """Judge the recorded run by these tests."""
     shutil.copytree(RECORDED, user.path / "recorded", dirs_exist_ok=True)
     user.test(tests)
-    return user.run("--replay", "recorded", "-p", "no:warnings", *options)
+    return user.run("--replay=recorded", "-p", "no:warnings", *options)
 
 
 def as_tests(cases: dict[str, str]) -> str:
@@ -139,7 +140,7 @@ def as_tests(cases: dict[str, str]) -> str:
 
 def test_each_way_to_write_it(user: UserFolder) -> None:
     """What decides nothing is an ERROR, what is close is INCONCLUSIVE, and no slow run passes."""
-    result = judge(user, as_tests({name: body for name, (body, _, _) in CASES.items()}), "--require-verdict", "no")
+    result = judge(user, as_tests({name: body for name, (body, _, _) in CASES.items()}), *NO_SPEED_NEEDED)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
     ends = {name: result.cases[f"test_{name}[opt125m]"] for name in CASES}
     assert {name: end.properties["verdict"] for name, end in ends.items()} == {
@@ -158,7 +159,7 @@ def test_each_way_to_write_it(user: UserFolder) -> None:
 def test_a_comparison_with_its_message_in_parentheses(user: UserFolder) -> None:
     """A tuple is true, whatever it contains."""
     body = {"tuple": 'assert (run.throughput >= SLOW, "too slow")'}
-    result = judge(user, as_tests(body), "--require-verdict", "no")
+    result = judge(user, as_tests(body), *NO_SPEED_NEEDED)
     assert result.cases["test_tuple[opt125m]"].properties["verdict"] == "ERROR", result.text
     assert NOT_ASKED in result.text
 
@@ -167,7 +168,7 @@ def test_a_comparison_with_its_message_in_parentheses(user: UserFolder) -> None:
 def test_a_bound_that_each_slow_run_meets(user: UserFolder, name: str) -> None:
     """It judges no speed, and the session says so."""
     body, judges = SPEEDS[name]
-    result = judge(user, as_tests({name: body}), "--require-verdict", "yes")
+    result = judge(user, as_tests({name: body}), *SPEED_NEEDED)
     assert result.returncode == (0 if judges else 10), result.text
     assert ("NO SPEED WAS JUDGED" in result.text) is not judges
     if "_a_" in name and not judges:
@@ -186,7 +187,7 @@ references:
        applies_to: {gpu: H200, gpus: 1}}
 """
     (user.path / "here.yaml").write_text(system)
-    result = judge(user, TEST_REFERENCES, "--system", "here.yaml", "-k", "ceiling or azure", "--require-verdict", "yes")
+    result = judge(user, TEST_REFERENCES, "--system=here.yaml", "-k", "ceiling or azure", *SPEED_NEEDED)
     assert result.returncode == 10, result.text
     assert "ceiling is a bound that every slow run meets" in result.text
     assert "Bound a rate by at_least, and a time by at_most" in result.text
@@ -199,7 +200,7 @@ def test_a_number_of_another_test(user: UserFolder) -> None:
         "second": "assert KEPT[0] >= SLOW",
         "third": "assert KEPT[0].value >= 440_000",
     }
-    result = judge(user, as_tests(body), "--require-verdict", "no")
+    result = judge(user, as_tests(body), *NO_SPEED_NEEDED)
     ends = {name: result.cases[f"test_{name}[opt125m]"].properties["verdict"] for name in body}
     assert ends == {"first": "PASS", "second": "ERROR", "third": "PASS"}
     assert "was measured for a test that is over" in result.text

@@ -32,7 +32,7 @@ def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
             reached.add(path.name)
 
     runs = [Run(record(1), may_repeat=True), several()]
-    verdicts = []
+    verdicts: list[bool | None] = []
     sys.setprofile(note)
     try:
         for run in runs:

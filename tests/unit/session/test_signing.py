@@ -50,7 +50,7 @@ BOTH = "'suites/a.py::test_it[tiny-fast]' 'suites/a.py::test_it[tiny-learns]'"
     ("words", "again"),
     [
         ("suites/a.py --cluster local", "--cluster local"),
-        ("--session-name nightly suites/a.py -q", "-q"),
+        ("--llmbench-session-name nightly suites/a.py -q", "-q"),
         ("--llmbench-session-name=nightly --resume=old suites/a.py", ""),
         ("suites/a.py --nodes 8 --resume", "--nodes 8"),
         ("--resume old suites/a.py -k 'a b'", "-k 'a b'"),
