@@ -66,12 +66,11 @@ def judged_again(
     # Ranks of our own say themselves on which device they were; the driver of a command does.
     device = None if engine.kind == "ranks" and logs is None else driver.device if driver is not None else record.device
     topology = _topology(record)
-    has_token = record.schema_version > 1 or engine.kind == "ranks"
     told = Evidence(
         recipe=record.recipe, topology=topology, hosts=record.hosts,
         series=engine.read(logs or folder, record.recipe), device=device, cut_off=record.cut_off, early=record.early,
         wall_s=ended - started if started and ended and ended > started else None,
-        origin=Origin(token=record.run_token if has_token else None, launched=started, ended=ended),
+        origin=Origin(token=record.run_token, launched=started, ended=ended),
     )  # fmt: skip
     evidence = with_expectations(told, system)
     seen = first_problem(evidence)

@@ -25,7 +25,7 @@ def reproduce(
     """
     record = _read(run)
     if record.made_by is None:
-        raise ConfigError(f"{record.path}: an earlier version wrote it, without its command line")
+        raise ConfigError(f"{record.path}: its session recorded no command line")
     told = record.made_by
     if as_json:
         keys = {"reproduce", "directory", "command", "llmbench_version", "user", "host"}

@@ -26,7 +26,7 @@ class GemmOptions(rates.RateOptions):
     """Options of the check."""
 
     min_fraction: rates.Fraction = 0.5
-    """Smallest share of the published dense peak, at scale `full` and if the system's file has a peak."""
+    """Smallest share of the published dense peak, at scale `full` and if the system file has a peak."""
 
 
 class Gemm(NodeCheck):

@@ -18,13 +18,13 @@ class PcieOptions(Strict):
     """Requirements for the PCIe link of every GPU."""
 
     width: PositiveInt | None = None
-    """Lanes; absent, as many as GPU and slot can have."""
+    """Number of lanes; absent, as many as GPU and slot support."""
     gen: PositiveInt | None = None
-    """Generation that GPU and slot must be able to have."""
+    """PCIe generation that GPU and slot must support."""
     judge_idle_gen: bool = False
-    """Also judge the link generation of idle GPUs."""
+    """Whether the link generation of idle GPUs is judged, too."""
     replays: NonNegativeInt = 100
-    """Packets sent again since the driver was loaded, above which there is a hint."""
+    """Number of packets sent again since the driver was loaded, above which there is a hint."""
 
 
 class Pcie(PerGpu):
@@ -126,7 +126,7 @@ class ProcessesOptions(Strict):
     allowed: tuple[str, ...] = ()
     """Ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`."""
     memory_mib: NonNegativeFloat = 1024.0
-    """MiB in use that no visible process explains."""
+    """Memory in MiB that may be in use without a visible process."""
 
 
 class Processes(PerGpu):

@@ -14,9 +14,9 @@ class EccOptions(Strict):
     """Error counts that a GPU may have."""
 
     correctable: NonNegativeInt = 1000
-    """Corrected errors since the driver was loaded, above which there is a hint."""
+    """Number of corrected errors since the driver was loaded, above which there is a hint."""
     total_uncorrectable: NonNegativeInt = 0
-    """Uncorrected ones in the GPU's life, above which there is a hint."""
+    """Number of uncorrected errors in the GPU's life, above which there is a hint."""
 
 
 class Ecc(PerGpu):

@@ -119,7 +119,7 @@ def _life(folder: Path, jobs: "_Jobs") -> str:
         return "it has processes on this machine"
     if clusters - {"local", "debug"}:
         return jobs.of(session)
-    # Without a journal it is a replay, or of a version that kept none.
+    # Without a journal it is a replay, or its journal is lost.
     return "" if path.exists() or not jobs.can_tell else jobs.of(session)
 
 

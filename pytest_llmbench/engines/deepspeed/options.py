@@ -18,34 +18,36 @@ class PpoOptions(Strict):
     clip: PositiveFloat = 0.2
     """Largest change of the ratio of new to old probabilities from 1, and of a value from its old one."""
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.1
-    """Cost of one nat of divergence from the reference."""
+    """Cost of one nat of divergence from the reference model."""
     discount: Share = 1.0
     """Weight of the next token's value."""
     gae_lambda: Share = 0.95
     """Weight of later rewards in an advantage."""
     critic_learning_rate: PositiveFloat | None = None
-    """Peak of the critic's; absent, the actor's."""
+    """Peak learning rate of the critic; absent, the actor's."""
 
 
 class DeepSpeedOptions(Strict):
     """Options of engine deepspeed."""
 
     step: Literal["sft", "reward", "ppo"]
-    """Train on the next token; a scorer of answers on pairs of them; an actor on the scores of what it generates."""
+    """Training step: `sft`, next-token fine-tuning; `reward`, a reward model on pairs of answers; `ppo`, an actor by
+    PPO.
+    """
     lora_dim: Annotated[int, Field(ge=0)] = 0
     """Rank of the updates that are trained instead of the weights (for `ppo`, of the actor); 0 for none."""
     lora_modules: str = "decoder.layers."
-    """The linear layers with this in their name get them."""
+    """Parts of the names of the linear layers that are trained by LoRA."""
     answer_length: PositiveInt | None = None
-    """Tokens at the end of a sequence that answer those before them; absent, half of it. Not for `sft`."""
+    """Number of tokens at the end of a sequence that are the answer; absent, half of it. Not for `sft`."""
     critic: ModelShape | None = None
-    """For `ppo`, the model of critic and scorer; by default the actor's."""
+    """Model of critic and scorer for `ppo`; by default the actor's."""
     ppo: PpoOptions | None = None
-    """For `ppo`, the algorithm."""
+    """Options of the algorithm for `ppo`."""
     gather_to_generate: bool = True
-    """For `ppo` with sharding `full`: hold the whole actor on every rank while it generates."""
+    """Whether every rank holds the whole actor while it generates, for `ppo` with sharding `full`."""
     loss_scale: PositiveFloat = 1024.0
-    """With precision `fp16`; it is fixed, so a step that overflows is an error."""
+    """Fixed loss scale with precision `fp16`; a step that overflows is an error."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> DeepSpeedOptions:

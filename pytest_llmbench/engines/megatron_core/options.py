@@ -22,8 +22,8 @@ class MegatronCoreOptions(Strict):
     """
 
     attention: Attention | Literal["unfused"] = "fastest"
-    """As with engine torch; `unfused` is Megatron-Core's own, which keeps scores unless checkpointing is `selective`,
-    with fusion `none`.
+    """Attention kernel as with engine torch; `unfused` is Megatron-Core's own, which keeps scores unless checkpointing
+    is `selective`, with fusion `none`.
     """
     fusion: Literal["none", "pointwise", "layer"] = "pointwise"
     """Megatron-Core's own layer; its parts with few passes between matrix products, where bias, ReLU and the sum over
@@ -51,4 +51,4 @@ class MegatronCoreOptions(Strict):
     Ranks on CPUs have gloo.
     """
     loss_scale: PositiveFloat = 1024.0
-    """With precision `fp16`; it is fixed, so a step that overflows is an error."""
+    """Fixed loss scale with precision `fp16`; a step that overflows is an error."""

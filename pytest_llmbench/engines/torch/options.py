@@ -10,12 +10,12 @@ class TorchOptions(Strict):
     """Options of engine torch."""
 
     attention: Attention = "fastest"
-    """On a GPU, PyTorch's attention kernel; `fastest` is what rank 0 finds fastest for this shape before the first
-    step. The output of every rank says which.
+    """Attention kernel of PyTorch on a GPU; `fastest` is the one that rank 0 finds fastest for this shape before the
+    first step. The output of each rank names it.
     """
     residual: Literal["compute", "fp32"] = "compute"
-    """Type of the stream that blocks add to: that of the matrix products, or fp32, with `sharding: none`."""
+    """Data type of the stream that blocks add to: that of the matrix products, or fp32 with `sharding: none`."""
     collectives: Collectives = "nccl"
-    """How to gather parameters and sum gradients with `sharding: gradients`: NCCL, or, between the GPUs of one node and
-    from PyTorch 2.9 on, their copy engines, which leave the GPU free for the matrix products. Ranks on CPUs have gloo.
+    """Transport of parameters and gradients with `sharding: gradients`: NCCL, or the copy engines of the GPUs of one
+    node from PyTorch 2.9 on, which leave the GPU free for matrix products. Ranks on CPUs use gloo.
     """

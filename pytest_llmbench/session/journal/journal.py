@@ -32,37 +32,37 @@ class JournalEvent(Strict):
     `judged`: a test has its verdict; `ended`: all have, and nothing is left to resume.
     """
     at: float
-    """Unix time."""
+    """Unix time of the event."""
     name: str = ""
-    """Of the run, the check, the job that holds nodes, or the test."""
+    """Name of the run, the check, the job that holds nodes, or the test."""
     host: str = ""
-    """Of the process that `began`."""
+    """Host of the process that `began`."""
     pid: int = 0
-    """Of the process that `began`."""
+    """Process id of the process that `began`."""
     session: str = ""
-    """Session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions."""
+    """Id of the session of an event `began`; with `--llmbench-session-name`, its folder has another name."""
     cluster: str = ""
     """`--cluster` of that process."""
     ttl_s: float = 0.0
-    """Silence of that process that its jobs bear, seconds."""
+    """Seconds of silence of the process that `began` after which its jobs end themselves."""
     command: tuple[str, ...] = ()
-    """Its words, without logins."""
+    """Command line of the process that `began`, without logins."""
     tests: tuple[str, ...] = ()
-    """Node ids of its tests."""
+    """Node ids of the tests of the process that `began`."""
     plan: str = ""
     """Digest of everything that a run's numbers depend on."""
     job: str = ""
-    """Name of the Slurm job that is submitted; empty for steps and for processes of this machine."""
+    """Name of the submitted Slurm job; empty for steps and for processes of this machine."""
     script: str = ""
-    """Its script, as Slurm will show it."""
+    """Script of the submitted job, as Slurm will show it."""
     hosts: tuple[str, ...] = ()
     """The nodes that are lent to a run, where the session holds nodes."""
     job_id: str = ""
     """Slurm job, or process id of the launcher."""
     record: str = ""
-    """Digest of the record, without the verdicts that it is given later."""
+    """Digest of the record without the verdicts, which are added later."""
     verdict: str = ""
-    """Of the test."""
+    """Verdict of the test."""
 
     @property
     def line(self) -> bytes:

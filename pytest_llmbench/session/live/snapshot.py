@@ -40,19 +40,21 @@ class Projected(Strict):
     verdict: Expectation = "undecided"
     """`PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`."""
     statistic: str = ""
-    """The number that was compared, or the throughput where there is no bound."""
+    """Name of the compared statistic, or the throughput where there is no bound."""
     value: float | None = None
+    """Value of the statistic so far; null where it is not measured yet."""
     low: float | None = None
-    """The interval of `value`; None where an end is open or there are too few steps."""
+    """Lower end of the interval; null with too few steps, and where any lower number is possible."""
     high: float | None = None
-    """The interval of `value`; None where an end is open or there are too few steps."""
+    """Upper end of the interval; null with too few steps, and where any higher number is possible."""
     unit: str = ""
+    """Unit of `value`, `low` and `high`."""
     bound: str = ""
-    """Such as `>= 200,000 words/s`; empty without one."""
+    """Bound of the statistic, such as `>= 200,000 words/s`; empty without one."""
     steps: NonNegativeInt = 0
-    """Number of steps that the projection is about."""
+    """Number of steps that the projection is based on."""
     why: str = ""
-    """The reason where it is undecided."""
+    """Reason why the projection is undecided."""
 
 
 class LiveTask(Strict):
@@ -66,24 +68,29 @@ class LiveTask(Strict):
     `judged`.
     """
     detail: str = ""
-    """The reason for its waiting, or its problem."""
+    """Reason for the waiting, or problem of the run."""
     starts: float | None = None
-    """Unix time at which Slurm expects to start it; None if unknown."""
+    """Unix time at which Slurm expects to start the job; null if unknown."""
     step: NonNegativeInt = 0
+    """Number of the last step so far."""
     steps: NonNegativeInt = 0
+    """Number of steps of the run."""
     words_per_s: float | None = None
-    """Of its last step; None before the first, and where its duration is not known."""
+    """Words per second of the last step; null before the first, and where its duration is unknown."""
     eta_s: float | None = None
-    """Seconds to its last step at that rate."""
+    """Seconds to the last step at the rate of the last one."""
     started: float | None = None
-    """Unix time; None before."""
+    """Unix time of the start; null before."""
     took_s: float | None = None
-    """Seconds that it took; None while it goes on."""
+    """Duration of the run in seconds; null while it goes on."""
     gpus: NonNegativeInt = 0
+    """Number of GPUs that the run uses."""
     nodes: PositiveInt = 1
+    """Number of nodes that the run uses."""
     projected: Projected | None = None
+    """Projection of the result; null before the first one."""
     verdict: Verdict | None = None
-    """The worst of its tests; None before all have theirs."""
+    """Worst verdict of the tests; null before all have theirs."""
 
     def hours(self, at: float) -> float:
         """GPU-hours that it has used at a Unix time; node-hours without GPUs."""
@@ -96,22 +103,23 @@ class LiveSnapshot(Strict):
 
     schema_version: Literal[1] = 1
     session: str
+    """Id of the session."""
     host: str
-    """Of the process that owns it."""
+    """Host of the process that owns the session."""
     pid: int
-    """Of the process that owns it."""
+    """Process id of the process that owns the session."""
     began: float
-    """Unix times of its begin, and of this picture."""
+    """Unix time at which the session began."""
     at: float
-    """Unix times of its begin, and of this picture."""
+    """Unix time of this picture."""
     count: NonNegativeInt
     """Number of pictures before this one: it grows while the process lives, whatever clocks say."""
     word: str | None = None
-    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
+    """Verdict on the whole session, as in `verdict.json`; null while the session goes on."""
     exit_code: int | None = None
-    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
+    """Exit code of pytest; null while the session goes on."""
     tasks: tuple[LiveTask, ...] = ()
-    """Its checks and its runs, in their order."""
+    """Checks and runs of the session, in their order."""
 
     @property
     def runs(self) -> list[LiveTask]:

@@ -17,7 +17,6 @@ from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
-from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.ending.causes import problem_of
 from pytest_llmbench.session.folder import read_plan, record_files
 
@@ -83,14 +82,9 @@ def _concluded(record: RunRecord, logs: Path) -> Replayed:
         gpus_per_node=record.gpus // record.nodes, ranks_per_node=record.ranks // record.nodes, hosts=record.hosts,
         gpu=record.device, cut_off=record.cut_off, early=record.early, launched=started, ended=ended,
         wall_s=ended - started if started and ended and ended > started else None,
-        token=record.run_token if _has_token(record) else None, problem=record.problem, provenance=record.provenance,
+        token=record.run_token, problem=record.problem, provenance=record.provenance,
         simulated=record.simulated,
     )  # fmt: skip
-
-
-def _has_token(record: RunRecord) -> bool:
-    """Whether the run's logs say its token: a command's do so since schema version 2."""
-    return record.schema_version > 1 or get_engine(record.recipe.engine).kind == "ranks"
 
 
 def _left_behind(run: Path, recipe: Recipe) -> Replayed:

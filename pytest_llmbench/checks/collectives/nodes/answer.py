@@ -12,9 +12,9 @@ class MeasuredCollectives(DeviceAnswer):
     """The measurement of all ranks."""
 
     curves: Mapping[str, Curve]
-    """By operation."""
+    """Measured curve of each operation."""
     unsupported: Mapping[str, str]
-    """Reasons of the backend for operations without one."""
+    """Reason of the backend for each operation without a curve."""
     notes: tuple[str, ...]
 
 

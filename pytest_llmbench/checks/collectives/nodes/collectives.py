@@ -63,16 +63,16 @@ class CollectivesPlan(Strict):
     collectives: tuple[str, ...]
     """The collectives to measure, in this order."""
     sizes: tuple[PositiveInt, ...]
-    """Of the messages, bytes, ascending."""
+    """Message sizes in bytes, ascending."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     iterations: PositiveInt = 20
     """Operations that are timed together."""
     warm_up: NonNegativeInt = 5
-    """Operations before them; 1 for large messages."""
+    """Number of operations before the timed ones; 1 for large messages."""
     checked: PositiveInt = 4
-    """Further operations whose results are looked at, each with values of its own."""
+    """Number of further operations whose results are checked, each with values of its own."""
     timeout_s: float = 600.0
-    """How long a rank waits for the others."""
+    """Longest wait of a rank for the others, in seconds."""
 
 
 def measure(context: RankContext, log: ProbeLog) -> RankCollectives:

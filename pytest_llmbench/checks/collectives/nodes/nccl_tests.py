@@ -28,12 +28,12 @@ class NcclTestsCommand(Strict):
     root: str
     """The folder of the programs, or the checkout that has them in `build`."""
     collectives: tuple[str, ...]
-    """The operation; the program of `all_reduce` is `all_reduce_perf`."""
+    """Operations to measure; the program of `all_reduce` is `all_reduce_perf`."""
     args: tuple[str, ...]
     hosts: tuple[str, ...]
     """The nodes, this one first."""
     gpus: PositiveInt
-    """Of every node."""
+    """Number of GPUs of each node."""
     launcher: tuple[str, ...] = ()
     """Command that starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and `{hosts}` are
     filled in. Without one, one process drives all GPUs of this node.
@@ -41,9 +41,9 @@ class NcclTestsCommand(Strict):
     setup: tuple[str, ...] = ()
     """Shell lines before a program."""
     env: Mapping[str, str] = {}
-    """Its further environment variables."""
+    """Further environment variables of the program."""
     timeout_s: PositiveFloat
-    """How long each program may take."""
+    """Longest duration of each program, in seconds."""
 
 
 class NcclTestsOutput(ProbeAnswer):
@@ -51,10 +51,10 @@ class NcclTestsOutput(ProbeAnswer):
 
     command: str
     code: int | None
-    """Its exit status; None when it took too long."""
+    """Exit status of the program; None if it took too long."""
     text: str
     written: str | None
-    """The file that it wrote with `-J`; None if it cannot."""
+    """File that the program wrote with `-J`; None if it cannot."""
 
 
 class NcclTestsOutputs(ProbeAnswer):

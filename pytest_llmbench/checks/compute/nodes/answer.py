@@ -14,16 +14,17 @@ class GemmRate(ProbeAnswer):
     """A matrix product in one precision."""
 
     rate: PositiveFloat
-    """FLOP/s, the median of blocks of about 50 ms."""
+    """Median rate of blocks of about 50 ms, in FLOP/s."""
     digest: str
     """SHA-256 of the first product."""
     repeated: PositiveInt
-    """Later products, one per block, that were compared with the first."""
+    """Number of later products, one per block, that were compared with the first."""
     changed: NonNegativeInt
-    """Those of them that differed from it in any bit."""
+    """Number of later products that differ from the first in any bit."""
     error: NonNegativeFloat | None
-    """The largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry (the square
-    root of the side); None where the product is not finite.
+    """Largest difference of 16 rows to an fp64 product on the host, in standard deviations of an entry.
+
+    None where the product is not finite.
     """
 
 
@@ -31,12 +32,12 @@ class GemmRates(ProbeAnswer):
     """Matrix products in all precisions."""
 
     side: PositiveInt
-    """Of the matrices."""
+    """Side of the square matrices."""
     factors: str
-    """SHA-256 of them."""
+    """SHA-256 of the matrices that are multiplied."""
     precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
     lacking: Mapping[GemmPrecision, str]
-    """Reasons for precisions without one."""
+    """Reason for each precision without a rate."""
 
 
 class CopyRates(ProbeAnswer):
@@ -68,4 +69,4 @@ class SustainedLoad(DeviceAnswer):
     telemetry: tuple[tuple[float, str], ...]
     """Seconds since the start, and a raw line of telemetry."""
     trouble: str | None
-    """The reason for a lack of telemetry; None if none is lacking."""
+    """Reason for missing telemetry; None if none is missing."""

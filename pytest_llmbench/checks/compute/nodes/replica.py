@@ -28,19 +28,19 @@ class ReplicaPlan(Strict):
     """The training of every rank."""
 
     steps: int
-    """Of each training."""
+    """Number of steps of each training."""
     hidden: int
-    """Of the decoder."""
+    """Hidden size of the decoder."""
     layers: int
-    """Of the decoder."""
+    """Number of layers of the decoder."""
     sequences: int
-    """Of a rank's share of a step."""
+    """Number of sequences of a rank in each step."""
     length: int
-    """Of a rank's share of a step."""
+    """Tokens per sequence."""
     seed: int = 1
-    """Of the first weights and of the data."""
+    """Seed of the first weights and of the data."""
     timeout_s: float = 600.0
-    """How long a rank waits for the others."""
+    """Longest wait of a rank for the others, in seconds."""
 
 
 def train(context: RankContext, log: ProbeLog) -> RankNumbers:

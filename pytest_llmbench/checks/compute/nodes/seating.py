@@ -18,22 +18,22 @@ class Seat(ProbeAnswer):
     """The place of a rank in a turn."""
 
     team: NonNegativeInt
-    """Ranks of a team compare their numbers with each other alone."""
+    """Number of the rank's team: its ranks compare their numbers with each other alone."""
     group: Literal[0, 1]
-    """Both groups of a team train the same."""
+    """Number of the rank's group; both groups of a team train the same."""
     shard: NonNegativeInt
-    """Its share of the data; as many as a group has ranks."""
+    """Number of the rank's share of the data; there are as many as ranks in a group."""
 
 
 class StepDigests(ProbeAnswer):
     """The numbers of a step."""
 
     local: str
-    """Of the loss and the gradients of this rank's share, before the exchange."""
+    """Digest of the loss and the gradients of this rank's share, before the exchange."""
     gathered: tuple[str, ...]
-    """Of those that it got from each rank of its group, by shard."""
+    """Digests received from each rank of the group, by shard."""
     weights: str
-    """After the update."""
+    """Digest of the weights after the update."""
 
 
 class Turn(ProbeAnswer):

@@ -27,7 +27,7 @@ class DiagnosticOutput(ProbeAnswer):
 
     command: str
     code: int | None
-    """Its exit status; None when it was ended at its limit."""
+    """Exit status of the diagnostic; None if it was ended at its limit."""
     seconds: float
     stdout: str
     stderr: str
@@ -37,9 +37,9 @@ class DiagnosticRun(ProbeAnswer):
     """The diagnostic of a node."""
 
     missing: str | None
-    """The program that is not installed, in words; None if it ran."""
+    """Name of the program that is not installed, in words; None if the diagnostic ran."""
     output: DiagnosticOutput | None
-    """Its output; None if it did not run."""
+    """Output of the diagnostic; None if it did not run."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:

@@ -25,9 +25,9 @@ class ToolEnd(ProbeAnswer):
 
     command: str
     code: int | None
-    """Its exit status; None if it has not ended by itself."""
+    """Exit status of the program; None if it has not ended by itself."""
     error: str | None
-    """The reason of a failure; None if it ended well."""
+    """Reason of the failure; None if the program ended well."""
 
 
 class ToolOutput(ToolEnd):
@@ -48,9 +48,9 @@ class KernelLog(ProbeAnswer):
     source: str | None
     """The program that printed the log; None where none can."""
     whole: bool
-    """Whether it reaches back to the boot."""
+    """Whether the log reaches back to the boot."""
     lines: tuple[str, ...]
-    """The last 2000 of them."""
+    """Last 2000 lines of the driver."""
     refused: tuple[str, ...]
     """The reasons for not using other sources."""
 

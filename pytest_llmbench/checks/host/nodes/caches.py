@@ -24,11 +24,11 @@ class KernelCache(ProbeAnswer):
 
     folder: str
     mount: Mount | None
-    """Its mount, or that of the nearest folder above it that is there."""
+    """Mount of the folder, or of the nearest existing folder above it."""
     warm: bool
-    """Whether anything lies in it."""
+    """Whether the folder holds anything."""
     marked: bool
-    """Whether this node left its mark in it."""
+    """Whether this node left its mark in the folder."""
 
 
 class KernelCaches(ProbeAnswer):

@@ -30,7 +30,7 @@ class KernelClock(ProbeAnswer):
     """The kernel's word on its clock."""
 
     synchronised: bool
-    """Whether a program keeps it (NTP, chrony, timesyncd, PTP)."""
+    """Whether a program such as NTP, chrony, timesyncd or PTP keeps the clock."""
     max_error_s: float
 
 
@@ -38,14 +38,14 @@ class NodeClock(ProbeAnswer):
     """A node's clock."""
 
     time: float
-    """Unix time."""
+    """Unix time of the node."""
     ahead_s: float
     """Lead over the stamp of a file just touched, seconds."""
     uncertainty_s: float
-    """Largest error of that."""
+    """Largest error of `ahead_s`, in seconds."""
     mount: Mount | None
     kernel: KernelClock | None
-    """None where the kernel does not say."""
+    """Kernel's view of its clock; None where the kernel gives none."""
 
 
 def clock(context: RankContext, log: ProbeLog) -> NodeClock:

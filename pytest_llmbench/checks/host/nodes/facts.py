@@ -37,28 +37,28 @@ class ProcessLimits(ProbeAnswer):
     soft: ResourceLimits
     hard: ResourceLimits
     cpus: int | None
-    """Of the node; None where the system does not say."""
+    """Number of CPUs of the node; None where unknown."""
     uid: int
-    """The effective user."""
+    """Effective user id."""
     capabilities: int
-    """The effective capabilities as a bit mask."""
+    """Effective capabilities, as a bit mask."""
 
 
 class KernelTuning(ProbeAnswer):
     """Settings that cost speed; None where the kernel does not say."""
 
     iommu_options: tuple[str, ...]
-    """The words about the IOMMU on the kernel's command line."""
+    """Words about the IOMMU on the kernel's command line."""
     transparent_hugepage: str | None
-    """Such as `always [madvise] never`."""
+    """Setting of transparent huge pages, such as `always [madvise] never`."""
     numa_balancing: str | None
-    """`0` where it is off."""
+    """Setting of NUMA balancing; `0` is off."""
     numa_nodes: int
-    """How many there are."""
+    """Number of NUMA nodes."""
     governors: Mapping[str, int]
-    """How many CPUs, and groups, have which one."""
+    """Number of CPUs with each frequency governor."""
     iommu_groups: Mapping[str, int]
-    """How many CPUs, and groups, have which one."""
+    """Number of IOMMU groups of each type."""
     acs: tuple[str, ...] | None
     """PCI bridges that redirect traffic between devices; None where only root could read it."""
 
@@ -68,11 +68,11 @@ class RuntimeReply(ProbeAnswer):
 
     command: str
     cdi: tuple[str, ...]
-    """Files that describe GPUs to it."""
+    """Files that describe GPUs to the runtime."""
     nvidia_container_cli: str | None
     """Path of the program that gives containers their GPUs; None without one."""
     code: int | None
-    """Exit status; None if it has not ended by itself."""
+    """Exit status; None if the command has not ended by itself."""
     text: str
 
 
@@ -81,18 +81,18 @@ class HostFacts(ProbeAnswer):
 
     limits: ProcessLimits
     meminfo: str | None
-    """The text of `/proc/meminfo`; None where it cannot be read."""
+    """Text of `/proc/meminfo`; None where it cannot be read."""
     interfaces: Mapping[str, str]
-    """Network interfaces and their state."""
+    """State of each network interface."""
     infiniband: tuple[str, ...]
     """Names of the InfiniBand devices."""
     tuning: KernelTuning
     software: Mapping[str, str]
-    """Versions by name."""
+    """Software versions by name."""
     containers: Mapping[str, RuntimeReply]
-    """Replies of the runtimes asked for."""
+    """Replies of the container runtimes."""
     paths: Mapping[str, str]
-    """The reason why each path asked for cannot be used; empty if it can."""
+    """Reason why each requested path cannot be used; empty if it can."""
 
 
 _COMMAND_S = 10.0

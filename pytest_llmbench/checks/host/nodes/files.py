@@ -32,9 +32,9 @@ class Mount(ProbeAnswer):
 
     point: str
     type: str
-    """Such as `nfs4`."""
+    """Type of the file system, such as `nfs4`."""
     source: str
-    """A device, or a server and its folder."""
+    """Mounted device, or server and folder."""
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:

@@ -24,16 +24,16 @@ class Room(ProbeAnswer):
 
     path: str
     why: str | None
-    """The reason why nothing can be written into it; None where something can."""
+    """Reason why nothing can be written into the folder; None where something can."""
     mount: Mount | None = None
     bytes: int | None = None
-    """None where the folder is not there."""
+    """Size of the file system; None where the folder does not exist."""
     free_bytes: int | None = None
-    """None where the folder is not there."""
+    """Free bytes; None where the folder does not exist."""
     inodes: int = 0
-    """The same of files; 0 on a file system that makes inodes as it needs them."""
+    """Number of inodes; 0 on a file system that makes them as needed, None where the folder does not exist."""
     free_inodes: int = 0
-    """The same of files; 0 on a file system that makes inodes as it needs them."""
+    """Number of free inodes; None where the folder does not exist."""
 
 
 class Rooms(ProbeAnswer):

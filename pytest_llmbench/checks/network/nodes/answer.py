@@ -12,13 +12,13 @@ class Sizes(Strict):
     """The measurement of each group."""
 
     bytes: int
-    """Sizes of the all_reduce for the bandwidth and for the latency."""
+    """Size of the all_reduce that gives the bandwidth, in bytes."""
     small_bytes: int = 8
-    """Sizes of the all_reduce for the bandwidth and for the latency."""
+    """Size of the all_reduce that gives the latency, in bytes."""
     iterations: int
-    """Measured calls of each size, and calls before them."""
+    """Number of measured calls of each size."""
     warm_up: int
-    """Measured calls of each size, and calls before them."""
+    """Number of calls before the measured ones."""
     timeout_s: float
     """Longest wait in a group."""
     patience_s: float
@@ -29,11 +29,11 @@ class MeasuredGame(ProbeAnswer):
     """A measurement of a group, by one of its ranks."""
 
     seconds: PositiveFloat
-    """For one all_reduce."""
+    """Seconds of one all_reduce."""
     busbw: PositiveFloat
     """Bus bandwidth, GB/s."""
     latency_s: PositiveFloat
-    """For a small one."""
+    """Seconds of one small all_reduce."""
     wrong: NonNegativeInt
     """Elements of the sums with a wrong value."""
 
@@ -58,8 +58,8 @@ class RankGames(DeviceAnswer):
     """The games of a rank."""
 
     games: tuple[PlayedGame, ...]
-    """In the order played."""
+    """Measurements, in the order played."""
     stopped: str | None
-    """The reason for an early end; None if all were played."""
+    """Reason for an early end; None if all games were played."""
     nvlink: bool | None
-    """Whether any GPU of the node has an active NVLink; None if the rank does not know."""
+    """Whether any GPU of the node has an active NVLink; None if unknown."""

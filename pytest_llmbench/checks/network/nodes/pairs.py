@@ -35,7 +35,7 @@ class PairsPlan(Sizes):
     """The rounds to measure."""
 
     rounds: Sequence[Sequence[Sequence[int]]]
-    """Groups of ranks, disjoint within each round."""
+    """Groups of ranks that are measured together, disjoint within each round."""
     limit_s: float
     """Time at which to answer with the results so far."""
 

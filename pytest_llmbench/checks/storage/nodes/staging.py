@@ -19,13 +19,13 @@ class FileListing(ProbeAnswer):
     """The files of a path."""
 
     files: NonNegativeInt
-    """How many, and how large."""
+    """Number of files."""
     bytes: NonNegativeInt
-    """How many, and how large."""
+    """Size of all files together."""
     whole: bool
-    """Whether these are all."""
+    """Whether all files are counted."""
     digest: str
-    """SHA-256 of their names and sizes."""
+    """SHA-256 of the names and sizes of the files."""
 
 
 class StagedFiles(FileListing):

@@ -28,25 +28,25 @@ class StorageLoad(ProbeAnswer):
     """The load of one node, while all others had the same."""
 
     bytes: PositiveInt
-    """Written, and read."""
+    """Number of bytes written, and read."""
     write_s: PositiveFloat
-    """Seconds for that."""
+    """Seconds of the writing."""
     read_s: PositiveFloat
-    """Seconds for that."""
+    """Seconds of the reading."""
     direct: bool
-    """Whether all of it went past the page cache."""
+    """Whether all data went past the page cache."""
     wrong: tuple[str, ...]
     """Differences between written and read bytes, in words."""
     read_from: NonNegativeInt
     """The rank whose files this node read."""
     files: PositiveInt
-    """Small files."""
+    """Number of small files."""
     create_s: PositiveFloat
-    """Seconds for making, looking up and removing them."""
+    """Seconds to create the small files."""
     stat_s: PositiveFloat
-    """Seconds for making, looking up and removing them."""
+    """Seconds to look up the small files."""
     unlink_s: PositiveFloat
-    """Seconds for making, looking up and removing them."""
+    """Seconds to remove the small files."""
 
 
 def measure(context: RankContext, log: ProbeLog) -> StorageLoad:

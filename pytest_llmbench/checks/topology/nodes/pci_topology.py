@@ -22,12 +22,12 @@ class PciDevice(ProbeAnswer):
     """A PCI device that a GPU's or a NIC's driver has."""
 
     bus: str
-    """Its address."""
+    """PCI address of the device."""
     driver: str
     pci_class: str | None
-    """Such as `0x030200`; None where sysfs does not have it."""
+    """PCI class, such as `0x030200`; None where sysfs lacks it."""
     numa: int | None
-    """Its NUMA node, -1 where the machine has none; None where sysfs does not have it."""
+    """NUMA node of the device, -1 where the machine has none; None where sysfs lacks it."""
 
 
 class InstalledFile(ProbeAnswer):
@@ -46,7 +46,7 @@ class PciFacts(ProbeAnswer):
     cpu: Mapping[str, str]
     """Attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if known."""
     affinity: Mapping[str, str]
-    """Masks of the CPUs of each NUMA node, `ffffffff,00000000`, by its number."""
+    """CPU mask of each NUMA node, such as `ffffffff,00000000`, by its number."""
     installed: InstalledFile | None
     """The file that the environment names; None where it names none."""
 
