@@ -1,10 +1,15 @@
 """In the runner's place: reads and concludes what ran elsewhere, at once and in the caller's thread."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.record.series import StepSeries
@@ -30,21 +35,52 @@ def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore)
     heartbeat.stop()
 
 
-def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
-    """Read the log of one run, and say what it measured or why it cannot be judged."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recount:
+    """A run's record computed again from its logs.
+
+    Attributes:
+        token: the run that the logs are to be of; None if unknown.
+        computed: the fields of the record that follow from the logs.
+        problem: the problem that the logs show, also where the record has another one.
+    """
+
+    token: str | None
+    computed: dict[str, Any]
+    problem: Problem | None
+
+
+def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
+    """Read a run's logs again and compute its record's fields, for a replay and for the verification of a bundle.
+
+    Raises:
+        ConfigError: a log cannot be read.
+        OSError: likewise.
+    """
     token = replayed.token or token_of(replayed.logs)
-    told = Evidence(
-        recipe=run.recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s,
-        series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe), device=replayed.gpu,
-        cut_off=replayed.cut_off, early=replayed.early,
-        origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+    series = get_engine(recipe.engine).read(replayed.logs, recipe)
+    evidence = with_expectations(
+        Evidence(
+            recipe=recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s, series=series,
+            device=replayed.gpu, cut_off=replayed.cut_off, early=replayed.early,
+            origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+        ),
+        system,
     )  # fmt: skip
-    evidence = with_expectations(told, settings.system)
-    problem = replayed.problem or _empty(replayed, told.series) or first_problem(evidence)
-    own = {"run_token": evidence.origin.token, "simulated": replayed.simulated or strikes(replayed.logs)}
+    problem = _empty(replayed, series) or first_problem(evidence)
+    computed = judged(evidence, system, replayed.problem or problem)
+    return Recount(
+        token=token, computed=computed, problem=problem or (None if replayed.problem else computed["problem"])
+    )
+
+
+def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
+    """Make the record of one run from its logs: its numbers, or the reason why it cannot be judged."""
+    again = recount(run.recipe, replayed, settings.system)
+    own = {"run_token": again.token, "simulated": replayed.simulated or strikes(replayed.logs)}
     return RunRecord(
         **{**identity_of(run, replayed.topology, settings, session), **own},
-        **judged(evidence, settings.system, problem),
+        **again.computed,
         hosts=replayed.hosts,
         provenance=replayed.provenance,
         replayed=str(replayed.logs),
