@@ -70,7 +70,7 @@ app.command("compare", short_help="Compare every number of two sessions.")(compa
 app.command(short_help="Make a key to sign bundles with.")(keygen)
 app.command(short_help="Put a session into one signed file.")(bundle)
 app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(verify)
-app.command(short_help="Write numbers for Prometheus, OTLP, TensorBoard, CSV.")(export)
+app.command(short_help="Write the numbers of a session for Prometheus, or as CSV.")(export)
 app.command(short_help="Print the command that makes a run again.")(reproduce)
 
 
