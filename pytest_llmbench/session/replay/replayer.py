@@ -69,9 +69,7 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
     )  # fmt: skip
     problem = _empty(replayed, series) or first_problem(evidence)
     computed = judged(evidence, system, replayed.problem or problem)
-    return Recount(
-        token=token, computed=computed, problem=problem or (None if replayed.problem else computed["problem"])
-    )
+    return Recount(token=token, computed=computed, problem=problem if replayed.problem else computed["problem"])
 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:

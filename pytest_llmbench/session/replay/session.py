@@ -103,7 +103,7 @@ def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Re
 
 def _left_behind(run: Path, recipe: Recipe) -> Replayed:
     """Say how a run without a record was made, by what its launch left on disk."""
-    task = _task(run)
+    task = read_task(run)
     if task is None:
         message = "the session that declared this run was killed before the run began: run it again"
         gpus = recipe.gpus_per_node
@@ -127,7 +127,7 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
     )
 
 
-def _task(run: Path) -> LaunchedTask | None:
+def read_task(run: Path) -> LaunchedTask | None:
     """Read what a run was launched with; None where it never was."""
     if (run / layout.COMMAND).exists():
         return CommandTask.read(run / layout.COMMAND)
