@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.folders import session_folder
+from pytest_llmbench.cli.folders import RUN_DIR
 from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.text import harmless
 
@@ -31,8 +31,9 @@ def export(
     """Write the numbers of a session for Prometheus, or as CSV tables."""
     from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415  # `--help` starts sooner
     from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
+    from pytest_llmbench.session.folder import find_session  # noqa: PLC0415
 
-    session = session_folder(session)
+    session = find_session(session, RUN_DIR)
     finished = read_finished(session)
     if form is ExportFormat.OPENMETRICS:
         written = [output or Path(f"{session.resolve().name}-openmetrics.prom")]

@@ -12,7 +12,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Judgement, RunOutcome, RunRecord, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
@@ -27,10 +27,7 @@ from pytest_llmbench.session.replay.replayer import recount
 from pytest_llmbench.session.replay.session import as_replayed, read_task
 
 # Fields of a run's record, and of a check's report, that follow from the logs and the answers of probes.
-_OF_RUN = (
-    "device", "versions", "rank_info", "steps", "totals", "telemetry", "times", "unreadable", "metrics", "steady",
-    "outside_steps", "unjudged", "findings",
-)  # fmt: skip
+_OF_RUN = sorted(RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"})
 _OF_CHECK = ("findings", "readings", "unjudged", "unbounded")
 # The prefix of a verdict's name if it compares with earlier sessions.
 _OF_HISTORY = "history::"
@@ -159,7 +156,7 @@ def _verify_runs(session: RecordedSession, bundle: OpenedBundle, outcome: Verifi
             continue
         own_logs = session.folder / logs if logs else None
         recounted = recount(record.recipe, as_replayed(record, folder, own_logs), system)
-        again[key] = record.model_copy(update=recounted.computed)
+        again[key] = record.model_copy(update=dict(recounted.outcome))
         outcome.runs += 1
         outcome.numbers += count_numbers(again[key].model_dump(include=set(_OF_RUN)))
         problem, seen = record.problem, recounted.problem

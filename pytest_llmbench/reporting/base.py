@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from pydantic import ValidationError
-
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.folder import read_plan, read_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,19 +37,10 @@ def read_finished(folder: Path) -> FinishedSession:
     Raises:
         ConfigError: the folder is not a session's, or a record in it cannot be read.
     """
-    try:
-        planned = Plan.model_validate_json((folder / layout.PLAN).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ConfigError(f"{folder} is no session's folder: {folder / layout.PLAN} cannot be read: {error}") from error
-    runs = [RunRecord.read(path) for path in sorted((folder / layout.FOLDERS["run"]).glob(f"*/{layout.RECORD}"))]
-    checks = [HealthRecord.read(path) for path in sorted((folder / layout.FOLDERS["check"]).glob(f"*/{layout.RECORD}"))]
-    return FinishedSession(
-        id=next((record.session for record in (*runs, *checks)), folder.resolve().name),
-        folder=folder,
-        planned=planned,
-        runs={record.key: record for record in runs},
-        checks={record.check: record for record in checks},
-    )
+    planned = read_plan(folder)
+    runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
+    name = next((record.session for record in (*runs.values(), *checks.values())), folder.resolve().name)
+    return FinishedSession(id=name, folder=folder, planned=planned, runs=runs, checks=checks)
 
 
 # Writes what it wants, and returns lines for the terminal, if any.

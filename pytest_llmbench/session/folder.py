@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pytest_llmbench.cluster.runs import Declared, Plan
+from pytest_llmbench.cluster.runs import Declared, Plan, Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.record.health import HealthRecord
@@ -166,6 +166,11 @@ def record_files(folder: Path, about: str) -> list[Path]:
     return sorted((folder / layout.FOLDERS[about]).glob(f"*/{layout.RECORD}"))
 
 
+def record_files_below(folder: Path, about: str) -> list[Path]:
+    """The record files of the runs or checks of all sessions below a folder."""
+    return sorted(folder.rglob(f"{layout.FOLDERS[about]}/*/{layout.RECORD}"))
+
+
 def read_events(folder: Path) -> tuple[JournalEvent, ...]:
     """The events of a session's journal; empty where it has none, as a replay.
 
@@ -188,6 +193,16 @@ def has_ended(folder: Path) -> bool:
     return bool(events) and events[-1].event == "ended"
 
 
+def session_of(folder: Path) -> Session:
+    """The session of a folder, by the id in its journal: with `--llmbench-session-name` the folder has another name.
+
+    Raises:
+        ConfigError: the journal is damaged.
+    """
+    ids = [event.session for event in read_events(folder) if event.session]
+    return Session(id=ids[0] if ids else folder.resolve().name, folder=folder)
+
+
 def is_session(folder: Path) -> bool:
     """True for a folder with a plan or a journal; false for the link `latest`, and for a copy of it."""
     if folder.is_symlink() or folder.name == layout.LATEST:
@@ -195,16 +210,21 @@ def is_session(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (layout.PLAN, layout.JOURNAL))
 
 
-def sessions_in(run_dir: Path) -> list[Path]:
+def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
     """The folders of all sessions in a folder, the one that began last first.
+
+    Args:
+        run_dir: folder of the sessions.
+        without: leave out sessions that have a file of this name.
 
     Raises:
         ConfigError: there is no such folder.
     """
-    try:
-        folders = [folder for folder in run_dir.iterdir() if is_session(folder)]
-    except OSError as error:
-        raise ConfigError(f"--run-dir {run_dir}: cannot be read: {error.strerror}") from error
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: there is no such folder; give another --run-dir")
+    folders = [folder for folder in run_dir.iterdir() if is_session(folder)]
+    if without is not None:
+        folders = [folder for folder in folders if not (folder / without).exists()]
     link = (run_dir / layout.LATEST).resolve()
     # A copy of a session began when the session did.
     return sorted(folders, key=lambda folder: (began_at(folder), folder.resolve() == link, folder.name), reverse=True)

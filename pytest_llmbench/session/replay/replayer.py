@@ -1,7 +1,6 @@
 """In the runner's place: reads and concludes what ran elsewhere, at once and in the caller's thread."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.heartbeat import Heartbeat
@@ -11,12 +10,12 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
-from pytest_llmbench.core.record.records import Problem, RunRecord
+from pytest_llmbench.core.record.records import Problem, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.session.ending.conclude import identity_of, judged, with_expectations
+from pytest_llmbench.session.ending.conclude import conclude_logs, run_identity, with_expectations
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
@@ -41,17 +40,17 @@ class Recount:
 
     Attributes:
         token: the run that the logs are to be of; None if unknown.
-        computed: the fields of the record that follow from the logs.
+        outcome: the part of the record that follows from the logs.
         problem: the problem that the logs show, also where the record has another one.
     """
 
     token: str | None
-    computed: dict[str, Any]
+    outcome: RunOutcome
     problem: Problem | None
 
 
 def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
-    """Read a run's logs again and compute its record's fields, for a replay and for the verification of a bundle.
+    """Read a run's logs again and compute its outcome, for a replay and for the verification of a bundle.
 
     Raises:
         ConfigError: a log cannot be read.
@@ -68,20 +67,18 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
         system,
     )  # fmt: skip
     problem = _empty(replayed, series) or first_problem(evidence)
-    computed = judged(evidence, system, replayed.problem or problem)
-    return Recount(token=token, computed=computed, problem=problem if replayed.problem else computed["problem"])
+    outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
+    return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
     """Make the record of one run from its logs: its numbers, or the reason why it cannot be judged."""
     again = recount(run.recipe, replayed, settings.system)
-    own = {"run_token": again.token, "simulated": replayed.simulated or strikes(replayed.logs)}
-    return RunRecord(
-        **{**identity_of(run, replayed.topology, settings, session), **own},
-        **again.computed,
-        hosts=replayed.hosts,
-        provenance=replayed.provenance,
-        replayed=str(replayed.logs),
+    recorded = {"run_token": again.token, "simulated": replayed.simulated or strikes(replayed.logs)}
+    return RunRecord.of(
+        run_identity(run, settings, session).model_copy(update=recorded),
+        RunTraces(hosts=replayed.hosts),
+        again.outcome,
     )
 
 

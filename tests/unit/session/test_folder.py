@@ -61,7 +61,7 @@ def overlap(reports: Path) -> None:
 
 
 def repeat_runs(reports: Path) -> None:
-    """`--inconclusive rerun` adds runs to the plan of the older session."""
+    """`--llmbench-inconclusive rerun` adds runs to the plan of the older session."""
     plan = read_plan(reports / "older")
     added = plan.model_copy(update={"runs": (*plan.runs, plan.runs[0].repeated(2))})
     write_model(reports / "older" / layout.PLAN, added)
@@ -154,7 +154,7 @@ def test_a_session_has_an_id_or_a_path(tmp_path: Path) -> None:
     for empty in (tmp_path, tmp_path / "elsewhere"):
         with pytest.raises(ConfigError, match="has no session"):
             newest(empty)
-    with pytest.raises(ConfigError, match="elsewhere: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match="elsewhere: there is no such folder"):
         sessions_in(tmp_path / "elsewhere")
 
 
