@@ -20,8 +20,7 @@ from pytest_llmbench.evidence.recorded import RecordedSession
 from pytest_llmbench.judging.recount import same
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
-from pytest_llmbench.plugin.verdict.measured import Measured
-from pytest_llmbench.plugin.verdict.rerun import Rerun
+from pytest_llmbench.plugin.verdict.compare import Judged
 from pytest_llmbench.plugin.verdict.run import Run
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -32,14 +31,6 @@ _OURS = "pytest_llmbench.checks."
 
 class CheckNotKeptError(Exception):
     """The report of a check needs more than the bundle has; the message names it."""
-
-
-class NoFurtherRuns:
-    """Stands in for `Rerun`: the runs are those that were made."""
-
-    def more(self, *_: object) -> str:
-        """Answer, as `Rerun` does, that no further run is made."""
-        return "no further run is made of a bundle"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +61,7 @@ def judge_test_again(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: 
             return Rejudged()
         reason = f"run {broken.key} cannot be judged: {broken.problem.kind}"
         return Rejudged(difference=f"{test}: the record says {verdict}, and {reason}")
-    run = Run(*runs, rerun=cast("Rerun", NoFurtherRuns()) if rerun else None)
+    run = Run(*runs, may_repeat=rerun)
     reference = next((bound for bound in runs[0].recipe.references if bound.name == judgement.reference), None)
     if judgement.reference is not None and reference is None:
         where = f"is not in the recipe of run {runs[0].key}"
@@ -108,7 +99,7 @@ def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Re
     if verdict is not kept:
         number = f"{reference.statistic} {measured} for {reference.asked}"
         return Rejudged(difference=f"{test}: the record says {kept}, the log {verdict}: {number}")
-    return _compare_number(judgement, measured)
+    return _compare_number(judgement, run.comparisons.last)
 
 
 def _expected(verdict: Verdict, reference: Reference, runs: Sequence[RunRecord]) -> Verdict:
@@ -141,36 +132,36 @@ def _judge_comparison(judgement: Judgement, run: Run) -> Rejudged:
     if verdict is Verdict.PASS and not holds:
         number = f"{judgement.statistic} {measured}, which is not {judgement.threshold}"
         return Rejudged(difference=f"{test}: the record says PASS, the log {number}")
-    return Rejudged(difference=_compare_number(judgement, measured).difference, taken=taken)
+    return Rejudged(difference=_compare_number(judgement, run.comparisons.last).difference, taken=taken)
 
 
-def _compare_number(judgement: Judgement, measured: Measured | None) -> Rejudged:
+def _compare_number(judgement: Judgement, judged: Judged | None) -> Rejudged:
     """Compare the number that a test judged: that of its runs together, or of the one that decided."""
     test = judgement.test
-    if measured is None or judgement.measured is None:
+    if judged is None or judgement.measured is None:
         return Rejudged(taken=f"{test}: {judgement.verdict}: the number that it judged is not kept")
     text, _, unit = judgement.measured.partition(" ")
     try:
         kept: float | None = float(text)
     except ValueError:
         kept = None
-    if unit != measured.unit or not same(kept, measured.decisive.value):
-        number = f"the record says {judgement.measured}, the log {measured.decisive.value!r} {measured.unit}"
-        return Rejudged(difference=f"{test}: {judgement.statistic}: {number}")
-    decision = measured.decision
+    number, decision = judged.decisive.metric, judged.decision
+    if unit != number.unit or not same(kept, number.value):
+        both = f"the record says {judgement.measured}, the log {number.value!r} {number.unit}"
+        return Rejudged(difference=f"{test}: {judgement.statistic}: {both}")
     computed: dict[str, float | str | None] = {
-        "value": measured.decisive.value,
-        "unit": measured.unit,
+        "value": number.value,
+        "unit": number.unit,
         "low": decision.low if decision is not None else None,
         "high": decision.high if decision is not None else None,
         "at_least": None,
         "at_most": None,
-        **bounds(judgement.threshold, measured.unit),
+        **bounds(judgement.threshold, number.unit),
     }
     for name in sorted(judgement.model_fields_set & computed.keys()):
         if not same(getattr(judgement, name), computed[name]):
-            number = f"the record says {getattr(judgement, name)}, the log {computed[name]}"
-            return Rejudged(difference=f"{test}: {name}: {number}")
+            both = f"the record says {getattr(judgement, name)}, the log {computed[name]}"
+            return Rejudged(difference=f"{test}: {name}: {both}")
     return Rejudged()
 
 
