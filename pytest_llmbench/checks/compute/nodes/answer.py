@@ -30,18 +30,12 @@ class GemmRate(ProbeAnswer):
 
 
 class GemmRates(ProbeAnswer):
-    """Matrix products in all precisions.
+    """Matrix products in all precisions."""
 
-    Attributes:
-        side: of the matrices.
-        factors: SHA-256 of them.
-        lacking: reasons for precisions without one.
-    """
-
-    side: PositiveInt
-    factors: str
+    side: PositiveInt  # of the matrices
+    factors: str  # SHA-256 of them
     precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
-    lacking: Mapping[GemmPrecision, str]
+    lacking: Mapping[GemmPrecision, str]  # reasons for precisions without one
 
 
 class CopyRates(ProbeAnswer):
@@ -54,29 +48,28 @@ class CopyRates(ProbeAnswer):
 
 
 class DeviceRates(DeviceAnswer):
-    """The rates of a device. A part that was not asked for is None.
+    """The rates of a device. A part that was not asked for is None."""
 
-    Attributes:
-        setting: properties that two devices must share for their products to be the same bit by bit.
-        memory: the triad of STREAM, B/s.
-    """
-
-    setting: Mapping[str, str]
+    setting: Mapping[str, str]  # properties that two devices must share for bitwise equal products
     gemm: GemmRates | None
-    memory: PositiveFloat | None
+    memory: PositiveFloat | None  # the triad of STREAM, B/s
     host_device: CopyRates | None
 
 
-class SustainedLoad(DeviceAnswer):
-    """A device under load.
+class TelemetrySample(ProbeAnswer):
+    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU does not report."""
 
-    Attributes:
-        rates: seconds since the start and FLOP/s, at the end of each block.
-        telemetry: seconds since the start, and a raw line of telemetry.
-        trouble: the reason for a lack of telemetry; None if none is lacking.
-    """
+    at_s: NonNegativeFloat
+    clock_mhz: NonNegativeInt | None  # of the SMs
+    temperature_degc: NonNegativeInt | None
+    power_w: NonNegativeFloat | None
+    reasons: NonNegativeInt | None  # for lower clocks, as NVML's bits
+
+
+class SustainedLoad(DeviceAnswer):
+    """A device under load."""
 
     precision: GemmPrecision
-    rates: tuple[tuple[float, PositiveFloat], ...]
-    telemetry: tuple[tuple[float, str], ...]
-    trouble: str | None
+    rates: tuple[tuple[float, PositiveFloat], ...]  # seconds since the start and FLOP/s, at the end of each block
+    telemetry: tuple[TelemetrySample, ...]  # of a GPU, about once a second
+    trouble: str | None  # the reason for missing telemetry
