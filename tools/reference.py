@@ -40,7 +40,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.schema import meanings, models_in
+from pytest_llmbench.core.schema import descriptions, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FLAGS, OPTIONS, non_negative, positive
@@ -212,7 +212,7 @@ def cell(text: str, see: str = "") -> str:
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
     """Every key of a model, dotted, with its field and its meaning; a `*` stands for the user's own names."""
-    meaning = meanings(model)
+    meaning = descriptions(model)
     for name, field in model.model_fields.items():
         inner = [part for part in models_in(field.annotation) if part is not Reference]
         if not inner:
@@ -289,7 +289,7 @@ def keys(model: type[BaseModel]) -> list[Row]:
 
 def fields(model: type[BaseModel]) -> list[Row]:
     """Rows of the keys of a record: key, meaning."""
-    meaning = meanings(model)
+    meaning = descriptions(model)
     return [(f"`{name}`", cell(meaning.get(name, ""), f"{model.__name__}.{name}")) for name in model.model_fields]
 
 

@@ -67,8 +67,12 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
     from pytest_llmbench.history.store.importing import read_session  # noqa: PLC0415
     from pytest_llmbench.history.store.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.history.trend.sessions import runs_of_rows  # noqa: PLC0415
+    from pytest_llmbench.session.folder import find_session as find_folder  # noqa: PLC0415
 
-    folder = next((place for place in (Path(given), RUN_DIR / given) if place.is_dir()), None)
+    try:
+        folder = find_folder(given, RUN_DIR)
+    except ConfigError:
+        folder = None
     if folder is not None:
         rows, refused = read_session(folder)
         if refused:

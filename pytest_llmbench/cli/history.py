@@ -147,18 +147,19 @@ def series(
     *,
     history: Where = DEFAULT,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest N.")] = None,
+    number: Annotated[int | None, typer.Option("--series", help="Only this series: one machine and setup.")] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Print a number of a recipe over time."""
+    """Print a number of a recipe over time. Apache Otava reads the CSV of one series."""
     from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
-        points = read_series(opened, recipe, metric, last=last)
+        points = read_series(opened, recipe, metric, last=last, series=number)
     if as_json:
         print_json([point.plain for point in points])
     elif as_csv:
-        _print_csv(SeriesPoint._fields, (point.plain for point in points))
+        _print_csv(SeriesPoint._fields, ({**point.plain, "time": _iso_time(point.time)} for point in points))
     else:
         rows = [
             (
@@ -221,29 +222,6 @@ def changes(
         print_table(("since", "session", "position", metric, "change", "verdict", "p"), rows)
 
 
-@app.command()
-def export(
-    folder: Annotated[Path, typer.Argument(help="Folder for the files.")],
-    *,
-    otava: Annotated[bool, typer.Option("--otava", help="CSV files and otava.yaml, for Apache Otava.")] = False,
-    recipe: Annotated[list[str] | None, typer.Option(help="Only this recipe.")] = None,
-    history: Where = DEFAULT,
-    as_json: AsJson = False,
-) -> None:
-    """Write series into a folder, for other programs."""
-    if not otava:
-        raise ConfigError("name the format: --otava")
-    from pytest_llmbench.history.trend.otava import export_otava  # noqa: PLC0415
-
-    with existing(history) as opened:
-        written = export_otava(opened, folder, recipe or ())
-    if as_json:
-        print_json({"written": [str(path) for path in written]})
-        return
-    _echo(f"{counted(len(written) - 1, 'file')} in {folder}; analyse one by")
-    _echo(f"  OTAVA_CONFIG={written[0]} otava analyze {written[1].stem}")
-
-
 @app.command(short_help="List nodes and GPUs with their faults.")
 def ledger(
     *,
@@ -295,6 +273,10 @@ def _interval(low: float | None, high: float | None) -> str:
 
 def _time(at: float) -> str:
     return dt.datetime.fromtimestamp(at, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _iso_time(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, tz=dt.UTC).isoformat()
 
 
 def _echo(line: str) -> None:

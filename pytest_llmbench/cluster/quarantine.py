@@ -3,12 +3,13 @@
 One node a line: its name, the day, the session, and why; everything after `#` is a comment. People may edit it.
 """
 
+import contextlib
 import datetime as dt
+import fcntl
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from filelock import FileLock
 
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
@@ -115,7 +116,11 @@ def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock"), mode=0o666):
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        with contextlib.suppress(PermissionError):  # it is another user's
+            os.fchmod(lock, 0o666)  # whatever the umask: every user of the list takes its lock
+        fcntl.flock(lock, fcntl.LOCK_EX)
         known = read_quarantine(path)
         text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
         new = [host for host in bad if host not in known]
@@ -123,4 +128,6 @@ def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[
         lines = [f"{host}  # {day} {session}: {' '.join(bad[host].split())}\n" for host in new]
         if lines:
             write_text(path, text + ("" if text.endswith("\n") or not text else "\n") + "".join(lines))
+    finally:
+        os.close(lock)
     return new

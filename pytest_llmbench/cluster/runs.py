@@ -179,6 +179,7 @@ class Plan(Strict):
         checks: names of the checks that the nodes are validated with, in the order they run.
         gate: whether runs stay away from nodes that a check found unfit.
         tests: the tests that wait, in their order.
+        began: Unix time at which its session began; None before.
         refused: the reason why nothing of all this can be done; then the rest is empty.
     """
 
@@ -186,6 +187,7 @@ class Plan(Strict):
     checks: tuple[str, ...] = ()
     gate: bool = False
     tests: tuple[Declared, ...] = ()
+    began: float | None = None
     refused: str | None = None
 
     @property

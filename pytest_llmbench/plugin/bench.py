@@ -26,7 +26,7 @@ from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.collection.checks import refuse_unknown
 from pytest_llmbench.plugin.settings import folders_of, settings_of
 from pytest_llmbench.session.early import early_plan
-from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.ending.conclude import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.nodes.validation import health_record
@@ -317,8 +317,7 @@ class Bench:
     def unmade(self, key: str) -> RunRecord:
         """Facts of a planned run before it starts."""
         run = next(run for run in self.planned.runs if run.key == key)
-        topology = run.replayed.topology if run.replayed is not None else self.settings.topology(run.recipe)
-        return RunRecord(**identity_of(run, topology, self.settings, self.session))
+        return RunRecord.of(run_identity(run, self.settings, self.session))
 
     def unmade_check(self, name: str) -> HealthRecord:
         """Facts of a planned check before it starts."""

@@ -141,17 +141,6 @@ def share(text: str) -> Quantity:
     return given
 
 
-def address(text: str) -> str:
-    """Read the address of an endpoint of HTTP.
-
-    Raises:
-        ConfigError: it is not an address.
-    """
-    from pytest_llmbench.export.otlp import endpoint  # noqa: PLC0415  # most sessions send nothing
-
-    return endpoint(text)
-
-
 def fault(text: str) -> Any:
     """Read a fault that ranks are to cause.
 
@@ -222,7 +211,6 @@ _RESUME += "value, the newest that did not end"
 _METRICS_FILE = (
     "File for the textfile collector of node-exporter: the session's numbers as OpenMetrics, replaced at its end"
 )
-_OTLP = "Endpoint of OpenTelemetry, such as http://collector:4318, that gets the session's numbers at its end"
 _HISTORY = "Database that gets this session's records at its end: a file, or postgresql://USER@HOST/DATABASE"
 _COMPARE_TO = (
     "Compare the speed of each run with earlier ones in --history: a regression beyond the uncertainty of both "
@@ -278,7 +266,6 @@ OPTIONS = (
     Option("resume", Section.WHAT, _RESUME, str, "SESSION", bare=layout.NEWEST),
     Option("simulate", Section.WHAT, _SIMULATE, fault, "FAULT@STEP"),
     Option("metrics-file", Section.WHAT, _METRICS_FILE, Path, "FILE"),
-    Option("otlp", Section.WHAT, _OTLP, address, "URL"),
     Option("replay", Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR"),
 )
 FLAGS = (

@@ -1,5 +1,6 @@
 """The side that owns the runs: the only process without xdist, the controller with it."""
 
+import time
 from collections.abc import Generator
 
 import pytest
@@ -66,6 +67,7 @@ class Supervisor:
             self._bench.waiter = RunWaiter(store, live, self._progress, self._interruption, self.repeat)
             store.command = command_of(self._config, self._bench.planned.tests)
             store.note_begin(settings, session, store.command)
+            self._bench.planned = self._bench.planned.model_copy(update={"began": time.time()})
             write_model(folder / layout.PLAN, self._bench.planned)
             write_model(folder / layout.SYSTEM, KeptSystem.of(settings))
             self.results.expect()

@@ -1,30 +1,27 @@
-"""Opening the history: SQLite in a file, or PostgreSQL; its schema is brought up to date on the way."""
+"""Opening the history: SQLite in a file, or PostgreSQL. Tables are made in an empty database."""
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder
-from pytest_llmbench.history.store.tables import VERSION_TABLE
+from pytest_llmbench.history.store.tables import METADATA, SCHEMA
 
 LEGAL = "a file, sqlite:///FILE, or postgresql://USER@HOST/DATABASE"
 # Another process that writes is waited for so long.
 _PATIENCE_S = 60.0
-# Any numbers, as long as every process takes the same ones: whoever holds one migrates, or writes.
-_MIGRATING, _WRITING = 0x6C6C6D62, 0x6C6C6D63
+# Any numbers, as long as every process takes the same ones: whoever holds one makes the tables, or writes.
+_MAKING, _WRITING = 0x6C6C6D62, 0x6C6C6D63
 _READS = "llmbench_reads"
+# Another version of the tables in `tables.py` needs another number here.
+SCHEMA_VERSION = 1
 
 
 class History:
@@ -63,13 +60,13 @@ class History:
 
 @contextmanager
 def open_history(given: str | Path) -> Iterator[History]:
-    """Open a history, make it if it is not there, and bring its schema up to date.
+    """Open a history, and make its tables in a database that has none.
 
     Args:
         given: a file, or a URL of SQLite or PostgreSQL.
 
     Raises:
-        ConfigError: it cannot be meant or reached, is not a history, or was written by a newer version of this package.
+        ConfigError: it cannot be meant or reached, is not a history, or has another schema version.
     """
     url = _url(given)
     shown = url.render_as_string(hide_password=True)
@@ -77,8 +74,8 @@ def open_history(given: str | Path) -> Iterator[History]:
         engine = _engine(url)
     try:
         with _errors(shown, "opened"), engine.begin() as connection:
-            _lock_postgresql(connection, _MIGRATING)
-            _migrate(connection, shown)
+            _lock_postgresql(connection, _MAKING)
+            _make_tables(connection, shown)
         yield History(engine)
     finally:
         engine.dispose()
@@ -142,22 +139,22 @@ def _lock_postgresql(connection: Connection, number: int) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
 
 
-def _migrate(connection: Connection, shown: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(files("pytest_llmbench.history") / "migrations").replace("%", "%%"))
-    config.attributes["connection"] = connection
-    script = ScriptDirectory.from_config(config)
-    newest = script.get_current_head()
-    has = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
-    if has == newest:
-        return
-    known = {revision.revision for revision in script.walk_revisions()}
-    if has is not None and has not in known:
+def _make_tables(connection: Connection, shown: str) -> None:
+    """Make the tables where there are none, and refuse those of another version.
+
+    Raises:
+        ConfigError: another version of this package made them; they are left as they are.
+    """
+    if not inspect(connection).has_table(SCHEMA.name):
+        METADATA.create_all(connection)
+        connection.execute(insert(SCHEMA).values(version=SCHEMA_VERSION))
+    version = connection.execute(select(SCHEMA.c.version)).scalar()
+    if version != SCHEMA_VERSION:
         raise ConfigError(
-            f"the history {shown} has schema version {has}, and this version of pytest-llmbench knows none above "
-            f"{newest}: a newer one wrote it. Upgrade pytest-llmbench, or give another history"
+            f"the history {shown} has schema version {version}, and this pytest-llmbench has {SCHEMA_VERSION}. Nothing "
+            "was changed in it. Use the pytest-llmbench that made it, or import the folders of the sessions into a new "
+            "one: llmbench history import reports --history NEW.db"
         )
-    command.upgrade(config, "head")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pytest_llmbench.history.store.tables import (
     TAGS,
     VERDICTS,
 )
-from pytest_llmbench.session.journal.journal import read_journal
+from pytest_llmbench.session.folder import has_ended, record_files
 
 # More records without a verdict are counted, and not named.
 _MOST_DOUBTS = 5
@@ -106,8 +106,8 @@ def import_sessions(history: History, paths: Iterable[Path], about: About | None
 
 def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield what each record of a session's folder is about, and its file; those of attempts made again are not."""
-    for about, name in layout.FOLDERS.items():
-        for path in sorted((folder / name).glob(f"*/{layout.RECORD}")):
+    for about in layout.FOLDERS:
+        for path in record_files(folder, about):
             yield about, path
 
 
@@ -137,26 +137,13 @@ def _sessions_in(path: Path) -> Iterator[Path]:
             yield folder
 
 
-def _has_ended(folder: Path) -> bool:
-    """Whether nothing of a session changes any more; one without a journal, such as a replay, cannot be resumed.
-
-    Raises:
-        ConfigError: its journal is damaged.
-    """
-    path = folder / layout.JOURNAL
-    if not path.exists():
-        return True
-    events, _ = read_journal(path)
-    return bool(events) and events[-1].event == "ended"
-
-
 def _import_folder(history: History, folder: Path, about: About, told: Imported) -> None:
     rows, refused = read_session(folder)
     told.refused += refused
     if not rows and not refused:
         told.empty.append(str(folder))
     try:
-        ended = _has_ended(folder)
+        ended = has_ended(folder)
     except ConfigError as error:
         told.refused.append(f"{error}; its records count as those of a session that did not end")
         ended = False

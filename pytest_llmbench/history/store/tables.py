@@ -1,4 +1,4 @@
-"""The tables of the history. A change of them needs a migration in `migrations/versions/`.
+"""The tables of the history. A change of them needs another `SCHEMA_VERSION` in `database.py`.
 
 Their names begin with `llmbench_`, so that a database may hold tables of others as well.
 """
@@ -17,8 +17,10 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION_TABLE = "llmbench_schema_version"
 METADATA = MetaData()
+
+# One row.
+SCHEMA = Table("llmbench_schema", METADATA, Column("version", Integer, nullable=False))
 
 # `ended` sessions cannot be resumed: none of their records changes any more.
 SESSIONS = Table(

@@ -123,7 +123,7 @@ class Conclusion:
         """
         folder = self._bench.session.folder
         was_concluded = (folder / layout.VERDICT).exists()
-        for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.JUNIT_STRICT, layout.PAGE):
+        for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.PAGE):
             (folder / name).unlink(missing_ok=True)
         if was_concluded:
             self.enlist()

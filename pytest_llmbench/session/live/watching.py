@@ -7,34 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot
 from pytest_llmbench.session.live.writing import SIGN_S
 
-LATEST = "latest"
 # Several signs of life are missing: a file server may be slow with one of them.
 SILENT_S = 3 * SIGN_S
 # A living process has written by then.
 _SURE_S = SIGN_S + 1.0
 # A picture that is replaced in one step is never torn for long.
 _TORN_S = 5.0
-
-
-def find_session(run_dir: Path, which: str) -> Path:
-    """The folder of a session, by its id or path, or of the one whose picture is the newest.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if which != LATEST:
-        folder = next((path for path in (run_dir / which, Path(which)) if path.is_dir()), None)
-        if folder is None:
-            raise ConfigError(f"{which}: neither a session of {run_dir} nor a folder; give its id, or --run-dir")
-        return folder.resolve()
-    found = {path.resolve(): path.stat().st_mtime for path in run_dir.glob(f"*/{layout.LIVE}")}
-    if not found:
-        raise ConfigError(f"no session in {run_dir} has a {layout.LIVE}: give --run-dir, or a session's folder")
-    return max(found, key=lambda path: found[path]).parent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -234,4 +234,3 @@ def test_with_xdist(ci: UserFolder) -> None:
     (case,) = cases(result.session / "junit.xml").values()
     assert "verdict: FAIL" in case.findtext("system-out", "")
     assert case.find("failure") is not None
-    assert (result.session / "junit-strict.xml").is_file()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_llmbench.reporting.html.folder import read_folder
+from pytest_llmbench.session.folder import read_folder
 from tests.conftest import UserFolder
 
 DAMAGE = """

@@ -24,7 +24,7 @@ from pytest_llmbench.session.journal.journal import Journal
 NAMES = [
     "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude",
     "exit-codes", "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive",
-    "live", "max-runs", "max-wait", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos",
+    "live", "max-runs", "max-wait", "metrics-file", "nodelist", "nodes", "nodes-per-run", "partition", "qos",
     "quarantine", "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries",
     "run-dir", "scale", "session-name", "session-time", "simulate", "system", "time",
 ]  # fmt: skip
@@ -63,7 +63,6 @@ TEXTS = {
     "compare-to": ("best", "last:3"),
     "exit-codes": ("detailed", "usual"),
     "metrics-file": ("here.prom", "there.prom"),
-    "otlp": ("http://here:4318/v1/metrics", "http://there:4318/v1/metrics"),
     "report": ("no", "yes"),
     "session-name": ("monday", "tuesday"),
     "group-tolerance": ("5 %", "0.02 1"),
@@ -98,7 +97,7 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
             ("inconclusive", "group-tolerance", "exit-codes", "live", "report", "session-time"),
             lambda: value(config, name),
         ),
-        **dict.fromkeys(("history", "compare-to", "otlp"), lambda: str(value(config, name))),
+        **dict.fromkeys(("history", "compare-to"), lambda: str(value(config, name))),
         "metrics-file": lambda: value(config, name).name,
         "session-name": lambda: bench.session.folder.name,
         "resume": lambda: bench.session.id,
