@@ -194,7 +194,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def session_of(folder: Path) -> Session:
-    """The session of a folder, by the id in its journal: with `--session-name` the folder has another name.
+    """The session of a folder, by the id in its journal: with `--llmbench-session-name` the folder has another name.
 
     Raises:
         ConfigError: the journal is damaged.
@@ -221,7 +221,7 @@ def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
         ConfigError: there is no such folder.
     """
     if not run_dir.is_dir():
-        raise ConfigError(f"--run-dir {run_dir}: there is no such folder")
+        raise ConfigError(f"{run_dir}: there is no such folder; give another --run-dir")
     folders = [folder for folder in run_dir.iterdir() if is_session(folder)]
     if without is not None:
         folders = [folder for folder in folders if not (folder / without).exists()]

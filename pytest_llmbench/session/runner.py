@@ -55,7 +55,7 @@ _SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
-    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has what it tells."""
+    """Runs every run of a session, as many at a time as nodes and `llmbench_max_runs` allow, and stores the results."""
 
     _shown, _looks = 0.0, 0
 
@@ -251,7 +251,7 @@ class Runner:
         return self._schedule.busy or bool(self._nodes.unchecked) or self._repeats.waiting
 
     def _tick_or_hold_again(self) -> None:
-        """Have a look at everything; where Slurm took the nodes away, ask for new ones, as `--retries` allows."""
+        """Look at everything; where Slurm took the nodes away, ask for new ones, as `--llmbench-retries` allows."""
         try:
             self._tick()
         except JobEndedError as error:
@@ -263,7 +263,7 @@ class Runner:
             self._end_all(active)
             for each in active:
                 self._take_end(each, self._follower.finish(each, error.status))
-            self._lost.take(layout.HOLDER, error.status.failed, error.status.failed)
+            self._lost.take(layout.HOLDER, error.status.failed)
             self._schedule.is_short = True
         if self._schedule.is_short and not self._schedule.active and not self._schedule.launching:
             self._nodes.renew()
@@ -392,7 +392,7 @@ class Runner:
     def _take_losses(self, key: str, outcome: Outcome, problem: Problem | None) -> None:
         """Keep later runs off the nodes that a run lost."""
         if lost := lost_nodes(outcome, problem):
-            self._lost.take(key, lost, outcome.job.hosts)
+            self._lost.take(key, lost)
             if self._schedule.pool is not None:
                 self._schedule.pool.lose(lost)
 

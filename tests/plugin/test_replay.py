@@ -36,7 +36,7 @@ def replay(user: UserFolder) -> Path:
 @pytest.fixture
 def judge(user: UserFolder, replay: Path) -> Callable[..., Result]:
     """Run a session over the logs, in this process."""
-    return lambda *args: here(user, "--replay", str(replay), *args)
+    return lambda *args: here(user, f"--replay={replay}", *args)
 
 
 def here(user: UserFolder, *args: str) -> Result:
@@ -192,7 +192,7 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
         "name": "hard", "statistic": "loss_drop", "at_least": "5 nat", "why": "x", "source": "y", "date": "2026-01-01",
     }  # fmt: skip
     user.recipe("good", steps=8, references=[hard])
-    again = here(user, "--replay", str(first.session))
+    again = here(user, f"--replay={first.session}")
     assert verdicts(again) == {"command-learns": "PASS", "good-hard": "FAIL", "late-learns": "ERROR"}
     assert "(hang): it hung" in again.text
     before, after = first.record("good"), again.record("good")
@@ -201,10 +201,10 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     assert again.record("command")["provenance"] == first.record("command")["provenance"]
     assert [info["host"] for info in after["rank_info"]] == [info["host"] for info in before["rank_info"]]
     # And once more: the record of a replay says where the logs are.
-    twice = here(user, "--replay", str(again.session))
+    twice = here(user, f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
     assert twice.record("good")["replayed"] == after["replayed"]
-    other_scale = here(user, "--replay", str(first.session), "--scale", "smoke")
+    other_scale = here(user, f"--replay={first.session}", "--scale", "smoke")
     assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run at scale full: give --scale full" in other_scale.text
 
@@ -215,7 +215,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     user.recipe("b_half", steps=100_000, options=ASLEEP)
     user.recipe("c_none")
     user.test()
-    args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "--max-runs", "1")
+    args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "-o", "llmbench_max_runs=1")
     process = user.start(*args)
     killed = user.wait_for(lambda session: session if steps_logged(session, "b_half") > 1 else None)
     process.kill()
@@ -223,7 +223,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     process.communicate()
     for run in ("a_whole", "b_half"):
         (killed / "runs" / run / "record.json").unlink(missing_ok=True)
-    again = here(user, "--replay", str(killed))
+    again = here(user, f"--replay={killed}")
     assert again.returncode == 1, again.text
     assert verdicts(again) == {"a_whole-learns": "PASS", "b_half-learns": "ERROR", "c_none-learns": "ERROR"}
     problems = {run: again.record(run)["problem"] for run in ("a_whole", "b_half", "c_none")}
@@ -231,7 +231,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     assert problems["b_half"]["kind"] == "no_evidence_of_completion"
     assert problems["c_none"]["kind"] == "session_ended"
     assert "killed before it wrote this run's record" in again.record("a_whole")["provenance"]["recovered"]
-    twice = here(user, "--replay", str(again.session))
+    twice = here(user, f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
 
 
@@ -252,7 +252,7 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
         )
     else:
         plan.write_text(plan.read_text()[:-20])
-    again = here(user, "--replay", str(first.session))
+    again = here(user, f"--replay={first.session}")
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
     assert "It lists the runs that this session declared" in again.text
 
@@ -275,7 +275,7 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
         (folder / f"job{number}.out").write_text(text)
     if said:
         facts(folder, **said)
-    return here(user, *JUWELS, "--replay", str(user.path / "logs"), "--gpus-per-node", "4")
+    return here(user, *JUWELS, f"--replay={user.path / 'logs'}", "--gpus-per-node", "4")
 
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:

@@ -258,7 +258,7 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     )
     mine.recipe(**LONG | {"steps": 100})
     mine.recipe("tiny2")
-    process = mine.start(*SLURM, "--max-runs", "1")
+    process = mine.start(*SLURM, "-o", "llmbench_max_runs=1")
     session = mine.wait_for(lambda session: watch.steps(session) > 3 and session)
     slurm.kill_controller()
     mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
@@ -277,9 +277,9 @@ queue.PATIENCE_S = 8.0
 
 
 def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """With --retries: Slurm starts it a second time, which is refused, and the attempt is kept."""
+    """With --llmbench-retries: Slurm starts it a second time, which is refused, and the attempt is kept."""
     wrap(mine, "sbatch", TEST_ONLY, ONCE, 'exec $real --begin=now+8 "$@"')
-    process = mine.start(*SLURM, "--retries", "1")
+    process = mine.start(*SLURM, "--llmbench-retries", "1")
     session = mine.wait_for(lambda session: jobs_of(slurm, session) and session)
     (ours,), saved = jobs_of(slurm, session), slurm.base / "state" / "job_state"
     wait_until(lambda: saved.exists() and f"llmbench:{session.name}".encode() in saved.read_bytes())
@@ -298,10 +298,10 @@ def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: 
 
 
 def test_a_job_that_slurm_forgot_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """With --retries, and though the next job may be given its id; without a retry that is left, it is lost."""
+    """With --llmbench-retries, though the next job may be given its id; without a retry that is left, it is lost."""
     (mine.path / "conftest.py").write_text(IMPATIENT)
     controller = Forgetful(slurm)
-    process = mine.start(*SLURM, "--retries", "1")
+    process = mine.start(*SLURM, "--llmbench-retries", "1")
     mine.wait_for(lambda session: watch.steps(session) > 3)
     controller.forget()
     session = mine.wait_for(lambda session: (session / "superseded" / "tiny.1" / "record.json").exists() and session)

@@ -229,7 +229,7 @@ class RunIdentity(Identity):
     repeat: PositiveInt = 1
     """Number of the run among the runs that are judged together, from 1."""
     look: NonNegativeInt = 0
-    """0 for a planned run; for a repeat of `--inconclusive rerun`, the number of the look that asked for it."""
+    """0 for a planned run; for a repeat of `--llmbench-inconclusive rerun`, the number of the look that asked."""
     run_token: str | None = None
     """Random text that ties logs to this run: each rank, or the driver of a command, writes it into its log.
 
@@ -248,7 +248,7 @@ class RunIdentity(Identity):
     replayed: str | None = None
     """Folder of the logs, for a run that was made elsewhere."""
     simulated: str | None = None
-    """Fault of `--simulate` that the run had; its measurements count for nothing."""
+    """Fault of `--llmbench-simulate` that the run had; its measurements count for nothing."""
 
 
 class RunTraces(Traces):
@@ -264,9 +264,9 @@ class RunAttempts(Strict):
     failed_launches: tuple[str, ...] = ()
     """Reason for each failed launch before the last one; no rank had started."""
     superseded: tuple[str, ...] = ()
-    """Kind and message of the problem of each attempt that `--retries` repeated."""
+    """Kind and message of the problem of each attempt that `--llmbench-retries` repeated."""
     lost_nodes: tuple[str, ...] = ()
-    """Nodes that failed under this run or an attempt that `--retries` repeated, as Slurm names them."""
+    """Nodes that failed under this run or an attempt that `--llmbench-retries` repeated, as Slurm names them."""
     avoided_nodes: tuple[str, ...] = ()
     """Nodes that the session had lost before, and that this run was kept off."""
 
@@ -301,7 +301,7 @@ class RunOutcome(Strict):
     cut_off: str | None = None
     """How the run was cut off at its time limit, for a run that is meant to be."""
     early: EarlyVerdict | None = None
-    """Looks at the run with `--early-verdict`, and when and why it was ended early; null without the option."""
+    """Looks at the run with `--llmbench-early-verdict`, and when and why it ended early; null without the option."""
     metrics: Mapping[str, Metric] = {}
     """Value, unit, rule and interval of each statistic."""
     steady: Steady | None = None

@@ -42,7 +42,7 @@ ALTERED = "record-altered.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
 # Its ranks end after the next steps: their session has seen enough.
 ENOUGH = "enough.json"
-# Ranks that caused the fault of `--simulate`.
+# Ranks that caused the fault of `--llmbench-simulate`.
 STRIKES = "simulated"
 # What was started once was started again, and refused itself.
 AGAIN = "started_again"

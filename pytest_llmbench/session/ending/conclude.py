@@ -53,8 +53,8 @@ def _unstruck(outcome: Outcome, settings: Settings) -> Problem | None:
     """A run that passes because its fault never came proves nothing."""
     if settings.simulate is None or strikes(outcome.folder) is not None:
         return None
-    #: problem not_struck: the fault of `--simulate` never struck: the run ended before, or cannot have it
-    message = f"--simulate {settings.simulate} never struck: the run ended before; name an earlier step"
+    #: problem not_struck: the fault of `--llmbench-simulate` never struck: the run ended before, or cannot have it
+    message = f"--llmbench-simulate {settings.simulate} never struck: the run ended before; name an earlier step"
     return Problem(kind="not_struck", message=message)
 
 

@@ -160,14 +160,14 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
         if folder is None:
             raise ConfigError(
                 f"--resume {which}: neither a session of {run_dir} nor the folder of one with a journal; give "
-                "--run-dir, or --resume alone, behind the tests, for the newest that did not end"
+                "--llmbench-run-dir, or --resume alone, behind the tests, for the newest that did not end"
             )
         return session_of(folder.absolute())
     folders = sessions_in(run_dir) if run_dir.is_dir() else []
     folder = next((folder for folder in folders if _may_go_on(folder)), None)
     if folder is None:
         raise ConfigError(
-            f"--resume: no session in {run_dir} is left to resume: give its --run-dir, or leave --resume out"
+            f"--resume: no session in {run_dir} is left to resume: give its --llmbench-run-dir, or leave --resume out"
         )
     return session_of(folder)
 

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.openmetrics import parser
+from typer.testing import CliRunner
 
 from pytest_llmbench.bundle.contents import MADE_AGAIN
 from pytest_llmbench.bundle.derived.differences import differences_of_derived
 from pytest_llmbench.bundle.make import make_bundle
 from pytest_llmbench.bundle.recorded import read_session
 from pytest_llmbench.bundle.verify import verify
+from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import LLMBenchError
 from tests.conftest import UserFolder
 
@@ -26,13 +28,17 @@ LOCAL = ("--cluster", "local")
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
-    """The metrics file has the verdicts, and the bundle of the folder is verified."""
+    """Its numbers are OpenMetrics, and each file of its bundle is compared with the others."""
     user.recipe()
     user.test()
-    result = user.run(distribution, *LOCAL, "--metrics-file", "metrics/llmbench.prom")
+    result = user.run(distribution, *LOCAL)
     assert result.returncode == 0, result.text
+    metrics = user.path / "llmbench.prom"
+    assert (
+        CliRunner().invoke(app, ["export", "openmetrics", str(result.session), "--output", str(metrics)]).exit_code == 0
+    )
     read: Callable[[str], Any] = parser.text_string_to_metric_families
-    families = read((user.path / "metrics" / "llmbench.prom").read_text())
+    families = read(metrics.read_text())
     found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
     assert found["llmbench_tests", "PASS"] == 1
     assert found["llmbench_run_judged", "tiny", "tiny", "local"] == 1

@@ -61,7 +61,7 @@ def overlap(reports: Path) -> None:
 
 
 def repeat_runs(reports: Path) -> None:
-    """`--inconclusive rerun` adds runs to the plan of the older session."""
+    """`--llmbench-inconclusive rerun` adds runs to the plan of the older session."""
     plan = read_plan(reports / "older")
     added = plan.model_copy(update={"runs": (*plan.runs, plan.runs[0].repeated(2))})
     write_model(reports / "older" / layout.PLAN, added)

@@ -112,7 +112,7 @@ def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Pat
 
 
 def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
-    """A session that is resumed without `--simulate` still says it of a run that was started with it."""
+    """A session that is resumed without `--llmbench-simulate` still says it of a run that was started with it."""
     session, settings = Session(id="s", folder=tmp_path / "s"), settings_of(tmp_path)
     folder = session.run_folder(SPEC.key)
     assert run_identity(SPEC, settings, session).simulated is None
