@@ -31,13 +31,10 @@ _SLOW = "check clocks, power limit and cooling"
 
 
 class GemmOptions(RateOptions):
-    """Options of the check.
-
-    Attributes:
-        min_fraction: smallest share of the published dense peak, at scale `full` and if the system's file has a peak.
-    """
+    """Options of the check."""
 
     min_fraction: Fraction = 0.5
+    """Smallest share of the published dense peak, at scale `full` and if the system's file has a peak."""
 
 
 RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]

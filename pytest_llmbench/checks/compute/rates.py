@@ -28,14 +28,10 @@ DeviceData = TypeVar("DeviceData", bound=DeviceAnswer)
 
 
 class RateOptions(Strict):
-    """Options of a check that compares the rates of GPUs.
-
-    Attributes:
-        tolerance: allowed shortfall from the median (fraction). Default 0.05 on GPUs; not applied on CPUs and at
-            scale `smoke`.
-    """
+    """Options of a check that compares the rates of GPUs."""
 
     tolerance: Fraction | None = None
+    """Allowed shortfall from the median (fraction). Default 0.05 on GPUs; not applied on CPUs and at scale `smoke`."""
 
 
 def tolerance_of(site: Site, given: float | None) -> float:

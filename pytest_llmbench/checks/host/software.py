@@ -9,13 +9,10 @@ from pytest_llmbench.core.schema import Strict
 
 
 class SoftwareOptions(Strict):
-    """Software that may differ.
-
-    Attributes:
-        ignore: names of software, as the record has them, that need not be the same on all nodes.
-    """
+    """Software that may differ."""
 
     ignore: tuple[str, ...] = ()
+    """Names of software, as the record has them, that need not be the same on all nodes."""
 
 
 class Software(HostCheck):

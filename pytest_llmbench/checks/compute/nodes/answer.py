@@ -13,19 +13,14 @@ GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 class GemmRate(ProbeAnswer):
     """A matrix product in one precision.
 
-    Attributes:
-        rate: FLOP/s, the median of blocks of about 50 ms.
-        digest: SHA-256 of the first product.
-        repeated: later products, one per block, that were compared with the first.
-        changed: those of them that differed from it in any bit.
-        error: the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
-            (the square root of the side); None where the product is not finite.
+    The error is the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
+    (the square root of the side); None for a product that is not finite.
     """
 
-    rate: PositiveFloat
-    digest: str
-    repeated: PositiveInt
-    changed: NonNegativeInt
+    rate: PositiveFloat  # FLOP/s, the median of blocks of about 50 ms
+    digest: str  # SHA-256 of the first product
+    repeated: PositiveInt  # later products, one per block, that were compared with the first
+    changed: NonNegativeInt  # those of them that differed from it in any bit
     error: NonNegativeFloat | None
 
 
