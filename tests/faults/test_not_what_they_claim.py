@@ -299,9 +299,9 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
             forget_task,
         ), "other_run"
     ),
-    "step log of another schema": (lambda x: x.change("start", lambda _: {"schema": 2}), "ranks_missing"),
+    "step log of another schema": (lambda x: x.change("start", lambda _: {"schema": 2}), "unreadable_log"),
     "start without time and namespace": (
-        lambda x: x.change("start", lambda _: {"token": None, "time": None, "pid_namespace": None}), "ranks_missing"
+        lambda x: x.change("start", lambda _: {"token": None, "time": None, "pid_namespace": None}), "unreadable_log"
     ),
     "a day before": (lambda x: x.later(-DAY_S), "other_run"),
     "a day after": (lambda x: x.later(DAY_S), "other_run"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from pytest_llmbench.core.plain import json_of
 
@@ -64,7 +64,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema: Literal[1]
+    schema: Annotated[int, Ge(1), Le(1)]  # a literal would take `true`, too
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
