@@ -51,8 +51,7 @@ app.command("doctor", short_help="Show what this login node lacks, and how to ge
 app.command("list", short_help="List recipes, systems, checks, engines, statistics.")(names.list_names)
 app.command("validate", short_help="Show every fault of recipe and system files.")(names.validate_files)
 app.command("watch", short_help="Follow a session from another terminal.")(sessions.watch_session)
-app.command("report", short_help="Write the HTML report of a session.")(sessions.report_session)
-app.command("export", short_help="Write the numbers of a session for Prometheus, or as CSV.")(sessions.export_session)
+app.command("report", short_help="Write a session as HTML, for Prometheus, or as CSV.")(sessions.report_session)
 app.command("prune", short_help="Show old session folders; delete them with --yes.")(sessions.prune_sessions)
 app.command("calibrate", short_help="Make a threshold from good runs.", context_settings=_PASSED_ON)(
     calibrate_threshold

@@ -1,4 +1,4 @@
-"""`llmbench watch`, `report`, `export` and `prune`: sessions, by their folders."""
+"""`llmbench watch`, `report` and `prune`: sessions, by their folders."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session.live.watching import Sight
+    from pytest_llmbench.session.live.snapshot import Sight
 
 # Shells show Ctrl-C by this code.
 _LEFT = 130
 _LOOK_S = 1.0
 # Rows of the terminal that the table leaves to the command above it.
 _ROOM = 2
-_OUTPUT = "File to write; without it, report.html in the session's folder."
+_OUTPUT = "File, or folder of csv; without it, report.html in the session's folder, or SESSION-FORMAT in this one."
 
 OneSession = Annotated[
     str | None,
@@ -33,9 +33,10 @@ OneSession = Annotated[
 _Show = Callable[["Sight", list[str], bool], None]
 
 
-class ExportFormat(StrEnum):
-    """A format of `llmbench export`."""
+class ReportFormat(StrEnum):
+    """A form of the report of a session."""
 
+    HTML = "html"
     OPENMETRICS = "openmetrics"
     CSV = "csv"
 
@@ -43,19 +44,28 @@ class ExportFormat(StrEnum):
 def report_session(
     session: OneSession = None,
     *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT)] = None,
+    form: Annotated[
+        ReportFormat, typer.Option("--format", help="A page for people, numbers for Prometheus, or tables.")
+    ] = ReportFormat.HTML,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
     compare: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with.")
+        str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with (html).")
     ] = None,
     run_dir: RunDir = RUN_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Write the report of a session as one HTML file that needs no network, from its records alone."""
-    from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415  # heavy
-    from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
-    from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415
+    """Write the report of a session, from its records alone: one HTML file that needs no network, or its numbers."""
+    from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415  # heavy
 
     folder = find_session(session, run_dir)
+    if form is not ReportFormat.HTML:
+        if compare is not None:
+            raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
+        _print_written(_write_numbers(folder, form, output), as_json=as_json)
+        return
+    from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
+    from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
+
     earlier = find_session(compare, run_dir) if compare is not None else None
     path = write_page(folder, output=output, earlier=earlier)
     if not as_json:
@@ -67,33 +77,23 @@ def report_session(
     print_json({"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]})
 
 
-def export_session(
-    form: Annotated[ExportFormat, typer.Argument(metavar="FORMAT", help="openmetrics|csv")],
-    session: OneSession = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="File of openmetrics, else folder; without it, SESSION-FORMAT in this folder."),
-    ] = None,
-    *,
-    run_dir: RunDir = RUN_DIR,
-    as_json: AsJson = False,
-) -> None:
-    """Write the numbers of a session for Prometheus, or as CSV tables."""
-    from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415  # heavy
+def _write_numbers(folder: Path, form: ReportFormat, output: Path | None) -> list[Path]:
+    from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
     from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
-    from pytest_llmbench.session.folder import find_session  # noqa: PLC0415
 
-    folder = find_session(session, run_dir)
     finished, name = read_finished(folder), folder.resolve().name
-    if form is ExportFormat.OPENMETRICS:
-        written = [output or Path(f"{name}-openmetrics.prom")]
-        write_metrics(finished, written[0])
-    else:
-        written = write_csv(finished, output or Path(f"{name}-csv"))
+    if form is ReportFormat.CSV:
+        return list(write_csv(finished, output or Path(f"{name}-csv")))
+    path = output or Path(f"{name}-openmetrics.prom")
+    write_metrics(finished, path)
+    return [path]
+
+
+def _print_written(paths: list[Path], *, as_json: bool) -> None:
     if as_json:
-        print_json({"written": [str(path) for path in written]})
+        print_json({"written": [str(path) for path in paths]})
     else:
-        typer.echo("\n".join(harmless(str(path)) for path in written))
+        typer.echo("\n".join(harmless(str(path)) for path in paths))
 
 
 def prune_sessions(
@@ -137,7 +137,7 @@ def watch_session(
     not end well, or its process gives no sign of life. 2: there is no such session.
     """
     from pytest_llmbench.session.folder import find_session  # noqa: PLC0415  # pydantic
-    from pytest_llmbench.session.live.watching import Watcher  # noqa: PLC0415
+    from pytest_llmbench.session.live.snapshot import Watcher  # noqa: PLC0415
 
     folder = find_session(session, run_dir)
     watcher = Watcher(folder)

@@ -23,9 +23,8 @@ from pytest_llmbench.plugin.verdict.declared import all_declared
 from pytest_llmbench.plugin.verdict.run_waiters import RunWaiter
 from pytest_llmbench.reporting.sessions import point_to_latest
 from pytest_llmbench.session.journal.kept_system import KeptSystem
-from pytest_llmbench.session.live.making import Pictures
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
-from pytest_llmbench.session.live.writing import LiveWriter
+from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.replay.replayer import replay
@@ -59,8 +58,7 @@ class Supervisor:
         settings, session = self._bench.settings, self._bench.session
         try:
             store = self.results.store = RecordStore(settings.system, self._bench.journal)
-            pictures = Pictures(store, settings, session, lambda: self._bench.planned)
-            live = LiveWriter(pictures, folder, store)
+            live = LiveWriter(store, settings, session, lambda: self._bench.planned)
             self._bench.waiter = RunWaiter(store, live, self._progress, self._interruption, self.repeat)
             store.command = command_of(self._config, self._bench.planned.tests)
             store.note_begin(settings, session, store.command)

@@ -25,9 +25,9 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active
-from pytest_llmbench.session.kept_runs import Glance
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.launches import Launches
+from pytest_llmbench.session.record_store import Glance
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 # Slurm's controller is a shared service.

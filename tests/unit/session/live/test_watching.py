@@ -10,8 +10,7 @@ import pytest
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, read_snapshot, worst
-from pytest_llmbench.session.live.watching import Watcher
+from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Watcher, read_snapshot, worst
 
 NOW = 1_000_000.0
 
