@@ -12,13 +12,23 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
 
-from annotated_types import Ge, Gt
-
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.files import PRIVATE, write_text
 
-Positive = Annotated[int, Ge(1)]
-PositiveSeconds = Annotated[float, Gt(0)]
+
+class Bounds:
+    """Bounds of a number: `ge`, `gt`, `le` or `lt`; pydantic reads them, too."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.bounds = bounds
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Add the bounds to the schema of the number."""
+        return {**handler(source), **self.bounds}
+
+
+Positive = Annotated[int, Bounds(ge=1)]
+PositiveSeconds = Annotated[float, Bounds(gt=0)]
 
 T = TypeVar("T")
 
@@ -172,7 +182,7 @@ def _fit_composed(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> A
     value = data
     if origin is Annotated:
         value = _fit(inner[0], data, key)
-        _refuse_outside(value, inner[1:], key)
+        _refuse_outside(value, inner[1], key)
     elif origin in {Union, types.UnionType}:
         value = None if data is None else _fit(next(part for part in inner if part is not type(None)), data, key)
     elif origin is Literal:
@@ -186,12 +196,13 @@ def _fit_composed(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> A
     return value
 
 
-def _refuse_outside(value: float, bounds: Iterable[object], key: str) -> None:
-    for bound in bounds:
-        if isinstance(bound, Ge) and value < bound.ge:  # type: ignore[operator]  # a number, too
-            raise _MisfitError(key, f"must be at least {bound.ge} (given: {value!r})")
-        if isinstance(bound, Gt) and value <= bound.gt:  # type: ignore[operator]
-            raise _MisfitError(key, f"must be greater than {bound.gt} (given: {value!r})")
+def _refuse_outside(value: float, bounds: Bounds, key: str) -> None:
+    """Refuse a number out of the bounds that tasks have: `ge` and `gt`."""
+    least, below = bounds.bounds.get("ge", -math.inf), bounds.bounds.get("gt", -math.inf)
+    if value < least:
+        raise _MisfitError(key, f"must be at least {least} (given: {value!r})")
+    if value <= below:
+        raise _MisfitError(key, f"must be greater than {below} (given: {value!r})")
 
 
 def _exactly(kind: type[T], data: Any, key: str) -> T:
