@@ -21,7 +21,7 @@ from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
-from pytest_llmbench.judging.statistics import Measurement, Statistic
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
 
@@ -161,12 +161,11 @@ def _counted_work(m: Measurement) -> float | None:
 
 
 _STATISTICS: Mapping[str, Statistic] = {
-    "reported_throughput": Statistic(
-        unit="samples/s",
-        rule="the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
-        compute=lambda m: m.totals.get("throughput_samples_per_s"),
+    "reported_throughput": rate(
+        "samples/s",
+        "the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
+        lambda m: m.totals.get("throughput_samples_per_s"),
         speed="samples_per_s",
-        better="higher",
     ),
     "counted_work": Statistic(
         unit="%", rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)", compute=_counted_work

@@ -20,7 +20,7 @@ from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
 from pytest_llmbench.engines.overrides import batch_problem, precision_problem, unknown_arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
-from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
+from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
@@ -221,32 +221,24 @@ def _tflops(m: Measurement) -> float | None:
 
 _RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
 _STATISTICS: Mapping[str, Statistic] = {
-    "tokens_per_s_all_lines": Statistic(
-        unit="tokens/s",
-        rule=_RULE.format(lines="all logged lines, as JUBE has it"),
-        compute=lambda m: _tokens_per_s(m, all_lines=True),
+    "tokens_per_s_all_lines": rate(
+        "tokens/s",
+        _RULE.format(lines="all logged lines, as JUBE has it"),
+        lambda m: _tokens_per_s(m, all_lines=True),
         speed="tokens_per_s",
-        better="higher",
     ),
-    "time_for_20m_tokens_all_lines": Statistic(
-        unit="s",
-        rule="20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
-        compute=lambda m: _time_for_20m(m, all_lines=True),
+    "time_for_20m_tokens_all_lines": time(
+        "20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
+        lambda m: _time_for_20m(m, all_lines=True),
         speed="seconds_for_20m_tokens",
-        better="lower",
     ),
-    "time_for_20m_tokens_without_first_line": Statistic(
-        unit="s",
-        rule="20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
-        compute=lambda m: _time_for_20m(m, all_lines=False),
+    "time_for_20m_tokens_without_first_line": time(
+        "20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
+        lambda m: _time_for_20m(m, all_lines=False),
         speed="seconds_for_20m_tokens",
-        better="lower",
     ),
-    "reported_tflops_per_gpu": Statistic(
-        unit="TFLOP/s/gpu",
-        rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
-        compute=_tflops,
-        better="higher",
+    "reported_tflops_per_gpu": rate(
+        "TFLOP/s/gpu", "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula", _tflops
     ),
 }
 

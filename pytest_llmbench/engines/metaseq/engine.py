@@ -19,7 +19,7 @@ from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, s
 from pytest_llmbench.engines.overrides import Rules, precision_problem, unknown_arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
-from pytest_llmbench.judging.statistics import Measurement, Statistic
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import last_step, last_words, log_files
@@ -219,12 +219,11 @@ def _median_wps(m: Measurement) -> float | None:
 
 
 _STATISTICS: Mapping[str, Statistic] = {
-    "median_wps": Statistic(
-        unit="words/s",
-        rule="median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
-        compute=_median_wps,
+    "median_wps": rate(
+        "words/s",
+        "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
+        _median_wps,
         speed="tokens_per_s",
-        better="higher",
     )
 }
 

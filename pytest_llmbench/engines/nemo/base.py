@@ -20,7 +20,7 @@ from pytest_llmbench.engines.nemo.arguments import plain, rules
 from pytest_llmbench.engines.overrides import batch_problem, precision_problem, unknown_arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
-from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import witness
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
@@ -191,52 +191,38 @@ def _per_s(m: Measurement, each: int = 1) -> float | None:
     return ratio(each * (logged or m.recipe.samples_per_step), _nvidia(m))
 
 
-def _last(m: Measurement) -> float | None:
-    return m.steps[-1].seconds if m.steps else None
-
-
 _STATISTICS: Mapping[str, Statistic] = {
-    "step_time_149_169_189": Statistic(
-        unit="s",
-        rule="mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
-        compute=_azure,
+    "step_time_149_169_189": time(
+        "mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
+        _azure,
         speed="seconds_per_step",
-        better="lower",
     ),
-    "step_time_after_5": Statistic(
-        unit="s",
-        rule="mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before "
-        "it rounds",
-        compute=_nvidia,
+    "step_time_after_5": time(
+        "mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before it "
+        "rounds",
+        _nvidia,
         speed="seconds_per_step",
-        better="lower",
     ),
-    "samples_per_s_after_5": Statistic(
-        unit="samples/s",
-        rule="global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
-        compute=_per_s,
+    "samples_per_s_after_5": rate(
+        "samples/s",
+        "global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
+        _per_s,
         speed="samples_per_s",
-        better="higher",
     ),
-    "tokens_per_s_after_5": Statistic(
-        unit="tokens/s",
-        rule="global batch size × sequence length / step_time_after_5",
-        compute=lambda m: _per_s(m, m.recipe.sequence_length),
+    "tokens_per_s_after_5": rate(
+        "tokens/s",
+        "global batch size × sequence length / step_time_after_5",
+        lambda m: _per_s(m, m.recipe.sequence_length),
         speed="tokens_per_s",
-        better="higher",
     ),
-    "step_time_last": Statistic(
-        unit="s",
-        rule="the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
-        compute=_last,
+    "step_time_last": time(
+        "the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
+        lambda m: m.steps[-1].seconds if m.steps else None,
         speed="seconds_per_step",
-        better="lower",
     ),
-    "elapsed": Statistic(
-        unit="s",
-        rule="wall clock of the training command as GNU time prints it, the start of NeMo included",
-        compute=lambda m: m.totals.get("elapsed_s"),
-        better="lower",
+    "elapsed": time(
+        "wall clock of the training command as GNU time prints it, the start of NeMo included",
+        lambda m: m.totals.get("elapsed_s"),
     ),
 }
 
