@@ -9,7 +9,7 @@ The stages, the most wanted first, with their minutes:
     scaling      1.8  OPT-125m on 1 and all GPUs, then 2, 4, ..., the same tokens on each
     all_reduce   0.6  ours and nccl-tests', 8 B to 8 GiB
     collectives  0.7  all_gather, reduce_scatter, alltoall, 4 KiB to 8 GiB: less is no whole part for each of 8 GPUs
-    lambda       1.5  OPT-350m and OPT-13b with LoRA as Lambda's document has them
+    lambda       1.5  OPT-350m as Lambda's document has it
     slice        1.0  four layers of 175B, shared by all GPUs
     projection   0.1  from the slice to 175B on nodes of 8, by python -m pytest_llmbench.project
     path         0.7  both suites through a real Slurm, by whole_path/walk.py: each GPU a node, then all of them one

@@ -45,7 +45,7 @@ TRAININGS = {
         rows=("azure125m", "azure125m_mp1", "azure125m_mp2"), variants=("torch", "megatron_core"), steps=50
     ),
     "scaling": Training(rows=("opt125m",), variants=("torch",)),
-    "lambda": Training(rows=("opt350m_sft", "opt13b_lora"), variants=("deepspeed",)),
+    "lambda": Training(rows=("opt350m_sft",), variants=("deepspeed",)),
     "slice": Training(rows=("slice175b",), variants=("megatron_core",)),
 }
 

@@ -19,8 +19,6 @@ from pytest_llmbench.engines.base import Engine, Place, RankTask, get_engine
 # What a user would pick in place of our engines: entries called as theirs are.
 ALTERNATIVES: Mapping[str, str] = {
     "plain_torch": "benchmarks.gpu.training.alternatives.plain_torch:train",
-    "megatron_local": "benchmarks.gpu.training.alternatives.megatron:local",
-    "megatron_sdpa": "benchmarks.gpu.training.alternatives.megatron:sdpa",
 }
 
 

@@ -208,8 +208,8 @@ class Recipe(Strict):
             batch grows with the ranks; give one of the two.
         micro_batch_size: sequences per forward pass of one copy of the model; the rest is gradient accumulation.
         precision: `bf16` and `fp16` need GPUs.
-        compile: engines `torch`, `deepspeed` (not `ppo`, not sharding `full`) and `megatron_core` (its option
-            `fusion`): `torch.compile` each block, or its parts; on GPUs only.
+        compile: on GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with
+            `torch.compile`, and `megatron_core` fuses bias, dropout and residual.
         steps: optimizer steps.
         end: `time_limit` for a run that is meant to be cut off before its last step: then that is its normal end.
         time_limit: wall-clock limit of one run.

@@ -93,9 +93,9 @@ def test_a_variant_that_cannot_run_says_why(alone: tuple[int, Record]) -> None:
 
 @needs_megatron
 def test_shared_layers_start_alike(alone: tuple[int, Record], tmp_path: Path) -> None:
-    """Shared by two ranks, Megatron-Core's local layers train as a whole model; at smoke scale all rows are alike."""
+    """Shared by two ranks, Megatron-Core's layers train as a whole model; at smoke scale all rows are alike."""
     status, record = engines(
-        tmp_path, "--rows", "slice175b", "--gpus", 2, "--variants", "megatron_local", "--repeats", 1
+        tmp_path, "--rows", "slice175b", "--gpus", 2, "--variants", "megatron_core", "--repeats", 1
     )
     assert status == 0
     shared, whole = record.launches[0], alone[1].launches[1]
