@@ -26,13 +26,11 @@ class DeepSpeedEngine(InProcess):
     ends_early = True
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        """Facts that the ranks are to report of this training."""
         # transformers keeps two positions that no token has.
         number = parameters(recipe.model, recipe.sequence_length) + 2 * recipe.model.hidden_size
         return expected_of(recipe, topology, parameters=number, initial_std=0.02)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         yield from (f"recipe {recipe.name}: {problem}" for problem in _unsupported(recipe))

@@ -33,7 +33,7 @@ class MegatronCoreEngine(InProcess):
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if recipe.parallelism.tensor > 1 else {}
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        """Say what its ranks are to show of this training; all of them say the mean loss of all copies."""
+        # All ranks log the mean loss of all copies of the model.
         model = recipe.model
         padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
         rows = padding if options_of(recipe, MegatronCoreOptions).pad_vocabulary else 0
@@ -41,7 +41,6 @@ class MegatronCoreEngine(InProcess):
         return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         where = f"recipe {recipe.name}"
         layout = [f"{where}: {problem}" for problem in (*_ranks(recipe, topology), *_shares(recipe))]
         yield from layout

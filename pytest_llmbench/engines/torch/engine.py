@@ -24,12 +24,10 @@ class TorchEngine(InProcess):
     ends_early = True
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        """Say what its ranks are to show of this training."""
         number = parameters(recipe.model, recipe.sequence_length)
         return expected_of(recipe, topology, parameters=number, initial_std=0.006)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16"))
         yield from _unsupported(recipe)
