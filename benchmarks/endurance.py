@@ -6,7 +6,8 @@ A round starts a session and waits for its journal. With `--kill pytest`, it sen
 then and the end of a session that is left alone, and resumes the session at once. With `--kill slurmctld`, it sends
 SIGKILL to the controller of the Slurm that tools/slurm/up.sh has brought up, starts it again a few seconds later by
 that script, and resumes nodes that Slurm drains because they know the id of a job ("Duplicate jobid"), as an operator
-would; the session has `--retries 5`. LLMBENCH_SLURM, LLMBENCH_SLURM_PORT and ACCOUNTING are those of that Slurm.
+would; the session has `--llmbench-retries 5`.
+LLMBENCH_SLURM, LLMBENCH_SLURM_PORT and ACCOUNTING are those of that Slurm.
 
 Of each session, every test has to PASS once, no run may have more than one job (with --nodes, no run that has its
 record may be made again) but for attempts that its record has as superseded, and no job may be left in the queue. The
@@ -57,7 +58,7 @@ class Round:
         verdicts: tests that PASS in the report.
         double: jobs or runs that were made although they were there.
         left: jobs in the queue, a minute after the end.
-        attempts: attempts at runs that `--retries` has repeated.
+        attempts: attempts at runs that `--llmbench-retries` has repeated.
         resumed: nodes that were drained, and brought back.
         took_s: seconds from the start of the session to its end.
     """
@@ -94,9 +95,9 @@ class Campaign:
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         """Start pytest."""
-        words = [*PYTEST, "-q", "-k", "run", "--cluster", self.cluster, "--require-verdict", "no", *more]
+        words = [*PYTEST, "-q", "-k", "run", "--cluster", self.cluster, "--llmbench-require-verdict", "no", *more]
         words += ["--nodes", str(self.nodes), "--nodes-per-run", "1"] if self.nodes and self.cluster == "slurm" else []
-        words += ["--retries", "5"] if self.kill == "slurmctld" else []
+        words += ["--llmbench-retries", "5"] if self.kill == "slurmctld" else []
         with (self.folder / "output.log").open("ab") as log:
             return subprocess.Popen(
                 words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

@@ -21,13 +21,12 @@ from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.records import RunRecord, Timings, Verdict
+from pytest_llmbench.core.record.records import RunRecord, RunTraces, Timings, Verdict
 from pytest_llmbench.reporting.live.lines import StateLines
 from pytest_llmbench.reporting.live.table import console_for, table_lines
 from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.ending.conclude import identity_of
-from pytest_llmbench.session.live.making import Pictures
-from pytest_llmbench.session.live.writing import LiveWriter
+from pytest_llmbench.session.ending.conclude import run_identity
+from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.record_store import RecordStore
 
 _MOST_RUNNING = 64
@@ -39,7 +38,7 @@ _RECIPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def session_of(runs: int, folder: Path) -> tuple[RecordStore, Pictures, tuple[RunView, ...]]:
+def session_of(runs: int, folder: Path) -> tuple[RecordStore, LiveWriter, tuple[RunView, ...]]:
     """A session in the middle of its runs, and how those under way stand."""
     recipe = Recipe.model_validate(_RECIPE)
     system = load_system("local", [Path("suites/systems")])
@@ -54,9 +53,8 @@ def session_of(runs: int, folder: Path) -> tuple[RecordStore, Pictures, tuple[Ru
     running = min(_MOST_RUNNING, max(1, runs // 10))
     judged = (runs - running) // 2
     for spec, test in zip(specs[:judged], tests, strict=False):
-        topology = settings.topology(recipe)
-        timings = Timings(submitted=1.0, started=2.0, ended=9.0)
-        record = RunRecord(**identity_of(spec, topology, settings, session), timings=timings)
+        traces = RunTraces(timings=Timings(submitted=1.0, started=2.0, ended=9.0))
+        record = RunRecord.of(run_identity(spec, settings, session), traces)
         store.runs.keep(record, None)  # without the writing of thousands of files
         store.verdicts[test.test] = Verdict.PASS
     moving = tuple(
@@ -66,7 +64,7 @@ def session_of(runs: int, folder: Path) -> tuple[RecordStore, Pictures, tuple[Ru
     waiting = tuple(RunView(key=spec.key, state="waiting", detail="for nodes") for spec in specs[judged + running :])
     store.views = (*moving, *waiting)
     plan = Plan(runs=specs, tests=tests)
-    return store, Pictures(store, settings, session, lambda: plan), moving
+    return store, LiveWriter(store, settings, session, lambda: plan), moving
 
 
 def ms(rounds: int, work: Callable[[], object]) -> tuple[float, float]:
@@ -81,8 +79,8 @@ def ms(rounds: int, work: Callable[[], object]) -> tuple[float, float]:
 
 def row(runs: int, rounds: int, folder: Path) -> str:
     """Measure one number of runs."""
-    store, pictures, moving = session_of(runs, folder)
-    writer, step = LiveWriter(pictures, folder, store), 0
+    store, writer, moving = session_of(runs, folder)
+    step = 0
     writer.write()
 
     def write() -> None:

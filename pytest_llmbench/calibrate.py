@@ -38,6 +38,7 @@ from pytest_llmbench.judging.good_runs import (
 from pytest_llmbench.judging.interval.calibration import Calibrated, calibrate
 from pytest_llmbench.judging.interval.decide import decide
 from pytest_llmbench.judging.statistics import Statistic
+from pytest_llmbench.session.folder import record_files_below
 
 # Systems without a file: their names stand for any machine.
 _NAMELESS = {LOCAL, SLURM, ELSEWHERE}
@@ -223,7 +224,7 @@ def _runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
 
 
 def _below(folder: Path) -> list[Path]:
-    found = sorted(folder.rglob(f"{layout.FOLDERS['run']}/*/{layout.RECORD}"))
+    found = record_files_below(folder, "run")
     if not found:
         raise ConfigError(f"{folder}: no run record (runs/*/{layout.RECORD}) is there, nor in a folder below it")
     return found

@@ -40,10 +40,10 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.schema import meanings, models_in
+from pytest_llmbench.core.schema import descriptions, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
-from pytest_llmbench.plugin.options import FLAGS, OPTIONS, non_negative, positive
+from pytest_llmbench.plugin.options import FOLDERS, OPTIONS, Option
 from pytest_llmbench.session.replay.files import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
@@ -101,9 +101,9 @@ VALUES = {
 METAVARS = {
     "NAME|FILE": "name or YAML file",
     "NAME": "text",
-    "TEXT": "text",
-    "FEATURES": "text",
-    "NODES": "Slurm node list",
+    "N": "N ≥ 1",
+    "gpus-per-node": "N ≥ 0",
+    "retries": "N ≥ 0",
     "TIME": "Slurm time",
     "DIR": "folder",
     "SECONDS": "seconds ≥ 15",
@@ -114,12 +114,12 @@ METAVARS = {
 PROGRAMS = ("pytest ", "nvidia-smi ", "dcgmi", "openmetrics")
 # Where more is written about a key or an option.
 SEE = {
-    "--gate": "validation.md#the-gate",
-    "--quarantine": "validation.md#quarantine-and-drain",
-    "--require": "#verdicts",
-    "--require-verdict": "#verdicts",
-    "--group-tolerance": "#groups-of-nodes",
-    "--replay": "#replayed-logs",
+    "gate": "validation.md#the-gate",
+    "quarantine": "validation.md#quarantine-and-drain",
+    "require": "#verdicts",
+    "require-verdict": "#verdicts",
+    "group-tolerance": "#groups-of-nodes",
+    "replay": "#replayed-logs",
     "Recipe.engine": "#engines",
     "Recipe.options": "#engines",
     "Recipe.prepare.name": "how-to/frameworks/prepare-what-a-run-needs.md",
@@ -212,7 +212,7 @@ def cell(text: str, see: str = "") -> str:
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
     """Every key of a model, dotted, with its field and its meaning; a `*` stands for the user's own names."""
-    meaning = meanings(model)
+    meaning = descriptions(model)
     for name, field in model.model_fields.items():
         inner = [part for part in models_in(field.annotation) if part is not Reference]
         if not inner:
@@ -289,7 +289,7 @@ def keys(model: type[BaseModel]) -> list[Row]:
 
 def fields(model: type[BaseModel]) -> list[Row]:
     """Rows of the keys of a record: key, meaning."""
-    meaning = meanings(model)
+    meaning = descriptions(model)
     return [(f"`{name}`", cell(meaning.get(name, ""), f"{model.__name__}.{name}")) for name in model.model_fields]
 
 
@@ -338,13 +338,25 @@ def units() -> list[Row]:
 
 def options() -> list[Row]:
     """Rows of the options of the command line."""
-    rows: list[Row] = []
-    for option in OPTIONS:
-        words = {positive: "N ≥ 1", non_negative: "N ≥ 0"}.get(option.parse) or METAVARS.get(option.metavar)
-        legal = words or ", ".join(f"`{word}`" for word in option.metavar.split("|"))
-        meaning = cell(option.help, option.short)
-        rows.append((f"`{option.short}`", f"`llmbench_{option.key}`", legal, option.default or "none", meaning))
-    return [*rows, *((f"`{flag.short}`", "none", "none", "off", cell(flag.help, flag.short)) for flag in FLAGS)]
+    return [
+        (f"`{option.forms[0]}`", f"`llmbench_{option.key}`" if option.ini else "none", *_of_option(option))
+        for option in OPTIONS
+        if option.forms
+    ]
+
+
+def ini_keys() -> list[Row]:
+    """Rows of the ini keys without an option."""
+    rows = [(f"`llmbench_{option.key}`", *_of_option(option)) for option in OPTIONS if not option.forms]
+    return [*rows, *((f"`llmbench_{kind}`", "folders", "none", meaning) for kind, meaning in FOLDERS.items())]
+
+
+def _of_option(option: Option) -> Row:
+    """Values, default and meaning."""
+    words = METAVARS.get(option.name) or METAVARS.get(option.metavar)
+    legal = words or ", ".join(f"`{word}`" for word in option.metavar.split("|") if word) or "none"
+    default = option.default or ("off" if option.parse is None else "none")
+    return legal, default, cell(option.help, option.name)
 
 
 def _each_command(command: Any, words: str) -> Iterator[tuple[str, Any]]:
@@ -390,6 +402,7 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "commands": (("Command", "Meaning"), commands),
     "options of commands": (("Command", "Argument or option", "Default", "Meaning"), options_of_commands),
     "options": (("Option", "Ini key", "Value", "Default", "Meaning"), options),
+    "ini keys": (("Ini key", "Value", "Default", "Meaning"), ini_keys),
     "units": (("Unit", "Dimension", "In base units"), units),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
     "recipe keys": (_KEYS, lambda: keys(Recipe)),

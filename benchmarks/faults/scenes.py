@@ -266,7 +266,7 @@ def replayed(folder: Path, faults: list[Fault], chance: random.Random) -> Iterat
     for fault in faults:
         assert fault.strike is not None
         fault.strike(Struck(user, fault.key, process, after))
-    told = together_again(user, faults, ("--replay", str(measured), "-k", names))
+    told = together_again(user, faults, (f"--replay={measured}", "-k", names))
     yield with_left(user, faults, told)
 
 

@@ -131,7 +131,7 @@ def _repeated(cell: Cell, runs: Runs) -> Judged:
 
 
 def _made_again(cell: Cell, runs: Runs) -> Judged:
-    """Twice as many runs at each look: the worst that `--inconclusive rerun` does, which also gives up in between."""
+    """Twice as many runs at each look: the worst case of `--llmbench-inconclusive rerun`, which gives up earlier."""
     wrong, left_open = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
     seconds, most = runs.seconds.tolist(), cell.way.repeats
     for first, truth in zip(range(0, len(seconds), most), runs.truth.tolist(), strict=False):

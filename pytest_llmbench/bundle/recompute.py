@@ -20,7 +20,7 @@ from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.session.ending.conclude import judged, with_expectations
+from pytest_llmbench.session.ending.conclude import conclude_logs, with_expectations
 
 # Fields of a record that follow from the logs.
 _COMPUTED = (
@@ -75,7 +75,7 @@ def judged_again(
     )  # fmt: skip
     evidence = with_expectations(told, system)
     seen = first_problem(evidence)
-    again = record.model_copy(update=judged(evidence, system, record.problem or seen))
+    again = record.model_copy(update=dict(conclude_logs(evidence, system, record.problem or seen, record.provenance)))
     return again, again.problem if record.problem is None else seen
 
 

@@ -4,9 +4,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import ValidationError
 
 from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.errors import ConfigError
@@ -15,11 +12,10 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.ci.verdict import SessionVerdict
-from pytest_llmbench.session.journal.journal import JournalEvent
+from pytest_llmbench.session.folder import has_ended, read_plan, read_records
 from pytest_llmbench.session.journal.kept_system import KeptSystem
 
 _LARGEST = 512 << 20
-_Record = TypeVar("_Record", bound=Record)
 # pytest's word for the outcome of a test with each verdict.
 OUTCOMES: Mapping[str, frozenset[str]] = {
     Verdict.PASS: frozenset({"passed"}),
@@ -88,13 +84,10 @@ def read_session(folder: Path) -> RecordedSession:
     Raises:
         ConfigError: the folder is not a session's, or one of its files cannot be read.
     """
-    try:
-        plan = Plan.model_validate_json(_read(folder / layout.PLAN))
-    except ValidationError as error:
-        raise ConfigError(f"{folder / layout.PLAN} cannot be read: {error}") from error
+    plan = read_plan(folder)
     system = folder / layout.SYSTEM
     cases, properties = _junit(folder / layout.JUNIT)
-    runs, checks = _records(folder, RunRecord), _records(folder, HealthRecord)
+    runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
     told = {record.session for record in (*runs.values(), *checks.values())}
     if len(told) > 1:
         raise ConfigError(f"{folder}: its records are of several sessions: {', '.join(sorted(told))}")
@@ -118,16 +111,6 @@ def address_of(test: str) -> str:
     file, *names = path.split("::")
     classname = ".".join([file.replace("/", ".").removesuffix(".py"), *names[:-1]])
     return f"{classname}::{names[-1] if names else ''}{bracket}{rest}"
-
-
-def _records(folder: Path, kind: type[_Record]) -> dict[str, _Record]:
-    found = {}
-    for path in sorted((folder / layout.FOLDERS[kind.about]).glob(f"*/{layout.RECORD}")):
-        record = kind.read(path)
-        if record.name != path.parent.name:
-            raise ConfigError(f"{path} is the record of {record.name}")
-        found[record.name] = record
-    return found
 
 
 def _junit(path: Path) -> tuple[tuple[RecordedCase, ...], dict[str, str]]:
@@ -171,15 +154,12 @@ def _ended(folder: Path, records: Sequence[Record]) -> bool:
 
     A session that replays logs has no journal. Its report is complete once it was stopped.
     """
-    path = folder / layout.JOURNAL
     if records and all(record.cluster == "replay" for record in records):
         return (folder / layout.STOP).exists()
     try:
-        lines = _read(path).split(b"\n")
+        return (folder / layout.JOURNAL).exists() and has_ended(folder)
     except ConfigError:
         return False
-    events = [JournalEvent.of_line(line) for line in lines if line]
-    return bool(events) and None not in events and events[-1] is not None and events[-1].event == "ended"
 
 
 def _read(path: Path) -> bytes:

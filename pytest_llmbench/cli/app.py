@@ -7,7 +7,7 @@ import typer
 
 from pytest_llmbench.cli import compare, history
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
-from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold, project_speed
+from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold
 from pytest_llmbench.cli.export import export
 from pytest_llmbench.cli.names.list import list_names
 from pytest_llmbench.cli.names.schema import print_schema
@@ -65,13 +65,12 @@ app.command("watch", short_help="Follow a session from another terminal.")(watch
 app.command("report", short_help="Write the HTML report of a session.", help=REPORT)(report_session)
 app.command("prune", short_help="Show old session folders; delete them with --yes.")(prune_sessions)
 app.command("calibrate", short_help="Make a threshold from good runs.", context_settings=PASSED_ON)(calibrate_threshold)
-app.command("project", short_help="Project a speed on many nodes from few.", context_settings=PASSED_ON)(project_speed)
 app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
 app.command("compare", short_help="Compare every number of two sessions.")(compare.compare)
 app.command(short_help="Make a key to sign bundles with.")(keygen)
 app.command(short_help="Put a session into one signed file.")(bundle)
 app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(verify)
-app.command(short_help="Write numbers for Prometheus, OTLP, TensorBoard, CSV.")(export)
+app.command(short_help="Write the numbers of a session for Prometheus, or as CSV.")(export)
 app.command(short_help="Print the command that makes a run again.")(reproduce)
 
 

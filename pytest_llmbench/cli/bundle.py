@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.folders import session_folder
+from pytest_llmbench.cli.folders import RUN_DIR
 from pytest_llmbench.cli.output import AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
@@ -52,8 +52,9 @@ def bundle(
     from pytest_llmbench.bundle.make import make_bundle  # noqa: PLC0415  # likewise
     from pytest_llmbench.bundle.signing import key_id, read_private_key  # noqa: PLC0415  # likewise
     from pytest_llmbench.bundle.statement import result_of  # noqa: PLC0415  # likewise
+    from pytest_llmbench.session.folder import find_session  # noqa: PLC0415  # likewise
 
-    session = session_folder(session)
+    session = find_session(session, RUN_DIR)
     target = output or Path(f"{session.resolve().name}.llmbench.tar")
     if session.resolve() in target.resolve().parents:
         raise ConfigError(f"{target} is inside of the session's folder: give another --output")

@@ -221,12 +221,12 @@ def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
     """Say how a Slurm job ended under us, and what that means."""
     meaning = {
         JobState.COMPLETED: "it ended itself, because pytest had given no sign of life for longer than "
-        "--heartbeat-timeout: pytest was stopped, or the file system with the session's folder stood still",
+        "llmbench_heartbeat_timeout: pytest was stopped, or the file system with the session's folder stood still",
         JobState.CANCELLED: "it was cancelled from outside",
         JobState.TIMEOUT: "it reached its time limit: give a longer --time",
         JobState.NODE_FAIL: f"a node of {status.nodelist or 'the job'} failed: `sinfo -R` and `scontrol show node` "
         "show the reason",
-        JobState.PREEMPTED: "a job of higher priority took its nodes: use a --partition or --qos that is not preempted",
+        JobState.PREEMPTED: "a job of higher priority took its nodes: use a --partition or a qos that is not preempted",
         JobState.SUSPENDED: "it was suspended for a while; a rate across a pause is not the hardware's: run it again",
         JobState.OUT_OF_MEMORY: "a task used more memory than it was given",
         JobState.LOST: "it is not used any more",

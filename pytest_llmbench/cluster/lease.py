@@ -47,7 +47,7 @@ class LeasePool:
             raise TooFewLeftError(
                 f"the run needs {nodes} nodes; the allocation has lost {', '.join(self.lost)}, and has "
                 f"{len(self._left)} left ({', '.join(self._left) or 'none'}): give --nodes {nodes + len(self.lost)} to "
-                "have a spare node, or --retries 1 to ask for new ones"
+                "have a spare node, or --llmbench-retries 1 to ask for new ones"
             )
         if nodes > len(self._hosts):
             raise ClusterError(
@@ -76,7 +76,7 @@ class LeasePool:
         if gone := [host for host in hosts if host in self.lost]:
             raise TooFewLeftError(
                 f"group {group} ({', '.join(hosts)}) is not whole any more: the allocation has lost {', '.join(gone)}: "
-                "give --retries 1 to ask for new nodes, or run it again"
+                "give --llmbench-retries 1 to ask for new nodes, or run it again"
             )
         if not set(hosts) <= set(self._free):
             return None

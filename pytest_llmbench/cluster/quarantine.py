@@ -3,16 +3,16 @@
 One node a line: its name, the day, the session, and why; everything after `#` is a comment. People may edit it.
 """
 
+import contextlib
 import datetime as dt
+import fcntl
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.commands import run
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import write_text
 
@@ -42,13 +42,13 @@ def read_quarantine(path: Path) -> dict[str, str]:
     return found
 
 
-def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings, session: Session) -> Iterator[str]:
-    """Put bad nodes on the quarantine list and drain them, as far as the user asked; yield what people read.
+def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> Iterator[str]:
+    """Put bad nodes on the quarantine list, and yield lines for people: on Slurm, also the commands that drain them.
 
-    A node that could not be judged is not a bad one: those have findings. `hosts` are all nodes of the session.
+    A node that could not be judged is not a bad one: those have findings.
     """
     if settings.simulate is not None:
-        yield from ([f"NOT QUARANTINED, with --simulate {settings.simulate}: {', '.join(bad)}"] if bad else [])
+        yield from ([f"NOT QUARANTINED, with --llmbench-simulate {settings.simulate}: {', '.join(bad)}"] if bad else [])
         return
     if settings.quarantine is not None and bad:
         try:
@@ -57,21 +57,8 @@ def remove_bad(bad: Mapping[str, str], hosts: Sequence[str], settings: Settings,
             yield f"NOT QUARANTINED: {settings.quarantine} cannot be written: {error}"
         else:
             yield f"in quarantine now ({settings.quarantine}): {', '.join(new) or 'no new node'}"
-    # What is wrong with every node is more likely the fault of a setting: a person may drain a whole cluster.
-    all_of_them = len(hosts) > 1 and len(bad) == len(hosts)
-    if all_of_them and settings.drain == "yes":
-        yield f"NOT DRAINED: something is wrong with all {len(hosts)} nodes; run the commands yourself"
-    for host, why in bad.items() if settings.drain is not None and settings.cluster == "slurm" else ():
-        command = drain_command(host, why, session.id)
-        if settings.drain == "print" or all_of_them:
-            yield f"to drain it: {shlex.join(command)}"
-            continue
-        try:
-            run(command)
-        except ClusterError as error:
-            yield f"NOT DRAINED: {shlex.join(command)}: {error}"
-        else:
-            yield f"drained: {shlex.join(command)}"
+    for host, reason in bad.items() if settings.cluster == "slurm" else ():
+        yield f"to drain it: {shlex.join(drain_command(host, reason, session.id))}"
 
 
 def barred_nodes(settings: Settings) -> dict[str, str]:
@@ -99,7 +86,7 @@ def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
         )
     avoided = [f"{host} ({settings.avoided[host]})" for host in hosts if host in settings.avoided]
     if avoided:
-        raise ClusterError(f"to avoid: {', '.join(avoided)}. Use other nodes, or leave out --avoid-from-history")
+        raise ClusterError(f"to avoid: {', '.join(avoided)}. Use other nodes, or leave out llmbench_avoid_from_history")
 
 
 def drain_command(host: str, why: str, session: str) -> list[str]:
@@ -115,7 +102,11 @@ def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock"), mode=0o666):
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        with contextlib.suppress(PermissionError):  # it is another user's
+            os.fchmod(lock, 0o666)  # whatever the umask: every user of the list takes its lock
+        fcntl.flock(lock, fcntl.LOCK_EX)
         known = read_quarantine(path)
         text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
         new = [host for host in bad if host not in known]
@@ -123,4 +114,6 @@ def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[
         lines = [f"{host}  # {day} {session}: {' '.join(bad[host].split())}\n" for host in new]
         if lines:
             write_text(path, text + ("" if text.endswith("\n") or not text else "\n") + "".join(lines))
+    finally:
+        os.close(lock)
     return new

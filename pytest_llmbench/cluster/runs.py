@@ -33,7 +33,7 @@ class Replayed(Strict):
         launched, ended: Unix times, where they are known.
         problem: the problem in its own run record: a replay never takes that back.
         provenance: provenance in its own run record.
-        simulated: the fault of `--simulate` in its own run record.
+        simulated: the fault of `--llmbench-simulate` in its own run record.
     """
 
     logs: Path
@@ -85,7 +85,7 @@ class RunSpec(Strict):
         look: 0 for a run that was planned; else the number of the look before which it was made, as those before it did
             not decide.
         replayed: folder of its logs, if it ran elsewhere.
-        early: with `--early-verdict`, what decides on its end.
+        early: with `--llmbench-early-verdict`, what decides on its end.
     """
 
     key: FolderName
@@ -117,7 +117,7 @@ class Session:
 
     Attributes:
         id: unique and readable.
-        folder: `<run dir>/<id>`; with `--session-name`, that name replaces the id.
+        folder: `<run dir>/<id>`; with `--llmbench-session-name`, that name replaces the id.
     """
 
     id: str
@@ -179,6 +179,7 @@ class Plan(Strict):
         checks: names of the checks that the nodes are validated with, in the order they run.
         gate: whether runs stay away from nodes that a check found unfit.
         tests: the tests that wait, in their order.
+        began: Unix time at which its session began; None before.
         refused: the reason why nothing of all this can be done; then the rest is empty.
     """
 
@@ -186,6 +187,7 @@ class Plan(Strict):
     checks: tuple[str, ...] = ()
     gate: bool = False
     tests: tuple[Declared, ...] = ()
+    began: float | None = None
     refused: str | None = None
 
     @property
@@ -207,7 +209,9 @@ def new_session(run_dir: Path, name: str | None = None) -> Session:
     made = layout.new_id()
     folder = run_dir / (name or made)
     if name is not None and os.path.lexists(folder):
-        raise ConfigError(f"--session-name {name}: {folder} exists: give another name, or move that folder away")
+        raise ConfigError(
+            f"--llmbench-session-name {name}: {folder} exists: give another name, or move that folder away"
+        )
     return Session(id=made, folder=folder)
 
 

@@ -17,10 +17,6 @@ from pytest_llmbench.core.wire.fault import SimulatedFault
 
 CLUSTERS = ("auto", "slurm", "local", "debug")
 
-# Options handed to sbatch as they are; a system file may give defaults for the first few.
-SLURM_DEFAULTS = ("partition", "account", "qos", "reservation", "constraint")
-SLURM_OPTIONS = (*SLURM_DEFAULTS, "nodelist", "exclude", "comment")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -52,7 +48,6 @@ class Settings:
         early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
         heartbeat_timeout: silence of pytest after which its jobs and ranks end themselves, seconds.
         simulate: a fault that the ranks of every run cause on purpose.
-        drain: whether the commands that drain unfit nodes are printed, or run as well.
     """
 
     system: System
@@ -77,7 +72,6 @@ class Settings:
     nccl: bool = False
     quarantine: Path | None = None
     avoided: Mapping[str, str] = field(default_factory=dict)
-    drain: Literal["print", "yes"] | None = None
     early_verdict: bool = False
     heartbeat_timeout: float = TTL_S
     simulate: SimulatedFault | None = None
@@ -167,12 +161,12 @@ def check(settings: Settings) -> None:
     s = settings
     if s.rerun and s.early_verdict:
         raise ConfigError(
-            "--inconclusive rerun with --early-verdict: both look at runs several times, and each takes the whole of "
-            "alpha for that; leave one out"
+            "--llmbench-inconclusive rerun with --llmbench-early-verdict: both look at runs several times, and each "
+            "takes the whole of alpha for that; leave one out"
         )
     if s.simulate is not None and (s.cluster == "debug" or s.replay is not None):
         where = "logs that are replayed have" if s.replay is not None else "--cluster debug has"
-        raise ConfigError(f"--simulate {s.simulate}: {where} no ranks to strike; use --cluster local or slurm")
+        raise ConfigError(f"--llmbench-simulate {s.simulate}: {where} no ranks to strike; use --cluster local or slurm")
     if s.cluster in {"local", "debug"} and (s.nodes or 1) > 1:
         raise ConfigError(
             f"--nodes {s.nodes} with --cluster {s.cluster}: this machine is one node; use --cluster slurm"
@@ -180,14 +174,16 @@ def check(settings: Settings) -> None:
     if s.nodes_per_run is not None and s.nodes is not None and s.nodes_per_run > s.nodes:
         raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
     if s.allocation == "session" and s.cluster == "slurm" and s.nodes is None and existing_allocation() is None:
-        raise ConfigError("--allocation session holds nodes for the whole session: give their number with --nodes")
+        raise ConfigError(
+            "llmbench_allocation = session holds nodes for the whole session: give their number with --nodes"
+        )
     if s.retries and s.cluster != "slurm" and s.replay is None:
         raise ConfigError(
-            f"--retries {s.retries} repeats runs that Slurm's nodes lost, and --cluster {s.cluster} has none: leave it "
-            "out, or use --cluster slurm"
+            f"--llmbench-retries {s.retries} repeats runs that Slurm's nodes lost, and --cluster {s.cluster} has none: "
+            "leave it out, or use --cluster slurm"
         )
     if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
         raise ConfigError(
-            f"--allocation run makes Slurm jobs, but this process is inside job {existing_allocation()}: its nodes are "
-            "used as they are; run pytest outside it"
+            f"llmbench_allocation = run makes Slurm jobs, but this process is inside job {existing_allocation()}: its "
+            "nodes are used as they are; run pytest outside it"
         )

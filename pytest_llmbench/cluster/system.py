@@ -58,10 +58,10 @@ class System(Strict):
         cpu_ranks_per_node: ranks per node when a run uses no GPUs.
         gpu: the GPU model, absent when it is not known or there is none.
         partition: default of `--partition`.
-        account: default of `--account`.
-        qos: default of `--qos`.
-        reservation: default of `--reservation`.
-        constraint: default of `--constraint`.
+        account: default of `--slurm account=...`.
+        qos: default of `--slurm qos=...`.
+        reservation: default of `--slurm reservation=...`.
+        constraint: default of `--slurm constraint=...`.
         env: environment variables of every rank, also of a command's.
         setup: run before the ranks start: in a job's script on its first node, in a held allocation by each rank.
         srun_args: further arguments of srun.

@@ -39,8 +39,8 @@ def refuse_shared(folder: Path) -> None:
                 kept = f"; or keep users from renaming each other's files there: chmod +t {path}"
                 sticky = kept if found.st_uid in {os.getuid(), 0} else ""
                 raise ConfigError(
-                    f"{folder}: {path} {why}, who could replace the files that jobs execute; give a --run-dir in a "
-                    f"folder that is yours, such as ~/reports{sticky}"
+                    f"{folder}: {path} {why}, who could replace the files that jobs execute; give a "
+                    f"--llmbench-run-dir in a folder that is yours, such as ~/reports{sticky}"
                 )
 
 

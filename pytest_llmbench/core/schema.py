@@ -1,10 +1,15 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
+import ast
 import re
+import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
@@ -24,6 +29,31 @@ class Strict(BaseModel):
 
 class NoOptions(Strict):
     """The options of an engine or a check that has none."""
+
+
+class Document(Strict):
+    """A JSON file that a session writes, and that a later program reads.
+
+    Attributes:
+        title: the name of the file in messages.
+    """
+
+    title: ClassVar[str]
+    schema_version: Literal[1] = 1
+    """Version of the schema of this file; a reader refuses any other."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read such a file.
+
+        Raises:
+            ConfigError: it is missing, cut, of another schema version, or something else.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            version = cls.model_fields["schema_version"].default
+            raise ConfigError(f"{path}: no {cls.title} of schema version {version}: {error}") from error
 
 
 def _as_quantity(value: object) -> Quantity:
@@ -116,15 +146,33 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
         raise FaultsError(_explain(model, error, where)) from error
 
 
-def meanings(model: type) -> dict[str, str]:
-    """The entries under `Attributes:` in the docstrings of a class and of those that it inherits from, by key."""
+def descriptions(kind: type) -> dict[str, str]:
+    """The docstrings under the fields of a model, a dataclass or an enumeration, inherited ones included, by field.
+
+    They are read from the source when a schema or a table is made. Pydantic's `use_attribute_docstrings` would read
+    them at each import, which costs every rank 0.07 s.
+    """
     found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        section = (each.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+    for owner in reversed(kind.__mro__):
+        file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+        if owner is BaseModel or owner.__module__ == "builtins" or file is None:
+            continue
+        section = (owner.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
         for names, text in re.findall(r"^ {4,8}([\w, ]+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
             for name in names.split(", "):
                 found[name] = " ".join(text.split())
+        for field, text in pairwise(_classes_in(file).get(owner.__name__, ())):
+            name = field.target if isinstance(field, ast.AnnAssign) else next(iter(getattr(field, "targets", ())), None)
+            if isinstance(name, ast.Name) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[name.id] = " ".join(str(text.value.value).split())
     return found
+
+
+@cache
+def _classes_in(file: str) -> dict[str, Sequence[ast.stmt]]:
+    """The bodies of the classes of a source file, by name."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

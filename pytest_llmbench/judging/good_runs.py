@@ -140,7 +140,7 @@ def _not_whole(record: RunRecord) -> str | None:
 def _unusable(record: RunRecord) -> str | None:
     """Say why a run measured nothing."""
     if record.simulated is not None:
-        return f"it was made with --simulate {record.simulated}: a fault was caused in it on purpose"
+        return f"it was made with --llmbench-simulate {record.simulated}: a fault was caused in it on purpose"
     return None if record.problem is None else _broken(record.problem)
 
 

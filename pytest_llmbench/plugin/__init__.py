@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench import hookspecs
-from pytest_llmbench.plugin import options, ours, restart
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.plugin import options, ours, paths
 from pytest_llmbench.plugin.fixtures import health, reference, run
 
 __all__ = ["health", "reference", "run"]
@@ -33,14 +34,14 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
     """Declare the options."""
-    restart.correct(early_config, parser, args)
+    paths.refuse_foreign_config(early_config, parser, args)
     yield
     options.add_options(parser, early_config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say which short forms of options belong to others, where one is on the command line."""
-    return options.told_of_left_out(config) if options.asked_of_others(config) else []
+    return options.left_out_lines(config) if options.uses_left_out(config) else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,7 +70,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
     if ours.asks_for_ours(metafunc):
-        ours.begin(metafunc.config)
+        try:
+            ours.begin(metafunc.config)
+        except ConfigError as error:
+            raise pytest.Collector.CollectError(str(error)) from error
         from pytest_llmbench.plugin.collection.parametrize import make_cases  # noqa: PLC0415  # heavy
 
         make_cases(metafunc)

@@ -22,11 +22,11 @@ from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
-from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.collection.checks import refuse_unknown
-from pytest_llmbench.plugin.settings import folders_of, settings_of
+from pytest_llmbench.plugin.options import Options
+from pytest_llmbench.plugin.settings import settings_of, with_installed
 from pytest_llmbench.session.early import early_plan
-from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.ending.conclude import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.nodes.validation import health_record
@@ -52,13 +52,15 @@ class Bench:
     """Resolved lazily: a session without our tests reads no recipe and probes no machine.
 
     Attributes:
+        options: the user's.
         session: id and folder; the folder is made when the first run starts.
         earlier: remains of the earlier processes of a resumed session.
         planned: tasks that the collected tests wait for: runs in the order of the tests, checks in their own.
         waiter: set once the runs are under way.
     """
 
-    def __init__(self, config: pytest.Config, session: Session | None = None) -> None:
+    def __init__(self, config: pytest.Config, options: Options, session: Session | None = None) -> None:
+        self.options = options
         self._config = config
         self._given_session = session
         self.planned = Plan(runs=())
@@ -74,11 +76,11 @@ class Bench:
         """
         if self._given_session is not None:
             return self._given_session
-        which, name = options.value(self._config, "resume"), options.value(self._config, "session-name")
+        which, name = self.options.resume, self.options.session_name
         if which is None:
             return new_session(self.run_dir, name)
         if name is not None:
-            raise ConfigError("--session-name with --resume: a session keeps its name; leave one of them out")
+            raise ConfigError("--llmbench-session-name with --resume: a session keeps its name; leave one of them out")
         return session_to_resume(self.run_dir, which)
 
     @cached_property
@@ -98,7 +100,7 @@ class Bench:
     @cached_property
     def run_dir(self) -> Path:
         """The folder of all sessions' folders."""
-        return options.run_dir(self._config)
+        return self.options.run_dir
 
     @cached_property
     def settings(self) -> Settings:
@@ -107,7 +109,7 @@ class Bench:
         Raises:
             ConfigError: it cannot be meant.
         """
-        return settings_of(self._config, self.run_dir)
+        return settings_of(self.options, is_worker=hasattr(self._config, "workerinput"))
 
     @cached_property
     def recipes(self) -> dict[str, Recipe]:
@@ -121,7 +123,7 @@ class Bench:
     @cached_property
     def _files(self) -> dict[Path, dict[str, Recipe]]:
         """The recipes of each file, at the scale asked for: reading thousands takes seconds."""
-        return recipes_by_file(folders_of(self._config, "recipes", RECIPES), self.settings.scale)
+        return recipes_by_file(with_installed(self.options.recipes, RECIPES), self.settings.scale)
 
     @cached_property
     def _published(self) -> dict[str, Recipe]:
@@ -160,7 +162,9 @@ class Bench:
         _ = self.choices
         there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ConfigError(f"--run-dir {self.run_dir}: {there} cannot be written; give another --run-dir")
+            raise ConfigError(
+                f"--llmbench-run-dir {self.run_dir}: {there} cannot be written; give another --llmbench-run-dir"
+            )
         if self.settings.cluster in {"local", "slurm"} and self.settings.replay is None:
             refuse_shared(self.run_dir)
 
@@ -170,7 +174,7 @@ class Bench:
         Raises:
             ConfigError: it lives, or there is nothing to resume.
         """
-        if options.value(self._config, "resume") is None or self._config.option.collectonly:
+        if self.options.resume is None or self._config.option.collectonly:
             return
         if self.settings.replay is not None:
             raise ConfigError("--resume with --replay: a replay makes no runs; leave one of them out")
@@ -212,7 +216,8 @@ class Bench:
             raise ConfigError("checks need nodes that the session holds: give their number with --nodes")
         if settings.cluster == "slurm" and settings.allocation == "run":
             raise ConfigError(
-                "--allocation run makes a Slurm job per run, and no node is held that could be checked: leave it out"
+                "llmbench_allocation = run makes a Slurm job per run, and no node is held that could be "
+                "checked: leave it out"
             )
         if settings.cluster == "slurm" and settings.gpus_of_a_node is None:
             raise ConfigError(
@@ -221,7 +226,7 @@ class Bench:
             )
 
     def check_budget(self) -> None:
-        """See that the planned runs and checks cannot take more than `--budget`.
+        """See that the planned runs and checks cannot take more than `--llmbench-budget`.
 
         Raises:
             ConfigError: they could.
@@ -231,15 +236,15 @@ class Bench:
             return
         if settings.rerun and not (settings.cluster == "slurm" and settings.allocation == "session"):
             raise ConfigError(
-                "--budget with --inconclusive rerun: further runs are bounded only where the session holds its nodes: "
-                "add --nodes, or leave out one of the two"
+                "--llmbench-budget with --llmbench-inconclusive rerun: further runs are bounded only where the session "
+                "holds its nodes: add --nodes, or leave out one of the two"
             )
         hours = hours_at_most(self.planned, settings, self.session)
         if hours > settings.budget:
             raise ConfigError(
-                f"--budget {settings.budget:g}: by their time limits, the runs and checks could take "
+                f"--llmbench-budget {settings.budget:g}: by their time limits, the runs and checks could take "
                 f"{for_people(hours)} GPU-hours, so nothing was started: give a shorter --time, select fewer tests "
-                "(-k), or raise --budget"
+                "(-k), or raise --llmbench-budget"
             )
 
     def plan(self, tests: Sequence[Declared], checks: Sequence[str]) -> None:
@@ -285,7 +290,8 @@ class Bench:
             return repeat
         have = sum(spec.series == series for spec in self.choices.values())
         message = (
-            f"{number} runs of {series} are asked for, and the logs have {have}: give --repeat {have}, or more logs"
+            f"{number} runs of {series} are asked for, and the logs have {have}: give --llmbench-repeat {have}, or "
+            "more logs"
         )
         problem = Problem(kind="no_log", message=message)
         return repeat.model_copy(update={"replayed": first.replayed.model_copy(update={"problem": problem})})
@@ -303,22 +309,15 @@ class Bench:
         return new
 
     @property
-    def requirements(self) -> Path | None:
-        """The file that says what has to be judged."""
-        path = options.value(self._config, "require")
-        return None if path is None else options.from_here(self._config, path)
-
-    @property
     def requires_verdict(self) -> bool:
         """Whether a run without a verdict on its speed fails the session: at scale full, green means fast enough."""
-        asked = options.value(self._config, "require-verdict")
+        asked = self.options.require_verdict
         return asked == "yes" if asked is not None else self.settings.scale == "full"
 
     def unmade(self, key: str) -> RunRecord:
         """Facts of a planned run before it starts."""
         run = next(run for run in self.planned.runs if run.key == key)
-        topology = run.replayed.topology if run.replayed is not None else self.settings.topology(run.recipe)
-        return RunRecord(**identity_of(run, topology, self.settings, self.session))
+        return RunRecord.of(run_identity(run, self.settings, self.session))
 
     def unmade_check(self, name: str) -> HealthRecord:
         """Facts of a planned check before it starts."""

@@ -20,8 +20,8 @@ NAMES = ("health", "run", "reference")
 def run(request: pytest.FixtureRequest) -> "Iterator[Run]":
     """The finished run of this test's recipe: sane and measured.
 
-    It is run once, however many tests ask for it, or as often as `repeats` of its marker or `--repeat` says. A run that
-    cannot be judged is an error of the test, also one of several.
+    It is run once, however many tests ask for it, or as often as `repeats` of its marker or `--llmbench-repeat` says. A
+    run that cannot be judged is an error of the test, also one of several.
     """
     from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
 

@@ -1,4 +1,4 @@
-"""Signals and `--session-time` end a session in order, so that hooks are not cut short and every report is written."""
+"""Signals and `--llmbench-session-time` end a session in order: hooks are complete, and every report is written."""
 
 import contextlib
 import os
@@ -66,7 +66,7 @@ class Interruption:
     def end_after(self, minutes: int) -> None:
         """End the session, as the first signal does, when it has lasted so long; `take_signals` comes before."""
         left_s = max(0.0, _MINUTE_S * minutes - (time.monotonic() - self._began))
-        self._timer = threading.Timer(left_s, self._reach, [f"--session-time {format_minutes(minutes)}"])
+        self._timer = threading.Timer(left_s, self._reach, [f"--llmbench-session-time {format_minutes(minutes)}"])
         self._timer.daemon = True
         self._timer.start()
 

@@ -79,7 +79,7 @@ class MissedLoop(MissedEvents):
     def __init__(self, config: pytest.Config) -> None:
         super().__init__()
         self.id = layout.new_id()
-        self.folder = options.run_dir(config) / self.id
+        self.folder = options.run_dir_of(config) / self.id
         self.over = False
         self._config = config
 
@@ -145,7 +145,8 @@ def begin_or_wait(config: pytest.Config) -> None:
     """Begin now if the user gave any option of ours; else with the first test of ours."""
     hooks = (getattr(config.hook, name).get_hookimpls() for name in _HOOKS)
     if options.asks_for_a_session(config) or any(hooks):
-        begin(config)
+        with options.usage_errors():
+            begin(config)
     else:
         config.pluginmanager.register(MissedLoop(config) if is_distributed(config) else MissedEvents(), _PLACE)
         if config.pluginmanager.hasplugin("pytester"):
@@ -155,9 +156,14 @@ def begin_or_wait(config: pytest.Config) -> None:
 
 
 def begin(config: pytest.Config) -> None:
-    """Begin the session, unless it has begun."""
+    """Begin the session, unless it has begun.
+
+    Raises:
+        ConfigError: a value in the ini file is illegal.
+    """
     if is_begun(config):
         return
+    config.stash[options.KEY] = options.read_options(config)
     from pytest_llmbench.plugin.register import register  # noqa: PLC0415  # this is the second that is saved
 
     config.stash[_BEGUN] = True

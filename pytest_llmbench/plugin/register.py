@@ -7,7 +7,7 @@ from pytest_llmbench.plugin import lending, options, xdist
 from pytest_llmbench.plugin.bench import KEY, Bench, bench_of
 from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.interruption import Interruption
-from pytest_llmbench.plugin.options import usage_errors
+from pytest_llmbench.plugin.options import options_of, usage_errors
 from pytest_llmbench.plugin.ours import MissedEvents, MissedLoop, is_distributed, is_worker
 from pytest_llmbench.plugin.output import reports as benchmark_json
 from pytest_llmbench.plugin.output.progress import LiveLine
@@ -46,28 +46,28 @@ def refuse(config: pytest.Config) -> None:
     if is_worker(config):
         return
     with usage_errors():
-        if options.given_on_command_line(config):
+        if options.is_given(config):
             bench_of(config).check()
         if not options.plan_only(config):
             bench_of(config).take_over()
 
 
 def _register_worker(config: pytest.Config) -> None:
-    config.stash[KEY] = bench = Bench(config, xdist.session_of_worker(config))
+    config.stash[KEY] = bench = Bench(config, options_of(config), xdist.session_of_worker(config))
     config.pluginmanager.register(xdist.Worker(bench), "llmbench-worker")
-    config.pluginmanager.register(Requirements(config, bench.requirements), "llmbench-requirements")
+    config.pluginmanager.register(Requirements(config, bench.options.require), "llmbench-requirements")
 
 
 def _register_owner(config: pytest.Config, missed: MissedEvents | None) -> None:
     manager = config.pluginmanager
     with usage_errors():
         told = Session(id=missed.id, folder=missed.folder) if isinstance(missed, MissedLoop) else None
-        config.stash[KEY] = bench = Bench(config, told)
+        config.stash[KEY] = bench = Bench(config, options_of(config), told)
         progress = LiveLine(config)
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")
         manager.register(reports := Reports(interruption), "llmbench-unfinished")
-        manager.register(requirements := Requirements(config, bench.requirements), "llmbench-requirements")
+        manager.register(requirements := Requirements(config, bench.options.require), "llmbench-requirements")
         results = Results(config, bench, progress, reports, requirements)
         supervisor = Supervisor(config, bench, progress, interruption, results)
     manager.register(SafeReports(results, progress), "llmbench-reports")

@@ -1,5 +1,6 @@
 """The side that owns the runs: the only process without xdist, the controller with it."""
 
+import time
 from collections.abc import Generator
 
 import pytest
@@ -22,9 +23,8 @@ from pytest_llmbench.plugin.verdict.declared import all_declared
 from pytest_llmbench.plugin.verdict.run_waiters import RunWaiter
 from pytest_llmbench.reporting.sessions import point_to_latest
 from pytest_llmbench.session.journal.kept_system import KeptSystem
-from pytest_llmbench.session.live.making import Pictures
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
-from pytest_llmbench.session.live.writing import LiveWriter
+from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.replay.replayer import replay
@@ -54,18 +54,15 @@ class Supervisor:
         """
         self._bench.check_nodes_are_held()
         self._bench.check_budget()
-        # Their ini keys may be wrong.
-        for name in ("require-verdict", "group-tolerance", "exit-codes", "inconclusive"):
-            options.value(self._config, name)
         folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
         try:
             store = self.results.store = RecordStore(settings.system, self._bench.journal)
-            pictures = Pictures(store, settings, session, lambda: self._bench.planned)
-            live = LiveWriter(pictures, folder, store)
+            live = LiveWriter(store, settings, session, lambda: self._bench.planned)
             self._bench.waiter = RunWaiter(store, live, self._progress, self._interruption, self.repeat)
             store.command = command_of(self._config, self._bench.planned.tests)
             store.note_begin(settings, session, store.command)
+            self._bench.planned = self._bench.planned.model_copy(update={"began": time.time()})
             write_model(folder / layout.PLAN, self._bench.planned)
             write_model(folder / layout.SYSTEM, KeptSystem.of(settings))
             self.results.expect()
@@ -82,7 +79,9 @@ class Supervisor:
             # There is no record to add to. The runner is stopped with the session: whoever waits is told why before.
             self.results.store = None
             if isinstance(error, OSError):
-                raise ConfigError(f"reports cannot be written to {folder}: {error}; give another --run-dir") from error
+                raise ConfigError(
+                    f"reports cannot be written to {folder}: {error}; give another --llmbench-run-dir"
+                ) from error
             raise
 
     def _point_to_latest(self) -> None:
@@ -112,7 +111,7 @@ class Supervisor:
         runs_tests = not (config.option.collectonly or options.plan_only(config))
         if self._bench.planned.empty:
             return []
-        left_out = [] if options.asked_of_others(config) else options.told_of_left_out(config)
+        left_out = [] if options.uses_left_out(config) else options.left_out_lines(config)
         return [*left_out, *terminal.header(self._bench, runs_tests=runs_tests)]
 
     @pytest.hookimpl(tryfirst=True)
@@ -202,7 +201,7 @@ class Supervisor:
     def take_signals(self, session: pytest.Session) -> None:
         """A CI system ends a job with SIGTERM, a lost connection with SIGHUP: free the nodes, and report.
 
-        `--session-time` does the same when it is reached.
+        `--llmbench-session-time` does the same when it is reached.
         """
 
         def end(why: str) -> None:
@@ -210,9 +209,7 @@ class Supervisor:
             self.begin_no_more(why)
 
         self._interruption.take_signals(end)
-        with usage_errors():
-            longest = options.value(self._config, "session-time")
-        if longest is not None:
+        if (longest := self._bench.options.session_time) is not None:
             self._interruption.end_after(longest)
 
     def begin_no_more(self, why: str = "") -> None:

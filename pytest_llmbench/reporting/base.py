@@ -10,6 +10,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.session.folder import read_plan, read_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,18 @@ class FinishedSession:
     planned: Plan
     runs: Mapping[str, RunRecord]
     checks: Mapping[str, HealthRecord]
+
+
+def read_finished(folder: Path) -> FinishedSession:
+    """Read a session's plan and records.
+
+    Raises:
+        ConfigError: the folder is not a session's, or a record in it cannot be read.
+    """
+    planned = read_plan(folder)
+    runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
+    name = next((record.session for record in (*runs.values(), *checks.values())), folder.resolve().name)
+    return FinishedSession(id=name, folder=folder, planned=planned, runs=runs, checks=checks)
 
 
 # Writes what it wants, and returns lines for the terminal, if any.

@@ -51,7 +51,7 @@ class Active:
         clock: of the Unix times that come later.
         suspended: whether its job was seen suspended.
         orphan: whether its ranks may have ended themselves, because their session was dead before it was resumed.
-        looking: looks at it while it goes on, with `--early-verdict`.
+        looking: looks at it while it goes on, with `--llmbench-early-verdict`.
         avoided: nodes that its session had lost before, and that it was kept off.
     """
 

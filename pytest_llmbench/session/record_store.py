@@ -1,11 +1,13 @@
 """The records of a session's runs and checks: kept for waiting tests, and on disk as evidence."""
 
 import contextlib
+import hashlib
 import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -15,8 +17,9 @@ from pytest_llmbench.cluster.runs import Plan, Session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, Record, RunRecord, Verdict, write_model
+from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.active import RunView
@@ -24,25 +27,171 @@ from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending.logs import with_log_to_read
 from pytest_llmbench.session.journal.journal import EventKind, Journal, now
 from pytest_llmbench.session.journal.plans import digest_of_record
-from pytest_llmbench.session.kept_runs import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
+# Records in memory that have no verdict yet: while one run is long, thousands of others may wait for theirs.
+_MOST_WAITING = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Glance:
+    """The facts of a run's record that are needed all the time.
+
+    Attributes:
+        recipe: its name.
+        cut_short: the end of its session is all that is known of it.
+        step: the last step.
+        started: Unix time; None where it did not get that far.
+        facts: versions, provenance and command.
+    """
+
+    recipe: str
+    problem: Problem | None
+    early: EarlyVerdict | None
+    replayed: bool
+    cut_short: bool
+    step: int
+    gpus: int
+    nodes: int
+    started: float | None
+    took_s: float
+    facts: tuple[tuple[str, str], ...]
+
+
+class KeptRuns(Mapping[str, RunRecord]):
+    """The records of finished runs by key: the latest that wait to be judged are in memory.
+
+    One that was let go is read from its file each time. If the file is gone, or no longer has the digest of the text
+    that was written, the record is lost: `lose` is called with its key, its file and the reason, `get`, `values` and
+    `items` leave it out, and `[]` raises KeyError.
+
+    Attributes:
+        glances: the facts of each record, also of those that were let go.
+        lock: held while a file is read, and from its replacement until its new digest is kept: a reader in between
+            would take the file for changed.
+    """
+
+    def __init__(self, lose: Callable[[str, Path, str], None]) -> None:
+        self.glances: dict[str, Glance] = {}
+        self.lock = threading.RLock()
+        self._lose = lose
+        self._records: dict[str, RunRecord] = {}
+        self._files: dict[str, tuple[str, bytes]] = {}
+        self._alike: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def keep(self, record: RunRecord, written: str | None) -> None:
+        """Keep a record, in memory alone if its file could not be `written`."""
+        with self.lock:
+            if written is None:
+                self._files.pop(record.key, None)
+            else:
+                self._files[record.key] = record.folder, _sha256(written.encode())
+            self._records[record.key] = record
+            self.glances[record.key] = self._glance(record)
+            if len(self._records) > _MOST_WAITING:
+                self.let_go(next((key for key in self._records if key in self._files), record.key))
+
+    def let_go(self, key: str) -> None:
+        """Keep a record in its file alone, if it has one."""
+        with self.lock:
+            if key in self._files:
+                self._records.pop(key, None)
+
+    def check(self) -> None:
+        """Lose every record that was let go and whose file is not the one that was written."""
+        with self.lock:
+            for key in [key for key in self._files if key not in self._records]:
+                self._bytes(key)
+
+    def __getitem__(self, key: str) -> RunRecord:
+        with self.lock:
+            record = self._records.get(key) or self._read(key)
+        if record is None:
+            raise KeyError(key)
+        return record
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.glances
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.glances))  # the runner adds to them meanwhile
+
+    def __len__(self) -> int:
+        return len(self.glances)
+
+    def values(self) -> ValuesView[RunRecord]:
+        """Records, read one at a time."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, RunRecord]:
+        """Keys and records, read one at a time."""
+        return _Items(self)
+
+    def _read(self, key: str) -> RunRecord | None:
+        data = self._bytes(key)
+        return RunRecord.model_validate_json(data) if data is not None else None
+
+    def _bytes(self, key: str) -> bytes | None:
+        """The content of a record's file; None if the file is gone or was changed."""
+        folder, digest = self._files.get(key, ("", b""))
+        if not folder:
+            return None
+        path = Path(folder) / layout.RECORD
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            reason = f"it could not be read ({error.strerror})"
+        else:
+            if _sha256(data) == digest:
+                return data
+            reason = "it was changed"
+        del self._files[key], self.glances[key]
+        self._lose(key, path, reason)
+        return None
+
+    def _glance(self, record: RunRecord) -> Glance:
+        facts = {**record.versions, **record.provenance}
+        # Of a job of its own it names the sbatch script.
+        facts |= {"command": record.command} if facts and record.command else {}
+        return Glance(
+            recipe=record.recipe.name, problem=record.problem, early=record.early, replayed=record.replayed is not None,
+            cut_short=record.was_cut_short, step=max((step.step for step in record.steps), default=0),
+            gpus=record.gpus, nodes=record.nodes, started=record.timings.started, took_s=record.took_s,
+            # Thousands of runs have the same versions.
+            facts=tuple(self._alike.setdefault(fact, fact) for fact in facts.items()),
+        )  # fmt: skip
+
+
+class _Values(ValuesView[RunRecord]):
+    _mapping: KeptRuns
+
+    def __iter__(self) -> Iterator[RunRecord]:
+        return (record for _, record in _Items(self._mapping))
+
+
+class _Items(ItemsView[str, RunRecord]):
+    _mapping: KeptRuns
+
+    def __iter__(self) -> Iterator[tuple[str, RunRecord]]:
+        for key in self._mapping:
+            record = self._mapping.get(key)
+            if record is not None:
+                yield key, record
 
 
 class RecordStore:
     """The state of a session for its readers, whether it runs or is replayed.
 
     Attributes:
-        views: how every unfinished run stands; replaced whole, so that readers need no lock.
+        views: the state of every unfinished run; replaced whole, so that readers need no lock.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
         verdicts: those of the tests that are over, by node id.
         unwritten: files of evidence that could not be written.
-        lost: records whose file was changed or taken away after the run was judged, and why, by key.
-        runs: the records of finished runs by key; one is here as soon as it is final.
-        checks: the records of finished checks by name, likewise.
-        left_over: nodes that the session had and that are in no group, because they are too few for one.
+        lost: the reason why the record of a judged run is lost, by key.
+        runs, checks: the final records, by key and by name.
+        left_over: nodes in no group, because they are too few for one.
         command: the command line with which records are signed; None where they are not.
     """
 
@@ -72,23 +221,20 @@ class RecordStore:
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
             self._changed.wait_for(lambda: name in records or name in self.lost, timeout_s)
-        found = records.get(name)
-        if found is None and name in self.lost:
+        record = records.get(name)
+        if record is None and name in self.lost:
             raise ConfigError(self.lost[name])
-        return found
+        return record
 
-    def add_judgements(self, found: Mapping[tuple[str, str], Sequence[Judgement]]) -> None:
-        """Write the verdicts of tests into the records that they are about: `run` or `check`, and its name.
-
-        A record that has these verdicts stays as it is.
-        """
-        for (about, name), verdicts in found.items():
-            told = hash(tuple(verdicts))
-            if self._added.get((about, name)) == told:
+    def add_judgements(self, judgements: Mapping[tuple[str, str], Sequence[Judgement]]) -> None:
+        """Write the verdicts of tests into the records of a run or check, by `run` or `check` and its name."""
+        for (about, name), verdicts in judgements.items():
+            added = hash(tuple(verdicts))
+            if self._added.get((about, name)) == added:
                 continue
             record = self.runs.get(name) if about == "run" else self.checks[name]
             if record is not None:  # lost, which is told
-                self._added[about, name] = told
+                self._added[about, name] = added
                 self._keep(record.model_copy(update={"judgements": tuple(verdicts)}))
 
     def let_go(self, series: str) -> None:
@@ -100,10 +246,7 @@ class RecordStore:
             number += 1
 
     def check_files(self) -> None:
-        """See that the records that were let go are still what was written; put aside what is not.
-
-        No later reader of the session's folder may take another text for the evidence behind a verdict.
-        """
+        """Put records aside whose files were changed: no later reader may take them for the evidence of a verdict."""
         self.runs.check()
 
     def keep(self, record: Record) -> None:
@@ -153,10 +296,7 @@ class RecordStore:
                 self.notes.append(f"{self._journal.path} could not be written: {error}; --resume would repeat runs")
 
     def write(self, path: Path, model: BaseModel) -> str | None:
-        """Write evidence, and return its text. A full disk costs the file, produces a warning, and changes no verdict.
-
-        None is returned then.
-        """
+        """Write evidence, and return its text; None with a warning if the disk is full: no verdict depends on it."""
         try:
             return write_model(path, model)
         except OSError as error:
@@ -176,11 +316,11 @@ class RecordStore:
             if record.series in self._judged:
                 self.runs.let_go(record.key)
 
-    def _lose(self, key: str, path: Path, why: str) -> None:
-        """Tell that the record of a run is not what was written, and keep it from whatever reads the folder later."""
+    def _lose(self, key: str, path: Path, reason: str) -> None:
+        """Note that the record of a run is not what was written, and put it aside."""
         with contextlib.suppress(OSError):  # most often it is gone
             path.replace(path.with_name(layout.ALTERED))
-        self.lost[key] = f"the record of run {key} is lost: {path}: {why} after the run was judged"
+        self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"
         self.notes.append(self.lost[key])
 
     def _note_gaps(self, record: RunRecord) -> None:
@@ -189,3 +329,7 @@ class RecordStore:
             self.notes.append(f"run {record.key} is judged without what could not be read: {unread}")
         if unknown := gaps(record.telemetry, record.gpus):
             self.notes.append(f"run {record.key} is judged without some of its telemetry: {first_of(unknown)}")
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

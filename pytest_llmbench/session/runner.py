@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.allocation import JobEndedError
@@ -17,11 +16,19 @@ from pytest_llmbench.cluster.slurm.watchman import Watchman
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, refuse_shared
 from pytest_llmbench.core.quantity import counted
-from pytest_llmbench.core.record.records import JobTraces, Problem, RunRecord, Timings
+from pytest_llmbench.core.record.records import (
+    JobTraces,
+    Problem,
+    RunAttempts,
+    RunOutcome,
+    RunRecord,
+    RunTraces,
+    Timings,
+)
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active, RunView, view_of
 from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes
-from pytest_llmbench.session.ending.conclude import findings, identity_of
+from pytest_llmbench.session.ending.conclude import conclude, run_identity
 from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.following import Ended, Follower
 from pytest_llmbench.session.journal.adopting import Adoption
@@ -48,7 +55,7 @@ _SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
-    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has what it tells."""
+    """Runs every run of a session, as many at a time as nodes and `llmbench_max_runs` allow, and stores the results."""
 
     _shown, _looks = 0.0, 0
 
@@ -244,7 +251,7 @@ class Runner:
         return self._schedule.busy or bool(self._nodes.unchecked) or self._repeats.waiting
 
     def _tick_or_hold_again(self) -> None:
-        """Have a look at everything; where Slurm took the nodes away, ask for new ones, as `--retries` allows."""
+        """Look at everything; where Slurm took the nodes away, ask for new ones, as `--llmbench-retries` allows."""
         try:
             self._tick()
         except JobEndedError as error:
@@ -256,7 +263,7 @@ class Runner:
             self._end_all(active)
             for each in active:
                 self._take_end(each, self._follower.finish(each, error.status))
-            self._lost.take(layout.HOLDER, error.status.failed, error.status.failed)
+            self._lost.take(layout.HOLDER, error.status.failed)
             self._schedule.is_short = True
         if self._schedule.is_short and not self._schedule.active and not self._schedule.launching:
             self._nodes.renew()
@@ -352,24 +359,19 @@ class Runner:
         problem: Problem | None = None,
     ) -> None:  # fmt: skip
         """Make a run's record final: judged by its outcome, or broken by a problem."""
-        told = findings(outcome, self._settings) if outcome else {"problem": problem}
-        if outcome and active and active.orphan and told["problem"] is not None and self._earlier is not None:
+        result = conclude(outcome, self._settings) if outcome else RunOutcome(problem=problem)
+        if outcome and active and active.orphan and result.problem is not None and self._earlier is not None:
             # Whatever it was: nobody can tell it from what the death of its session did to it.
-            why = told["problem"].kind
-            self._store.notes.append(f"run {run.key} is made again: it may have ended with its session ({why})")
+            kind = result.problem.kind
+            self._store.notes.append(f"run {run.key} is made again: it may have ended with its session ({kind})")
             self._earlier.put_aside(run.key)
             self._schedule.waiting.insert(0, active.run)
             return
-        identity = identity_of(run, self._settings.topology(run.recipe), self._settings, self._session)
         if active is not None and outcome is not None:
-            self._take_losses(run.key, outcome, told["problem"])
-        attempts = {
-            "failed_launches": tuple(self._schedule.launches.reasons.get(run.key, ())),
-            "superseded": self._retries.superseded[run.key],
-            "lost_nodes": self._lost.of_run[run.key],
-            "avoided_nodes": _avoided(active),
-        }
-        record = RunRecord(**{**identity, **_traces_of(active), **told, **attempts})
+            self._take_losses(run.key, outcome, result.problem)
+        identity = run_identity(run, self._settings, self._session)
+        traces = _traces_of(active, outcome) if active else RunTraces()
+        record = RunRecord.of(identity, self._attempts_at(run.key, active), traces, result)
         if active and outcome and record.problem and self._retries.wants(run.key, record.problem):
             self._store.notes.append(self._retries.supersede(record, record.problem))
             self._schedule.waiting.insert(0, active.run)
@@ -377,10 +379,20 @@ class Runner:
         self._store.keep(record)
         self._give_up_repeats_of(run)
 
+    def _attempts_at(self, key: str, active: Active | None) -> RunAttempts:
+        """Failed launches, earlier attempts and lost nodes of a run."""
+        own = active.job.hosts if active else ()
+        return RunAttempts(
+            failed_launches=tuple(self._schedule.launches.reasons.get(key, ())),
+            superseded=self._retries.superseded[key],
+            lost_nodes=self._lost.of_run[key],
+            avoided_nodes=tuple(node for node in active.avoided if node not in own) if active else (),
+        )
+
     def _take_losses(self, key: str, outcome: Outcome, problem: Problem | None) -> None:
         """Keep later runs off the nodes that a run lost."""
         if lost := lost_nodes(outcome, problem):
-            self._lost.take(key, lost, outcome.job.hosts)
+            self._lost.take(key, lost)
             if self._schedule.pool is not None:
                 self._schedule.pool.lose(lost)
 
@@ -406,15 +418,12 @@ class Runner:
         )
 
 
-def _avoided(active: Active | None) -> tuple[str, ...]:
-    """Nodes that its session had lost before a run was launched, and that it did not get."""
-    return () if active is None else tuple(node for node in active.avoided if node not in active.job.hosts)
-
-
-def _traces_of(active: Active | None) -> dict[str, Any]:
-    """Traces of a launched run in Slurm and in time; empty for one that never was."""
-    if active is None:
-        return {}
-    job = active.job
-    timings = Timings(submitted=active.submitted, started=active.started, ended=active.clock.now())
-    return {"job_id": job.job_id, "hosts": job.hosts, "command": job.command, "timings": timings}
+def _traces_of(active: Active, outcome: Outcome | None) -> RunTraces:
+    """Traces of a launched run in Slurm and in time, on the nodes that its driver names."""
+    driver = outcome.driver if outcome else None
+    return RunTraces(
+        job_id=active.job.job_id,
+        hosts=driver.hosts if driver else active.job.hosts,
+        command=active.job.command,
+        timings=Timings(submitted=active.submitted, started=active.started, ended=active.clock.now()),
+    )

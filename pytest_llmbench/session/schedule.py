@@ -25,9 +25,9 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active
-from pytest_llmbench.session.kept_runs import Glance
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.launches import Launches
+from pytest_llmbench.session.record_store import Glance
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 # Slurm's controller is a shared service.
@@ -64,7 +64,7 @@ class _Launching:
 
 @dataclass(kw_only=True)
 class Schedule:
-    """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
+    """Launches runs in order, as many at a time as nodes and `llmbench_max_runs` allow.
 
     Attributes:
         begun: told each run that was launched.

@@ -86,7 +86,7 @@ def declared() -> tuple[set[str], set[str]]:
     """The options and the ini keys that the plugin declares."""
     keys: list[str] = []
     options.add_ini_keys(cast("pytest.Parser", SimpleNamespace(addini=lambda name, *_, **__: keys.append(name))))
-    return {option.short for option in (*options.OPTIONS, *options.FLAGS)}, set(keys)
+    return {option.forms[0] for option in options.OPTIONS if option.forms}, set(keys)
 
 
 def test_every_ini_key_is_there() -> None:
@@ -215,7 +215,7 @@ def test_the_guide_to_engines_names_every_method() -> None:
 
 
 def test_every_exit_code_is_there() -> None:
-    """Those of pytest, ours, and those of `--exit-codes detailed`."""
+    """Those of pytest, ours, and those of `llmbench_exit_codes = detailed`."""
     assert {int(code) for code in only_table("Exit codes")} == {
         *map(int, pytest.ExitCode),
         EXIT_CODE,
@@ -264,7 +264,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     )
     system = "name: here\ncluster: local\ngpus_per_node: 0\nenvironments: {megatron_lm: {root: /, python: 'false'}}\n"
     (user.path / "here.yaml").write_text(system)
-    result = user.run("--system", "here.yaml", "--report=yes", "-k", "tiny or command or fit")
+    result = user.run("--system", "here.yaml", "-o", "llmbench_report=yes", "-k", "tiny or command or fit")
     assert {name: case.outcome for name, case in result.cases.items()} == {
         "test_it_ran[tiny]": "passed", "test_it_ran[command]": "error",
         "test_fit[limits-slot0]": "passed", "test_fit[shared_folder-slot0]": "passed",

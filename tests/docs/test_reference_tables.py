@@ -60,7 +60,7 @@ def test_every_word_on_values_and_links_is_used() -> None:
         reference.Finding, reference.Reading, *(check.options for check in reference.all_checks().values()),
         *(reference.get_engine(name).options for name in reference.ENGINES.names()),
     ]  # fmt: skip
-    known = {option.short for option in (*reference.OPTIONS, *reference.FLAGS)}
+    known = {option.name for option in reference.OPTIONS}
     for model in models:
         keys = {*model.model_fields, *(key for key, _, _ in reference.leaves(model))}
         known |= keys | {f"{model.__name__}.{key}" for key in keys}

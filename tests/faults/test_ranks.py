@@ -157,7 +157,7 @@ def test_nothing_is_left_behind(
     """However pytest ends, its ranks end too: at once when it can still act, else when they miss its sign of life."""
     user.recipe(**ENDLESS)
     user.test()
-    process = user.start(*LOCAL, distribution, "--heartbeat-timeout", "15")
+    process = user.start(*LOCAL, distribution, "-o", "llmbench_heartbeat_timeout=15")
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
     process.send_signal(number)

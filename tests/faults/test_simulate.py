@@ -1,4 +1,4 @@
-"""`--simulate`: each fault strikes a real rank, and the gate fails."""
+"""`--llmbench-simulate`: each fault strikes a real rank, and the gate fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIMULATED: dict[str, tuple[str, str]] = {
 def simulated(user: UserFolder, fault: str, *args: str, **recipe: Any) -> Result:
     """A session with a fault, which says so in all its outputs and fails."""
     user.recipe(**{"deadlines": {"hang_factor": 5.0, "hang_floor_s": 3.0}, **recipe})
-    result = user.run(*LOCAL, "--simulate", fault, *args)
+    result = user.run(*LOCAL, "--llmbench-simulate", fault, *args)
     assert result.returncode == 1, result.text
     assert result.text.count(f"SIMULATED FAULT {fault}: ") == 2
     assert result.record()["simulated"] == fault
@@ -67,11 +67,11 @@ def test_a_slow_rank_fails_a_threshold(user: UserFolder, recorded: bool) -> None
     took = [step["seconds"] for step in result.record()["steps"]]
     assert fmean(took[4:]) >= min(took[:4]) + 0.08
     path = result.session / "runs/tiny/record.json"
-    with pytest.raises(ConfigError, match="it was made with --simulate slow-rank@5: a fault"):
+    with pytest.raises(ConfigError, match="it was made with --llmbench-simulate slow-rank@5: a fault"):
         refuse_unlike([good_run(path, RunRecord.read(path))])
     if not recorded:
         path.unlink()  # as in a session that was killed
-    replayed = user.run("--replay", str(result.session), "-k", "tiny")
+    replayed = user.run(f"--replay={result.session}", "-k", "tiny")
     assert replayed.record()["simulated"] == "slow-rank@5", replayed.text
 
 
@@ -81,9 +81,9 @@ def test_a_fault_that_cannot_strike_is_no_pass(user: UserFolder, fault: str) -> 
     user.test()
     if fault == "die@1000":
         message = simulated(user, fault).case.message
-        assert "(not_struck): --simulate die@1000 can never strike: recipe tiny has" in message
+        assert "(not_struck): --llmbench-simulate die@1000 can never strike: recipe tiny has" in message
         return
     user.recipe()
-    result = user.run(*LOCAL, "--simulate", fault)
+    result = user.run(*LOCAL, "--llmbench-simulate", fault)
     assert result.returncode == 4
     assert "such as die@8" in result.text or "damaged-log" in result.text

@@ -169,7 +169,7 @@ def test_nothing_outlives_pytest(megatron: MegatronLM, number: signal.Signals) -
     """However pytest ends, its run does too, with ranks that are deaf to SIGTERM in sessions of their own."""
     megatron.install(speed=0.02)
     megatron.recipe("tiny", deaf)
-    process = megatron.user.start(*ARGUMENTS, "--heartbeat-timeout", "15")
+    process = megatron.user.start(*ARGUMENTS, "-o", "llmbench_heartbeat_timeout=15")
     session = megatron.user.wait_for(lambda session: running(session) and session)
     assert len([line for line in alive(session) if "pretrain_gpt.py --tensor" in line]) >= 2
     process.send_signal(number)
@@ -194,7 +194,7 @@ def test_the_time_limit_is_an_end_for_a_recipe_that_is_meant_to_be_cut_off(megat
     for name in ("meant", "late"):
         (user.path / name).mkdir()
         user.env["TMPDIR"] = str(user.path / name)  # a lock of its own, so that both run at once
-        processes.append(user.start("--system", "here.yaml", "-k", name, "--run-dir", name))
+        processes.append(user.start("--system", "here.yaml", "-k", name, "--llmbench-run-dir", name))
     texts = [process.communicate(timeout=120)[0] for process in processes]
     sessions = [next((user.path / name).glob("*-*/junit.xml")).parent for name in ("meant", "late")]
     meant_one, late = (

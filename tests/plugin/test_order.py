@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
+from tests.support.waiting import wait_until
 
 FAST = """
 import pytest
@@ -26,21 +26,13 @@ def test_any(run):
 """
 
 
-def wait_until(ready: Callable[[], object], timeout_s: float = 90.0) -> None:
-    """Wait until something is there."""
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_two_recipes_take_turns(user: UserFolder, distribution: str) -> None:
-    """This machine is one node, whatever --max-runs allows: the second starts when the first is over."""
+    """This machine is one node, whatever llmbench_max_runs allows: the second starts when the first is over."""
     user.recipe("first")
     user.recipe("second")
     user.test(FAST)
-    result = user.run("--cluster", "local", distribution, "--max-runs", "2")
+    result = user.run("--cluster", "local", distribution, "-o", "llmbench_max_runs=2")
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS", "FAIL"}
     timings = sorted((result.record(key)["timings"] for key in ("first", "second")), key=lambda t: t["submitted"])
     assert timings[0]["ended"] <= timings[1]["submitted"]
@@ -63,7 +55,7 @@ def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
     user.recipe()
     user.recipe("long", steps=1_000_000, options=ASLEEP)
     user.test()
-    first = user.start("--cluster", "local", "-n0", "-k", "long", "--run-dir", "first")
+    first = user.start("--cluster", "local", "-n0", "-k", "long", "--llmbench-run-dir", "first")
     try:
         wait_until(lambda: list(user.path.glob("first/*/runs/long/steps/rank-00000.jsonl")))
         second = user.start("--cluster", "local", "-n0", "-k", "tiny")
@@ -107,7 +99,7 @@ def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) 
     first.wait()  # and not until its pipe is closed: who started the orphans may have it
     assert first.stdout is not None
     first.stdout.close()
-    second = user.start("--cluster", "local", "-n0", "-k", "tiny", "--run-dir", "second")
+    second = user.start("--cluster", "local", "-n0", "-k", "tiny", "--llmbench-run-dir", "second")
     wait_until(lambda: list(user.path.glob("second/*/owner")))
     time.sleep(2.0)
     assert not list(user.path.glob("second/*/runs"))

@@ -16,9 +16,9 @@ import yaml
 
 from pytest_llmbench.core.paths import shipped
 from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
+from tests.support.samples import sample
 from tests.support.standin import LOGS, RECIPE, MegatronLM
 
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
 END = "[after training is done]"
 LIMIT = "slurmstepd: error: *** {} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
 JUWELS = ("--system", "JUWELS_Booster")
@@ -36,7 +36,7 @@ def replay(user: UserFolder) -> Path:
 @pytest.fixture
 def judge(user: UserFolder, replay: Path) -> Callable[..., Result]:
     """Run a session over the logs, in this process."""
-    return lambda *args: here(user, "--replay", str(replay), *args)
+    return lambda *args: here(user, f"--replay={replay}", *args)
 
 
 def here(user: UserFolder, *args: str) -> Result:
@@ -48,13 +48,6 @@ def here(user: UserFolder, *args: str) -> Result:
 def ours(log: str = "megatron_lm_2_ranks.log") -> str:
     """A log of our own, whole."""
     return (LOGS / log).read_text()
-
-
-def sample(name: str) -> str:
-    """A public sample, which is not part of the project."""
-    if not (SAMPLES / name).is_file():
-        pytest.skip(f"no public sample {name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
-    return (SAMPLES / name).read_text()
 
 
 def facts(folder: Path, **said: Any) -> None:
@@ -192,7 +185,7 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
         "name": "hard", "statistic": "loss_drop", "at_least": "5 nat", "why": "x", "source": "y", "date": "2026-01-01",
     }  # fmt: skip
     user.recipe("good", steps=8, references=[hard])
-    again = here(user, "--replay", str(first.session))
+    again = here(user, f"--replay={first.session}")
     assert verdicts(again) == {"command-learns": "PASS", "good-hard": "FAIL", "late-learns": "ERROR"}
     assert "(hang): it hung" in again.text
     before, after = first.record("good"), again.record("good")
@@ -201,10 +194,10 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     assert again.record("command")["provenance"] == first.record("command")["provenance"]
     assert [info["host"] for info in after["rank_info"]] == [info["host"] for info in before["rank_info"]]
     # And once more: the record of a replay says where the logs are.
-    twice = here(user, "--replay", str(again.session))
+    twice = here(user, f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
     assert twice.record("good")["replayed"] == after["replayed"]
-    other_scale = here(user, "--replay", str(first.session), "--scale", "smoke")
+    other_scale = here(user, f"--replay={first.session}", "--scale", "smoke")
     assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run at scale full: give --scale full" in other_scale.text
 
@@ -215,7 +208,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     user.recipe("b_half", steps=100_000, options=ASLEEP)
     user.recipe("c_none")
     user.test()
-    args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "--max-runs", "1")
+    args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "-o", "llmbench_max_runs=1")
     process = user.start(*args)
     killed = user.wait_for(lambda session: session if steps_logged(session, "b_half") > 1 else None)
     process.kill()
@@ -223,7 +216,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     process.communicate()
     for run in ("a_whole", "b_half"):
         (killed / "runs" / run / "record.json").unlink(missing_ok=True)
-    again = here(user, "--replay", str(killed))
+    again = here(user, f"--replay={killed}")
     assert again.returncode == 1, again.text
     assert verdicts(again) == {"a_whole-learns": "PASS", "b_half-learns": "ERROR", "c_none-learns": "ERROR"}
     problems = {run: again.record(run)["problem"] for run in ("a_whole", "b_half", "c_none")}
@@ -231,7 +224,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     assert problems["b_half"]["kind"] == "no_evidence_of_completion"
     assert problems["c_none"]["kind"] == "session_ended"
     assert "killed before it wrote this run's record" in again.record("a_whole")["provenance"]["recovered"]
-    twice = here(user, "--replay", str(again.session))
+    twice = here(user, f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
 
 
@@ -252,7 +245,7 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
         )
     else:
         plan.write_text(plan.read_text()[:-20])
-    again = here(user, "--replay", str(first.session))
+    again = here(user, f"--replay={first.session}")
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
     assert "It lists the runs that this session declared" in again.text
 
@@ -275,12 +268,12 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
         (folder / f"job{number}.out").write_text(text)
     if said:
         facts(folder, **said)
-    return here(user, *JUWELS, "--replay", str(user.path / "logs"), "--gpus-per-node", "4")
+    return here(user, *JUWELS, f"--replay={user.path / 'logs'}", "--gpus-per-node", "4")
 
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
     """Of the five lines it publishes: 587.14 s with the warm-up line, 550.03 s without; declared to be cut off."""
-    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"), ended="time_limit")
+    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {
         "nlp175b-jsc_560s": "FAIL",
         "nlp175b-jsc_560s_without_warm_up": "PASS",
@@ -295,7 +288,7 @@ def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
 
 def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
     """Undeclared, the same numbers are shown, and are no verdict."""
-    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"))
+    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text())
     assert set(verdicts(result).values()) == {"ERROR"}
     assert "(no_evidence_of_completion)" in result.text
     assert "its log gives time_for_20m_tokens_all_lines 587.1 s, which is not a verdict" in result.text
@@ -306,7 +299,7 @@ def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
 
 def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
     """The fifth line of the 13B excerpt is cut: of five steps none may be left out, and the error names the line."""
-    result = jsc(user, "nlp13b", sample("jsc/13B_job.out.excerpt.txt"), ended="time_limit")
+    result = jsc(user, "nlp13b", sample("jsc/13B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {"nlp13b-loss_falls": "ERROR"}
     assert "(unreadable_log)" in result.case.message
     assert "job0.out:5: " in result.case.message
@@ -317,7 +310,7 @@ def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
 
 def test_jscs_threshold_is_for_its_machine(user: UserFolder) -> None:
     """On 48 nodes nothing is compared with a bound for 96."""
-    text = halved(sample("jsc/175B_job.out.excerpt.txt"))
+    text = halved(sample("jsc/175B_job.out.excerpt.txt").read_text())
     result = jsc(user, "nlp175b", text, ended="time_limit", nodes=48)
     assert verdicts(result)["nlp175b-jsc_560s"] == "SKIP", result.text
 

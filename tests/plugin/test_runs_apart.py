@@ -34,6 +34,6 @@ def test_folders_may_be_named_like_patterns(user: UserFolder) -> None:
     """Submitit replaces %j and the like in paths, and does not here."""
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", "-k", "tiny", "--run-dir", "reports/%j-%t %A%2F")
+    result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "reports/%j-%t %A%2F")
     assert result.returncode == 0, result.text
     assert [path.name for path in (user.path / "reports").iterdir()] == ["%j-%t %A%2F"]

@@ -45,7 +45,7 @@ def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) 
 
 
 def test_the_first_run_has_the_cluster_to_itself(user: UserFolder) -> None:
-    """With `--first-run-alone` nothing else starts before it is over, and then all do.
+    """With `llmbench_first_run_alone` nothing else starts before it is over, and then all do.
 
     A recipe that cannot run at all is over before, and fills no cache.
     """
@@ -53,7 +53,7 @@ def test_the_first_run_has_the_cluster_to_itself(user: UserFolder) -> None:
     user.recipe("odd", global_batch_size=7)
     user.test()
     nodes = ("--nodes", "3", "--nodes-per-run", "1")
-    result = user.run(*SLURM, *nodes, "--first-run-alone", "-n0", "-k", "tiny or odd")
+    result = user.run(*SLURM, *nodes, "-o", "llmbench_first_run_alone=yes", "-n0", "-k", "tiny or odd")
     verdicts = {name: case.properties["verdict"] for name, case in result.cases.items()}
     assert verdicts == {
         f"test_reference[{name}-group{group}-learns]": verdict

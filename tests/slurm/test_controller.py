@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pytest_llmbench.cluster.slurm.states import Identity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm
 from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY, wrap
+from tests.support.waiting import wait_until
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
 PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
@@ -187,14 +188,6 @@ def test_a_job_that_slurm_never_closes_has_ended(
             assert "an epilog does not end" in ended.reason
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 REWRITES = {
     "dropped": 'job_desc.comment = ""',
     "replaced": 'job_desc.comment = "account=physics, by the site"',
@@ -258,7 +251,7 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     )
     mine.recipe(**LONG | {"steps": 100})
     mine.recipe("tiny2")
-    process = mine.start(*SLURM, "--max-runs", "1")
+    process = mine.start(*SLURM, "-o", "llmbench_max_runs=1")
     session = mine.wait_for(lambda session: watch.steps(session) > 3 and session)
     slurm.kill_controller()
     mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
@@ -277,9 +270,9 @@ queue.PATIENCE_S = 8.0
 
 
 def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """With --retries: Slurm starts it a second time, which is refused, and the attempt is kept."""
+    """With --llmbench-retries: Slurm starts it a second time, which is refused, and the attempt is kept."""
     wrap(mine, "sbatch", TEST_ONLY, ONCE, 'exec $real --begin=now+8 "$@"')
-    process = mine.start(*SLURM, "--retries", "1")
+    process = mine.start(*SLURM, "--llmbench-retries", "1")
     session = mine.wait_for(lambda session: jobs_of(slurm, session) and session)
     (ours,), saved = jobs_of(slurm, session), slurm.base / "state" / "job_state"
     wait_until(lambda: saved.exists() and f"llmbench:{session.name}".encode() in saved.read_bytes())
@@ -298,10 +291,10 @@ def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: 
 
 
 def test_a_job_that_slurm_forgot_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """With --retries, and though the next job may be given its id; without a retry that is left, it is lost."""
+    """With --llmbench-retries, though the next job may be given its id; without a retry that is left, it is lost."""
     (mine.path / "conftest.py").write_text(IMPATIENT)
     controller = Forgetful(slurm)
-    process = mine.start(*SLURM, "--retries", "1")
+    process = mine.start(*SLURM, "--llmbench-retries", "1")
     mine.wait_for(lambda session: watch.steps(session) > 3)
     controller.forget()
     session = mine.wait_for(lambda session: (session / "superseded" / "tiny.1" / "record.json").exists() and session)

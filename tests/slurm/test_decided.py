@@ -32,7 +32,7 @@ def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool
     bound = speed(at_least="640 words/s", between_runs="15 %") | {"runs": 3}
     user.recipe(nodes=2, steps=60, options={"logged_s": 0.2}, references=[bound])
     user.test()
-    result = user.run(*options(held=held), "--inconclusive", "rerun")
+    result = user.run(*options(held=held), "--llmbench-inconclusive", "rerun")
     assert result.returncode == 0, result.text
     told = result.case.properties
     runs = told["runs"].split(",")
@@ -54,7 +54,7 @@ def test_a_decided_run_ends_early(user: UserFolder, queue: type[Queue], *, held:
     """The session's word reaches the ranks of both nodes, which end after the same step and give the nodes back."""
     user.recipe(nodes=2, steps=120, options={"step_s": 0.1}, references=[speed(at_least="0.01 words/s")])
     user.test()
-    result = user.run(*options(held=held), "--early-verdict")
+    result = user.run(*options(held=held), "--llmbench-early-verdict")
     assert result.returncode == 0, result.text
     assert result.case.properties["verdict"] == "PASS"
     record = result.record()

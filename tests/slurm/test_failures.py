@@ -32,8 +32,8 @@ def error_of(result: Result) -> str:
         (("--nodes", "2", "--partition", "nowhere"), "nvalid partition"),
         (("--nodes", "99"), "ode count"),
         (("--nodes", "2", "--partition", "small", "--time", "20"), "ime limit"),
-        (("--nodes", "2", "--account", "nobody"), "nvalid account"),
-        (("--nodes", "2", "--qos", "luxury"), "nvalid qos"),
+        (("--nodes", "2", "--slurm", "account=nobody"), "nvalid account"),
+        (("--nodes", "2", "--slurm", "qos=luxury"), "nvalid qos"),
         (("--partition", "nowhere"), "nvalid partition"),
     ],
     ids=["partition", "nodes", "time", "account", "qos", "partition-run"],
@@ -55,23 +55,23 @@ def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue],
     (user.path / "conftest.py").write_text(seconds)
     user.recipe()
     user.test()
-    only = ("--nodelist", "n8")
+    only = ("--slurm", "nodelist=n8")
     job = queue.run("sbatch", "--parsable", *only, "--exclusive", "--output=/dev/null", "--wrap=sleep 600").strip()
     try:
-        result = user.run(*SLURM, *only, "--max-wait", "1", *how)
+        result = user.run(*SLURM, *only, "--llmbench-max-wait", "1", *how)
         queue.wait_until_empty(result.session, 30)
     finally:
         queue.run("scancel", job)
     message = error_of(result)
     assert "allocation" in message
-    assert "waited in the queue for longer than --max-wait 00:01:00, and was cancelled" in message
+    assert "waited in the queue for longer than --llmbench-max-wait 00:01:00, and was cancelled" in message
 
 
 def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
-    """`--simulate` kills the rank of the last node, which is named as if nobody had simulated it."""
+    """`--llmbench-simulate` kills the rank of the last node, which is named as if nobody had simulated it."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
-    result = user.run(*SLURM, "--nodes", "2", "--simulate", "lost-node@5")
+    result = user.run(*SLURM, "--nodes", "2", "--llmbench-simulate", "lost-node@5")
     message = error_of(result)
     assert "rank_died" in message
     last = max(Path(result.session, "runs/tiny/simulated").iterdir()).name
@@ -147,7 +147,7 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
         pytest.skip("only root can kill a node's daemon")
     user.recipe(**ENDLESS)
     user.test()
-    process = user.start(*SLURM, "--nodes", "2", "--nodelist", "n7,n8")
+    process = user.start(*SLURM, "--nodes", "2", "--slurm", "nodelist=n7,n8")
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
     (pid_file,) = base.glob("run/slurmd*n8.pid")
@@ -193,7 +193,7 @@ def test_nothing_is_left_behind(
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     nodes = ("--nodes", "2") if mode == "session" else ()
-    process = user.start(*SLURM, distribution, "--heartbeat-timeout", "15", *nodes)
+    process = user.start(*SLURM, distribution, "-o", "llmbench_heartbeat_timeout=15", *nodes)
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     assert len(queue.jobs_of(session)) == 1
     process.send_signal(number)

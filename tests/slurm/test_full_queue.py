@@ -42,7 +42,7 @@ def test_jobs_beyond_a_limit_wait_for_others(
     for name in names:
         user.recipe(name)
     user.test()
-    words = ("--cluster", "slurm", "--qos", qos("MaxSubmitJobsPerUser=1"), distribution)
+    words = ("--cluster", "slurm", "--slurm", f"qos={qos('MaxSubmitJobsPerUser=1')}", distribution)
     result = user.run(*words, "-k", " or ".join(names))
     assert result.returncode == 0, result.text
     assert result.text.count("Slurm takes no more jobs now (QOSMaxSubmitJobPerUserLimit)") == 1
@@ -60,7 +60,7 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
     user.recipe()
     user.test()
     (user.path / "conftest.py").write_text(IMPATIENT)
-    result = user.run("--cluster", "slurm", "--qos", qos("MaxSubmitJobsPerUser=0"), *nodes, "-k", "tiny")
+    result = user.run("--cluster", "slurm", "--slurm", f"qos={qos('MaxSubmitJobsPerUser=0')}", *nodes, "-k", "tiny")
     assert result.returncode == 1, result.text
     assert result.record()["problem"]["kind"] == "allocation"
     assert "no job is in the queue that could count" in result.record()["problem"]["message"]
@@ -72,7 +72,7 @@ def test_a_job_that_is_too_large_for_its_qos_is_an_error(
     """Slurm takes it, and would have it wait for ever."""
     user.recipe(nodes=2)
     user.test()
-    result = user.run("--cluster", "slurm", "--qos", qos("MaxTRESPerJob=node=1"), "-k", "tiny")
+    result = user.run("--cluster", "slurm", "--slurm", f"qos={qos('MaxTRESPerJob=node=1')}", "-k", "tiny")
     assert result.returncode == 1, result.text
     assert "will never start: QOSMaxNodePerJobLimit" in result.record()["problem"]["message"]
     queue.wait_until_empty(result.session, 30)

@@ -41,7 +41,7 @@ def test_a_spare_node_takes_the_place_of_one_that_failed(
 ) -> None:
     """The run is made again in the same job. The attempt is kept; quarantine and record name the node."""
     user.recipe(**LONG)
-    held = ("--nodes", "3", "--nodes-per-run", "2", "--retries", "1", "--quarantine", "bad.txt")
+    held = ("--nodes", "3", "--nodes-per-run", "2", "--llmbench-retries", "1", "--quarantine", "bad.txt")
     process = user.start(*SLURM, *held)
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     first = hosts_of(session, "tiny")
@@ -67,7 +67,7 @@ def test_jobs_of_their_own_avoid_a_node_that_failed(
 ) -> None:
     """Where Slurm has no other node for them, they take it, and say so."""
     user.recipe(**LONG)
-    process = user.start(*SLURM, "--retries", "1", *(("--nodelist", only) if only else ()))
+    process = user.start(*SLURM, "--llmbench-retries", "1", *(("--slurm", f"nodelist={only}") if only else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     (job,) = queue.jobs_of(session)
     lost = queue.run("squeue", "--noheader", "--format=%N", f"--jobs={job}").strip()
@@ -84,7 +84,7 @@ def test_jobs_of_their_own_avoid_a_node_that_failed(
 def test_what_fits_on_the_nodes_left_still_runs(
     user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue]
 ) -> None:
-    """Without `--retries`, under xdist: runs of the other node are judged, and those of the lost one are told of it."""
+    """Without `--llmbench-retries`, under xdist: runs of the other node are judged, of the lost one not."""
     user.recipe(**LONG)
     user.recipe("tiny2")
     process = user.start(*SLURM, "--nodes", "2", "--nodes-per-run", "1", "-n2")
@@ -108,7 +108,7 @@ def test_new_nodes_are_held_where_too_few_are_left(
     """Also when the first node fails, on which the process runs that holds the others."""
     user.recipe(**LONG)
     user.recipe("tiny2")
-    process = user.start(*SLURM, "--nodes", "2", "--retries", "1")
+    process = user.start(*SLURM, "--nodes", "2", "--llmbench-retries", "1")
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     (old,) = queue.jobs_of(session)
     lost = hosts_of(session, "tiny")[0]

@@ -303,7 +303,7 @@ def test_a_pause_of_pytest_is_told_as_such(tiny: UserFolder, watch: type[Watch],
     """Stopped, or before a file system that stands still: the job that held the nodes has ended itself, and why."""
     tiny.recipe(**LONG | {"steps": 100_000})
     (tiny.path / "conftest.py").write_text(SHORT_LIFE)
-    process = tiny.start(*SLURM, "--nodes", "1", "--heartbeat-timeout", "8")
+    process = tiny.start(*SLURM, "--nodes", "1", "-o", "llmbench_heartbeat_timeout=8")
     session = tiny.wait_for(lambda session: watch.steps(session) > 1 and session)
     process.send_signal(signal.SIGSTOP)
     queue.wait_until_empty(session, 60)
@@ -311,7 +311,7 @@ def test_a_pause_of_pytest_is_told_as_such(tiny: UserFolder, watch: type[Watch],
     result = tiny.finish(process)
     assert result.record()["problem"]["kind"] == "allocation", result.text
     assert (
-        "ended itself, because pytest had given no sign of life for longer than --heartbeat-timeout"
+        "ended itself, because pytest had given no sign of life for longer than llmbench_heartbeat_timeout"
         in result.case.message
     )
 
@@ -383,7 +383,7 @@ def test_percent_signs_in_the_folder(tiny: UserFolder, queue: type[Queue], mode:
     # A log that stays empty is taken away at the end.
     (tiny.path / "sitecustomize.py").write_text("import os\nif 'SLURM_PROCID' in os.environ: print('a rank')\n")
     tiny.env = {**tiny.env, "PYTHONPATH": str(tiny.path)}
-    result = tiny.run(*SLURM, *MODES[mode], "--run-dir", f"reports/{name}")
+    result = tiny.run(*SLURM, *MODES[mode], "--llmbench-run-dir", f"reports/{name}")
     assert result.returncode == 0, result.text
     (session,) = (tiny.path / "reports" / name).glob("*-*")
     logs = (session / "runs" / "tiny" / "logs").iterdir()

@@ -17,7 +17,7 @@ from tests.slurm.conftest import Queue
 from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
 
 RUNS = ("a_first", "b_second", "c_third")
-OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "--max-runs", "2", "-k", " or ".join(RUNS))
+OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "-o", "llmbench_max_runs=2", "-k", " or ".join(RUNS))
 HELD = (*OWN_JOBS, "--nodes", "1")
 
 

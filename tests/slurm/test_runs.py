@@ -51,8 +51,8 @@ def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue:
     """Two pytest processes hold different nodes, and each cancels its own job only."""
     user.recipe(steps=40)
     user.test()
-    first = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--run-dir", "reports/a")
-    second = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--run-dir", "reports/b")
+    first = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--llmbench-run-dir", "reports/a")
+    second = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--llmbench-run-dir", "reports/b")
     for process in (first, second):
         text, _ = process.communicate(timeout=500)
         assert process.returncode == 0, text

@@ -142,7 +142,7 @@ def test_the_bad_node_is_named_and_training_avoids_it(user: UserFolder, queue: t
     if os.geteuid() != 0:
         pytest.skip("only root can break a node")
     fault = FAULTS[way]
-    result = run(user, fault, "-n0", "--quarantine", "bad.txt", "--drain")
+    result = run(user, fault, "-n0", "--quarantine", "bad.txt")
     cases = {name: case for name, case in result.cases.items() if name.startswith(f"test_fit[{fault.check}-")}
     wrong = {case.properties["host"]: case for case in cases.values() if case.outcome != "passed"}
     assert list(wrong) == [BAD], result.text
@@ -174,18 +174,6 @@ def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Que
     refused = user.run(*options, "--nodes", "8", "-k", "fit")
     assert {case.outcome for case in refused.cases.values()} == {"error"}
     queue.wait_until_empty(result.session, 30)
-
-
-@pytest.mark.breaks_nodes
-def test_drained_on_request(user: UserFolder, queue: type[Queue]) -> None:
-    """`--drain=yes` takes the node out, with the reason that `sinfo -R` shows; nothing else is touched."""
-    result = run(user, FAULTS["limit"], "-n2", "--drain=yes", "-k", "fit")
-    state = queue.run("sinfo", "--noheader", f"--nodes={BAD}", "--format=%T %E").splitlines()[0]
-    assert "drain" in state, result.text
-    assert "llmbench" in state
-    assert "limits" in state
-    others = queue.run("sinfo", "--noheader", f"--nodes={','.join(set(NODES) - {BAD})}", "--format=%T")
-    assert "drain" not in others
 
 
 def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue]) -> None:

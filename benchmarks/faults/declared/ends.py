@@ -14,7 +14,7 @@ from tests.conftest import UserFolder
 from tests.slurm.conftest import Queue
 from tests.slurm.test_ill_slurm import SHORT_LIFE, TEST_ONLY, wrap
 
-SOON = ("--heartbeat-timeout", "15")
+SOON = ("-o", "llmbench_heartbeat_timeout=15")
 HELD = (*SOON, "--nodes", "1")
 WATCHMAN = "from pytest_llmbench.cluster.slurm import watchman\nwatchman.RESUMED_WITHIN_S = 4.0\n"
 
@@ -67,7 +67,8 @@ FAULTS = [
     ended("pytest-killed-while-its-job-waits", signal.SIGKILL, KILLED, *SOON, prepare=late_jobs, ready=waits),
     Fault(
         name="pytest-stopped", family="pytest", scene="alone", recipe=ONE,
-        options=("--nodes", "1", "--heartbeat-timeout", "8"), done="SIGSTOP to pytest until its nodes are given back",
+        options=("--nodes", "1", "-o", "llmbench_heartbeat_timeout=8"),
+        done="SIGSTOP to pytest until its nodes are given back",
         prepare=lambda user: (user.path / "conftest.py").write_text(SHORT_LIFE), strike=pause,
         expected=error("allocation", words=("pytest had given no sign of life",)),
     ),

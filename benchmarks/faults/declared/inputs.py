@@ -125,8 +125,8 @@ FAULTS = [
         expected=error("impossible", words=("a global batch of 7 does not divide",)),
     ),
     Fault(
-        name="fault-that-cannot-strike", family="input", scene="alone", options=("--simulate", "die@1000"),
-        done="`--simulate` names a step that the recipe does not have",
+        name="fault-that-cannot-strike", family="input", scene="alone", options=("--llmbench-simulate", "die@1000"),
+        done="`--llmbench-simulate` names a step that the recipe does not have",
         expected=error("not_struck", words=("can never strike",)),
     ),
 ]  # fmt: skip

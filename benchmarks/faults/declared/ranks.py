@@ -38,10 +38,10 @@ def drop_steps(run: Struck) -> None:
 
 
 def simulated(name: str, done: str, *kinds: ProblemKind, words: tuple[str, ...] = ()) -> Fault:
-    """A fault of `--simulate`."""
+    """A fault of `--llmbench-simulate`."""
     return Fault(
-        name=f"simulated-{name}", family="ranks", scene="alone", done=f"{done} (`--simulate {name}@5`)",
-        recipe={"nodes": 2, **QUICK}, options=("--simulate", f"{name}@5"),
+        name=f"simulated-{name}", family="ranks", scene="alone", done=f"{done} (`--llmbench-simulate {name}@5`)",
+        recipe={"nodes": 2, **QUICK}, options=("--llmbench-simulate", f"{name}@5"),
         expected=error(*kinds, words=words, told=(f"SIMULATED FAULT {name}@5",)),
     )  # fmt: skip
 

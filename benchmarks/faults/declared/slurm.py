@@ -113,14 +113,14 @@ FAULTS = [
         prepare=ill_later("squeue", "sleep 300"), strike=fall_ill, proof=STRUCK, expected=PASS,
     ),
     Fault(
-        name="controller-killed", family="Slurm", scene="daemons", recipe=LONG, options=("--retries", "2"),
+        name="controller-killed", family="Slurm", scene="daemons", recipe=LONG, options=("--llmbench-retries", "2"),
         done="SIGKILL to slurmctld during a run; it is back after 3 s",
         strike=lambda _: kill_daemon("slurmctld.pid", 3.0), expected=PASS,
     ),
     Fault(
         name="controller-killed-held", family="Slurm", scene="daemons", recipe=LONG,
         # Slurm may not have saved the start of the job that holds the nodes; it ends the run's step then (`job_lost`).
-        options=("--nodes", "1", "--retries", "2"), done="The same in held nodes",
+        options=("--nodes", "1", "--llmbench-retries", "2"), done="The same in held nodes",
         strike=lambda _: kill_daemon("slurmctld.pid", 3.0), expected=PASS,
     ),
     Fault(

@@ -11,7 +11,6 @@ The stages, the most wanted first, with their minutes:
     collectives  0.7  all_gather, reduce_scatter, alltoall, 4 KiB to 8 GiB: less is no whole part for each of 8 GPUs
     lambda       1.5  OPT-350m as Lambda's document has it
     slice        1.0  four layers of 175B, shared by all GPUs
-    projection   0.1  from the slice to 175B on nodes of 8, by python -m pytest_llmbench.project
     path         0.7  both suites through a real Slurm, by whole_path/walk.py: each GPU a node, then all of them one
 
 A stage also has what those before it have left; one that fails or is late ends no other. Where time is short, `azure`,
@@ -46,7 +45,7 @@ from benchmarks.gpu.whole_path.host import CHECKOUT, look
 # Archives of the whole path are in the one archive of this visit.
 _LARGEST = 32 * 2**20
 # What these print is their result; of others that ended badly the last lines say why.
-_PRINT_ALL = frozenset({"projection", "path"})
+_PRINT_ALL = frozenset({"path"})
 _LAST_LINES = 8
 
 
@@ -60,10 +59,7 @@ def main() -> int:
         return 2
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="published-", ignore_cleanup_errors=True) as name:
-        visit = Visit(
-            machine=found, folder=folder, work=Path(name), nccl_tests=options.nccl_tests, slurm=options.slurm,
-            system=options.system,
-        )  # fmt: skip
+        visit = Visit(machine=found, folder=folder, work=Path(name), nccl_tests=options.nccl_tests, slurm=options.slurm)
         return _run(visit, plan(visit, options.stages, {**MINUTES, **dict(options.minutes)}))
 
 
@@ -111,9 +107,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--slurm", type=_absolute, help="folder or archive of tools/slurm/bundle.sh; else this machine's"
-    )
-    parser.add_argument(
-        "--system", default="ND96isr_H200_v5", help="whose nodes the projection is for, with these GPUs"
     )
     parser.add_argument("--stages", type=_stages, default=list(MINUTES), help="separated by commas; by default all")
     parser.add_argument("--minutes", type=_minutes, nargs="+", default=[], metavar="STAGE=MINUTES")

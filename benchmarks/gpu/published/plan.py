@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,25 +9,17 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.stages import LeftOut, Stage
-from benchmarks.gpu.training.records import Record, read_record
-from benchmarks.gpu.whole_path.host import CHECKOUT, Machine
-from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.schema import validate
-from pytest_llmbench.projection.inputs import Slice
+from benchmarks.gpu.whole_path.host import Machine
 
 MINUTES = {
-    "azure": 2.6, "scaling": 1.8, "all_reduce": 0.6, "collectives": 0.7, "lambda": 1.5, "slice": 1.0, "projection": 0.1,
-    "path": 0.7,
+    "azure": 2.6, "scaling": 1.8, "all_reduce": 0.6, "collectives": 0.7, "lambda": 1.5, "slice": 1.0, "path": 0.7,
 }  # fmt: skip
-BETWEEN_GPUS = frozenset({"all_reduce", "collectives", "slice", "projection"})
+BETWEEN_GPUS = frozenset({"all_reduce", "collectives", "slice"})
 # What is not the command's own of a stage's seconds: imports before its clock starts; of the path packing as well.
 _BEFORE_S = 5.0
 _BESIDE_THE_PATH = 0.15
 OTHER_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall")
 _GPU = Path(__file__).parents[1]
-# Curves of nodes with 4 and 8 GPUs, as docs/projection.md has them, where ours are not there or of fewer GPUs.
-_NODE = CHECKOUT / "tests/data/projection/node_collectives.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +48,6 @@ class Visit:
     Attributes:
         folder: for what is kept.
         work: for what is not; stages/ in it is packed.
-        system: whose nodes the projection is for.
     """
 
     machine: Machine
@@ -65,7 +55,6 @@ class Visit:
     work: Path
     nccl_tests: Path | None
     slurm: Path | None
-    system: str
 
     def record(self, stage: str) -> Path:
         """Where a stage's record is."""
@@ -79,8 +68,6 @@ class Visit:
         """
         if stage in TRAININGS:
             words = self._trains(stage, seconds)
-        elif stage == "projection":
-            words = self._projects()
         elif stage == "path":
             words = self._takes_the_path(seconds)
         else:
@@ -109,20 +96,6 @@ class Visit:
             "--sizes", *(4096 * 8**power for power in range(3 if rehearsed else 8)),
         ]  # fmt: skip
 
-    def _projects(self) -> list[object]:
-        try:
-            measured = slice_of(read_record(self.record("slice")))
-        except ConfigError as error:
-            raise LeftOut(str(error)) from error
-        path = self.work / "stages" / "projection" / "slice.json"
-        path.write_text(measured.model_dump_json(indent=1), encoding="utf-8")
-        own = self.record("all_reduce")
-        curves = [own] if own.exists() and self.machine.gpus == 8 else [_NODE, *([own] if own.exists() else [])]
-        return [
-            "-m", "pytest_llmbench.project", "nlp175b", "--system", self.system, "--slice", path,
-            "--collectives", *curves, "--nodes", "8", "16", "24", "32",
-        ]  # fmt: skip
-
     def _takes_the_path(self, seconds: float) -> list[object]:
         return [
             _GPU / "whole_path/walk.py", self.work / "stages" / "path" / "results", "--stages", "up,split,whole",
@@ -137,43 +110,10 @@ def scales(gpus: int) -> list[int]:
     return list(dict.fromkeys([1, gpus, *(1 << power for power in range(1, gpus.bit_length()) if 1 << power < gpus)]))
 
 
-def slice_of(record: Record) -> Slice:
-    """The last launch of a record of `engines.py` as a slice of the projection: the median of its judged steps.
-
-    Raises:
-        ConfigError: it has no such launch, or one without GPUs.
-    """
-    gpu = record.machine.get("gpu_name")
-    if not record.launches or record.launches[-1].error is not None or not isinstance(gpu, str):
-        raise ConfigError("the record has no good launch on GPUs that are alike: there is no slice to project from")
-    launch = record.launches[-1]
-    recipe = validate(Recipe, record.recipes[" ".join(map(str, launch.cell))], f"recipe of {launch.row}")
-    return Slice(
-        name=f"{launch.row}, {recipe.model.layers} layers",
-        source=f"benchmarks/gpu/training/engines.py, {record.date}",
-        gpu=gpu,
-        gpus=launch.gpus,
-        gpus_per_node=launch.gpus,
-        model=recipe.model,
-        sequence_length=recipe.sequence_length,
-        micro_batch_size=recipe.micro_batch_size,
-        global_batch_size=recipe.samples_per_step,
-        tensor=recipe.parallelism.tensor,
-        recomputation=recipe.parallelism.activation_checkpointing,
-        precision=recipe.precision,
-        step_s=statistics.median(launch.step_seconds[recipe.warm_up.steps :]),
-    )
-
-
 def plan(visit: Visit, chosen: Sequence[str], minutes: Mapping[str, float]) -> list[Stage]:
     """The stages that were chosen, in their order; on one GPU those between GPUs are none."""
     return [
-        Stage(
-            name=name,
-            seconds=60 * minutes[name],
-            command=partial(visit.command, name),
-            good=(0, 1) if name == "projection" else (0,),  # 1: no number of nodes has an answer
-        )
+        Stage(name=name, seconds=60 * minutes[name], command=partial(visit.command, name))
         for name in MINUTES
         if name in chosen and (visit.machine.gpus > 1 or name not in BETWEEN_GPUS)
     ]

@@ -92,7 +92,7 @@ def _command(
 ) -> list[str]:
     if stage == "up":
         return ["env", *(f"{name}={value}" for name, value in machine.nodes.items()), str(UP)]
-    training = ["suites/training", "-k", options.select, f"--gate={options.gate}"] if stage != "local" else []
+    training = ["suites/training", "-k", options.select, f"--llmbench-gate={options.gate}"] if stage != "local" else []
     nodes = {"local": [], "whole": ["--nodes=1"]}.get(stage, [f"--nodes={machine.gpus}"])
     # In a shell that knows our Slurm, where there is one.
     return [
@@ -100,7 +100,7 @@ def _command(
         sys.executable, "-m", "pytest", *plugin_argument(), "-p", "no:cacheprovider", "suites/validation", *training,
         f"--system={systems[stage]}", f"--cluster={'local' if stage == 'local' else 'slurm'}", *nodes,
         f"--scale={'smoke' if machine.rehearsed else 'full'}",
-        f"--junitxml={work}/{stage}/junit.xml", f"--run-dir={work}/{stage}/reports",
+        f"--junitxml={work}/{stage}/junit.xml", f"--llmbench-run-dir={work}/{stage}/reports",
     ]  # fmt: skip
 
 

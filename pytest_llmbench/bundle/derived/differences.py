@@ -4,16 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from pytest_llmbench.bundle.recorded import RecordedSession, address_of
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.record.verdicts import SessionVerdicts
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.reporting.ci.strict import strict
 from pytest_llmbench.reporting.ci.summary import summary
 from pytest_llmbench.reporting.ci.verdict import SessionOutcome, SessionVerdict, decide
 from pytest_llmbench.session.journal.journal import read_journal
@@ -31,7 +28,6 @@ def differences_of_derived(session: RecordedSession) -> Iterator[str]:
     Raises:
         ConfigError: one of them cannot be read.
     """
-    yield from _strict(session)
     path = session.folder / layout.VERDICTS
     if not path.exists():
         if (session.folder / layout.VERDICT).exists():
@@ -145,20 +141,6 @@ def _text(path: Path, due: str, counts: Callable[[str], bool]) -> Iterator[str]:
         pairs = enumerate(zip([*lines, "nothing"], [*due_lines, "nothing"], strict=False), 1)
         number, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
         yield f"{path.name}: line {number}: it says {harmless(one)[:200]}, the verdicts come to {harmless(other)[:200]}"
-
-
-def _strict(session: RecordedSession) -> Iterator[str]:
-    """Make the strict report once more."""
-    path = session.folder / layout.JUNIT_STRICT
-    if not path.exists():
-        return
-    try:
-        report = ET.fromstring(_read(session.folder / layout.JUNIT))  # noqa: S314 - read before, without entities
-    except ET.ParseError as error:
-        raise ConfigError(f"{layout.JUNIT}: cannot be read: {error}") from error
-    text = ET.tostring(strict(report), encoding="unicode")
-    if _read(path).decode(errors="replace") != f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n':
-        yield f"{layout.JUNIT_STRICT}: it is not the one of {layout.JUNIT}"
 
 
 def _read(path: Path) -> bytes:

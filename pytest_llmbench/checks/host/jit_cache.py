@@ -69,7 +69,7 @@ def cold(facts: Mapping[str, KernelCaches]) -> Iterator[Finding]:
         empty = [name for name, cache in told.folders.items() if not cache.warm]
         if empty:
             message = f"nothing is compiled yet in {', '.join(empty)}: the first run compiles"
-            action = "use --first-run-alone"  #: finding cold_cache: nothing is compiled yet
+            action = "set llmbench_first_run_alone = yes"  #: finding cold_cache: nothing is compiled yet
             yield finding(host, "compiled kernels", "cold_cache", Severity.MONITOR, message, action)
 
 

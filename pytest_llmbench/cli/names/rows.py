@@ -15,7 +15,8 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.judging.statistics import SHARED
 from pytest_llmbench.plugin import lending
-from pytest_llmbench.plugin.settings import folders_of
+from pytest_llmbench.plugin.options import read_options
+from pytest_llmbench.plugin.settings import with_installed
 
 Row = dict[str, Any]
 
@@ -110,7 +111,8 @@ def _recipe_files(config: pytest.Config) -> Mapping[Path, Mapping[str, Recipe]]:
 
 
 def _folders(config: pytest.Config, kind: str) -> list[Path]:
-    return folders_of(config, kind, {"recipes": RECIPES, "systems": SYSTEMS}[kind])
+    options = read_options(config)
+    return with_installed(options.recipes, RECIPES) if kind == "recipes" else with_installed(options.systems, SYSTEMS)
 
 
 _ROWS: Mapping[str, Callable[[pytest.Config], Iterator[Row]]] = {

@@ -5,8 +5,8 @@ from pathlib import Path
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import REDACTED
+from pytest_llmbench.session.folder import read_events
 from pytest_llmbench.session.journal.earlier import session_to_resume
-from pytest_llmbench.session.journal.journal import read_journal
 from pytest_llmbench.session.signing import unnamed
 
 _RESUME = ("--resume", "--llmbench-resume")
@@ -19,8 +19,7 @@ def words_of(run_dir: Path, which: str = layout.NEWEST) -> tuple[Path, tuple[str
         ConfigError: there is none; or its words held a secret, which no file has.
     """
     session = session_to_resume(run_dir, which)
-    events, _ = read_journal(session.folder / layout.JOURNAL)
-    words = next((event.command for event in events if event.event == "began"), ())
+    words = next((event.command for event in read_events(session.folder) if event.event == "began"), ())
     if any(REDACTED in word for word in words):
         raise ConfigError(
             f"session {session.id} was begun with a secret on its command line, which its journal does not have: give "

@@ -13,8 +13,9 @@ from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.slurm import commands
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.folder import read_events, session_of, sessions_in
 from pytest_llmbench.session.journal.earlier import processes_of
-from pytest_llmbench.session.journal.journal import Journal, is_owned, read_journal
+from pytest_llmbench.session.journal.journal import Journal, is_owned
 
 _DAY_S = 86400.0
 # A session renews its sign of life every few seconds; clocks of two hosts, and caches of file systems, differ by less.
@@ -60,12 +61,10 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
     Raises:
         ConfigError: there is no such folder.
     """
-    if not run_dir.is_dir():
-        raise ConfigError(f"--run-dir {run_dir}: there is no such folder")
-    aged = sorted((_age_days(folder), folder) for folder in run_dir.iterdir() if _is_session(folder))
     jobs = _Jobs()
     found = []
-    for number, (age, folder) in enumerate(aged):
+    for number, folder in enumerate(sessions_in(run_dir)):
+        age = _age_days(folder)
         if keep is not None and number < keep:
             why = f"among the newest {keep}"
         elif older_than is not None and age <= older_than:
@@ -91,11 +90,6 @@ def delete(session: OldSession) -> OldSession:
     return replace(session, fate="deleted")
 
 
-def _is_session(folder: Path) -> bool:
-    names = (layout.PLAN, layout.JOURNAL)
-    return folder.is_dir() and not folder.is_symlink() and any((folder / name).is_file() for name in names)
-
-
 def _age_days(folder: Path) -> float:
     times = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
     return max(0.0, (time.time() - max(times)) / _DAY_S)
@@ -108,11 +102,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _life(folder: Path, jobs: "_Jobs") -> str:
     """The sign that a session lives, or that its end is not known; empty for one that may go."""
-    session, path, owner = Session(id=folder.name, folder=folder), folder / layout.JOURNAL, folder / layout.OWNER
-    clusters: set[str] = set()
+    path, owner = folder / layout.JOURNAL, folder / layout.OWNER
+    session, clusters = Session(id=folder.name, folder=folder), set[str]()
     if path.exists():
         try:
-            events, _ = read_journal(path)
+            session, events = session_of(folder), read_events(folder)
         except ConfigError:
             return "its journal is damaged: look for jobs of it with squeue, then delete it by hand"
         clusters = {event.cluster for event in events if event.event == "began"}

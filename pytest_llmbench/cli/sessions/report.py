@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.folders import RUN_DIR, session_folder
+from pytest_llmbench.cli.folders import RUN_DIR
 from pytest_llmbench.cli.output import AsJson, print_json
 
 REPORT = "Write the report of a session as one HTML file, from its records alone."
@@ -32,12 +32,12 @@ def report_session(
         ConfigError: there is no such session.
         OSError: the file cannot be written.
     """
-    from pytest_llmbench.reporting.html.folder import newest, read_folder  # noqa: PLC0415 - no other command needs it
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
+    from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415
 
-    folder = session_folder(session, run_dir) if session is not None else newest(run_dir)
-    earlier = session_folder(compare, run_dir) if compare is not None else None
+    folder = find_session(session, run_dir)
+    earlier = find_session(compare, run_dir) if compare is not None else None
     path = write_page(folder, output=output, earlier=earlier)
     if not as_json:
         typer.echo(f"report: {path}")

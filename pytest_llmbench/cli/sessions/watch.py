@@ -17,7 +17,7 @@ from pytest_llmbench.cli.output import AsJson
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session.live.watching import Sight
+    from pytest_llmbench.session.live.snapshot import Sight
 
 # As shells say that Ctrl-C ended a command.
 _LEFT = 130
@@ -38,9 +38,10 @@ def watch_session(
     Ctrl-C ends the watching, and leaves the session alone. Exit code 0: it ended well, or goes on (--once). 1: it did
     not end well, or its process gives no sign of life. 2: there is no such session.
     """
-    from pytest_llmbench.session.live.watching import Watcher, find_session  # noqa: PLC0415 - pydantic
+    from pytest_llmbench.session.folder import find_session  # noqa: PLC0415 - pydantic
+    from pytest_llmbench.session.live.snapshot import Watcher  # noqa: PLC0415 - likewise
 
-    folder = find_session(run_dir, session)
+    folder = find_session(session, run_dir)
     watcher = Watcher(folder)
     show = _json if as_json else _table() if _can_redraw() and not once else _lines(once=once)
     code = None

@@ -101,9 +101,9 @@ def examine() -> list[Examined]:
 
 def _needs(config: pytest.Config) -> SiteNeeds:
     options.check_ini(config)
-    bench = Bench(config)
+    bench = Bench(config, options.read_options(config))
     settings = bench.settings
-    own = load_recipes(options.folders(config, "recipes")).values()
+    own = load_recipes(list(bench.options.recipes)).values()
     return SiteNeeds(
         system=settings.system,
         slurm=settings.cluster == "slurm",

@@ -19,7 +19,7 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import NOT_WRITTEN, Recipe
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.schema import Strict, meanings
+from pytest_llmbench.core.schema import Strict, descriptions
 from pytest_llmbench.engines.base import ENGINES
 
 # Raised when a file of an earlier version would be refused, or would mean something else.
@@ -154,7 +154,7 @@ def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
         model = known.get(name)
         if "description" in each:
             each["description"] = " ".join(each["description"].partition("\n\n")[0].split())
-        told = meanings(model) if model is not None else {}
+        told = descriptions(model) if model is not None else {}
         for key, field in each.get("properties", {}).items():
             field.pop("title", None)
             if key in told:

@@ -43,7 +43,7 @@ class FullQueue:
         now = time.monotonic()
         since = self._since.setdefault(name, now)
         if self.longest_min is not None and now - since > _MINUTE_S * self.longest_min:
-            return f"{error}: it was held back for longer than --max-wait {format_minutes(self.longest_min)}"
+            return f"{error}: it was held back for longer than --llmbench-max-wait {format_minutes(self.longest_min)}"
         if ours or self._any_job(error):
             self._without_jobs[name] = 0
         else:

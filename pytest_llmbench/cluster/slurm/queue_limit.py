@@ -1,4 +1,4 @@
-"""The longest wait in the queue, `--max-wait`: a job that has had it is cancelled, unless it has begun meanwhile."""
+"""The longest wait in the queue, `--llmbench-max-wait`: a job that waited longer is cancelled, unless it has begun."""
 
 import time
 from dataclasses import dataclass, field
@@ -41,9 +41,9 @@ class QueueLimit:
         self._asked[job] = now
         reason = self.slurm.status(job).reason or "none given"
         self._why[job] = (
-            f"Slurm job {job.id} waited in the queue for longer than --max-wait {format_minutes(longest)}, and was "
-            f"cancelled (Slurm's reason of its waiting: {reason}): give a longer --max-wait, fewer --nodes, or another "
-            "--partition or --qos"
+            f"Slurm job {job.id} waited in the queue for longer than --llmbench-max-wait {format_minutes(longest)}, "
+            f"and was cancelled (Slurm's reason of its waiting: {reason}): give a longer --llmbench-max-wait, fewer "
+            "--nodes, or another --partition or --slurm qos=NAME"
         )
         Aside(lambda: self._cancel(job), "scancel").done(GLANCE_S)
 

@@ -8,7 +8,7 @@ from pytest_llmbench.core.schema import Strict
 
 
 class EarlyVerdict(Strict):
-    """The looks at one run of a session with `--early-verdict`.
+    """The looks at one run of a session with `--llmbench-early-verdict`.
 
     Attributes:
         planned: steps of the recipe.

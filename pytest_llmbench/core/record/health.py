@@ -120,7 +120,6 @@ class HealthRecord(Record):
     """One check on the nodes of one session, whole.
 
     Attributes:
-        schema_version: 1.
         check: name of the check.
         family: its family.
         scope: `node` or `cluster`.
@@ -134,7 +133,6 @@ class HealthRecord(Record):
 
     about = "check"
     title = "health record"
-    schema_version: Literal[1] = 1
     check: Name
     family: str
     scope: Literal["node", "cluster"]

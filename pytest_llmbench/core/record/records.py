@@ -5,9 +5,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -17,7 +16,7 @@ from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.record.times import RunTimes
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.schema import Document, Strict
 from pytest_llmbench.core.wire import layout
 
 ProblemKind = Literal[
@@ -36,45 +35,51 @@ AllocationMode = Literal["session", "run"]
 
 
 class Verdict(StrEnum):
-    """How a declared test ended. There is no other way for one to end.
-
-    PASS: the number was measured and met its threshold. FAIL: it missed it. ERROR: the run cannot be
-    judged (infrastructure, harness, implausible measurement). SKIP: it was not judged, for the
-    reason given. INCONCLUSIVE: the number was measured, and is not known well enough to decide.
-    XFAIL: the number missed a threshold that it is expected to miss for some time.
-    INCOMPLETE: of a requirement, one of whose tests was not judged.
-    """
+    """How a declared test ended. There is no other way for one to end."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, no password
+    """The number was measured and met its threshold."""
     FAIL = "FAIL"
+    """The number was measured and missed its threshold."""
     ERROR = "ERROR"
+    """The run cannot be judged: infrastructure, harness, or an implausible measurement."""
     SKIP = "SKIP"
+    """The test was not judged, for the reason given."""
     INCONCLUSIVE = "INCONCLUSIVE"
+    """The number was measured, but too imprecisely to decide."""
     XFAIL = "XFAIL"
+    """The number missed a threshold that it is expected to miss for some time."""
     INCOMPLETE = "INCOMPLETE"
+    """A requirement has a test that was not judged."""
 
 
 class Metric(Strict):
-    """One measured number.
-
-    Attributes:
-        value, unit: the number as a `Quantity` writes it.
-        rule: how it was computed, in words.
-        sense: how it follows from the seconds of a step, so that the run's steady state judges it: a `rate` is
-            `amount` / seconds, a `time` is `amount` × seconds. None where its own rule judges it.
-        amount: see there.
-        low, high: between these it would be in many steps more of this run, with 99 % certainty on each side; None as
-            `sense`, and for a run too short to tell. A share of a rate that something slowed each time but one: between
-            these it is.
-    """
+    """One measured number."""
 
     value: float
+    """Measured number, in `unit`."""
     unit: str
+    """Unit of `value`, `low` and `high`, such as `words/s`."""
     rule: str
+    """How the number was computed, in words."""
     sense: Literal["rate", "time"] | None = None
+    """Relation to the seconds of a step: a `rate` is `amount` / seconds, a `time` is `amount` × seconds.
+
+    Such a metric is judged by the steady part of the run. Null for a metric with a rule of its own.
+    """
     amount: float | None = None
+    """Work of one step for a `rate`, or number of steps for a `time`; null without `sense`."""
     low: float | None = None
+    """Lower end of the interval: the mean of many more steps of this run lies above it with 99 % certainty.
+
+    For a share of a measured ceiling, the bound follows from the second-highest measurement of the ceiling. Null
+    where no interval is known, as in a short run.
+    """
     high: float | None = None
+    """Upper end of the interval: the mean of many more steps of this run lies below it with 99 % certainty.
+
+    Null where no interval is known.
+    """
 
     @property
     def quantity(self) -> Quantity:
@@ -83,104 +88,117 @@ class Metric(Strict):
 
 
 class Problem(Strict):
-    """The reason why a run cannot be judged.
-
-    Attributes:
-        kind: a stable word.
-        message: the event, its place, and the recommended action.
-        log: the log to read first.
-    """
+    """The reason why a run cannot be judged."""
 
     kind: ProblemKind
+    """Kind of problem, a stable word."""
     message: str
+    """The event, its place, and the recommended action."""
     log: str | None = None
+    """Path of the log to read first."""
 
 
 class Judgement(Strict):
-    """One test's verdict on this run.
-
-    Attributes:
-        test: its node id.
-        measured, threshold: the number and its bounds as texts, with their units.
-        value, unit: the measured number; None where the test measured none.
-        low, high: the interval around it, in `unit`; None where it has none.
-        at_least, at_most: the bounds, in `unit`; None where there is none.
-    """
+    """One test's verdict on this run."""
 
     test: str
+    """Node id of the test."""
     verdict: Verdict
+    """Verdict of the test."""
     statistic: str | None = None
+    """Name of the statistic that was compared."""
     measured: str | None = None
+    """Measured number with its unit, as text."""
     value: float | None = None
+    """Measured number, in `unit`; null where the test measured none."""
     unit: str | None = None
+    """Unit of the measured number and of its bounds."""
     low: float | None = None
+    """Lower end of the interval around the number, in `unit`; null where it has none."""
     high: float | None = None
+    """Upper end of the interval around the number, in `unit`; null where it has none."""
     threshold: str | None = None
+    """Bounds with their units, as text."""
     at_least: float | None = None
+    """Lower bound, in `unit`; null where there is none."""
     at_most: float | None = None
+    """Upper bound, in `unit`; null where there is none."""
     reference: str | None = None
+    """Name of the reference that has the bounds."""
     reason: str | None = None
+    """Reason for the verdict, in words."""
     cause: str | None = None
+    """Likely cause of a missed threshold, in words."""
 
 
 class Timings(Strict):
-    """Unix times of a run's life; None where it did not get that far."""
+    """Unix times of a run's life; null where it did not get that far."""
 
     submitted: float | None = None
+    """Unix time of the submission."""
     started: float | None = None
+    """Unix time of the start on the nodes."""
     ended: float | None = None
+    """Unix time of the end."""
 
 
-class JobTraces(Strict):
-    """Data to find a run again from another process: written when it is launched.
+class JobTraces(Document):
+    """`job.json` of a run's folder: what another process needs to find the run's job again."""
 
-    Attributes:
-        allocation: the Slurm job that holds the session's nodes, if one does.
-    """
-
-    schema_version: Literal[1] = 1
     session: str
+    """Session id."""
     key: str
+    """Name of the run within the session."""
     token: str
+    """Text in the comment of the run's Slurm job."""
     cluster: ClusterName
+    """How the job reaches its nodes."""
     allocation: str | None
+    """Slurm job that holds the session's nodes, if one does."""
     job_id: str | None
+    """Slurm job of the run; locally the process id of its launcher."""
     hosts: tuple[str, ...]
+    """Host names of the run's nodes, where they are known."""
     command: str
+    """Command that was started."""
     submitted: float
+    """Unix time of the submission."""
 
 
-class Record(Strict):
-    """The part of a record that runs and checks share.
+class Identity(Strict):
+    """The part of a record that is known before its run or check begins."""
 
-    Attributes:
-        about: `run` or `check`.
-        title: the record in words.
-        session: session id.
-        token: text in the comment of its Slurm job.
-        system: system.
-        cluster: `slurm`, `local`, `debug` or `replay`.
-        folder: its folder.
-        hosts: host names.
-        judgements: each test's verdict: statistic, measured, threshold, reference, reason, cause, and the numbers of
-            these.
-        made_by: the session that made it: version, command line, user, host, ISO 8601 times, and the command that makes
-            it again; null in records of earlier versions.
-    """
+    session: str
+    """Session id."""
+    token: str
+    """Text in the comment of the session's Slurm jobs."""
+    system: str
+    """Name of the system."""
+    cluster: ClusterName
+    """How jobs reach nodes: `slurm`, `local`, `debug` or `replay`."""
+    folder: str
+    """Path of the folder of this run or check."""
+
+
+class Traces(Strict):
+    """The part of a record that its launch leaves: the job, its nodes and times."""
+
+    job_id: str | None = None
+    """Slurm job; locally the process id of the launcher."""
+    hosts: tuple[str, ...] = ()
+    """Host names of the nodes, by slot."""
+    timings: Timings = Timings()
+    """Unix times `submitted`, `started` and `ended`."""
+
+
+class Record(Traces, Identity, Document):
+    """The part of a record that runs and checks share."""
 
     about: ClassVar[Literal["run", "check"]]
-    title: ClassVar[str]
-    schema_version: int
-    session: str
-    token: str
-    system: str
-    cluster: ClusterName
-    folder: str
-    job_id: str | None = None
-    hosts: tuple[str, ...] = ()
-    timings: Timings = Timings()
     judgements: tuple[Judgement, ...] = ()
+    """Verdict of each test: statistic, measured number, threshold, reference, reason and cause."""
     made_by: MadeBy | None = None
+    """The session that made the record: version, command line, user, host, times, and the command to repeat it."""
 
     @property
     def name(self) -> str:
@@ -202,109 +220,117 @@ class Record(Strict):
         """Path of the record, relative to the folder of its session."""
         return f"{layout.FOLDERS[self.about]}/{self.name}/{layout.RECORD}"
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a record back.
 
-        Raises:
-            ConfigError: it is not there, cut, of another schema version, or not a record of this kind.
-        """
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            newest = cls.model_fields["schema_version"].default
-            raise ConfigError(f"{path}: no {cls.title} of schema version {newest} or before: {error}") from error
+class RunIdentity(Identity):
+    """The part of a run's record that its plan decides."""
 
+    key: str
+    """Name of the run within the session."""
+    repeat: PositiveInt = 1
+    """Number of the run among the runs that are judged together, from 1."""
+    look: NonNegativeInt = 0
+    """0 for a planned run; for a repeat of `--llmbench-inconclusive rerun`, the number of the look that asked."""
+    run_token: str | None = None
+    """Random text that ties logs to this run: each rank, or the driver of a command, writes it into its log.
 
-class RunRecord(Record):
-    """One execution of one recipe, whole.
-
-    Attributes:
-        schema_version: 3.
-        key: name of the run within the session.
-        repeat: its number among the runs that are judged together, from 1.
-        look: 0 for a run that was planned; else the number of the look before which it was made, as those before it did
-            not decide (`--inconclusive rerun`).
-        run_token: random text that each rank of our own writes into its step log, and the driver of a command into
-            its log, to tell them from logs of other runs; null if the log has none.
-        recipe: the whole recipe, defaults and references included.
-        allocation: `session` or `run`.
-        nodes: nodes.
-        ranks: ranks in all.
-        gpus: GPUs in all.
-        job_id: Slurm job; locally the process id of the launcher.
-        device: device of the ranks: `cpu`, or the GPU model as the driver names it.
-        command: started commands or tasks.
-        versions: software versions of rank 0.
-        provenance: facts of what ran.
-        timings: Unix times `submitted`, `started`, `ended`.
-        failed_launches: the reason for each failed launch before the last, with no rank started.
-        superseded: kind and message of each attempt that `--retries` repeated.
-        lost_nodes: its nodes that failed under it, or under an attempt that `--retries` repeated, as Slurm names them.
-        avoided_nodes: nodes that the session had lost before, and that this run was kept off.
-        rank_info: each rank of our own: host, pid, device, versions, matrix-product rate, how it ended, when it did
-            what, and what its steps come to.
-        steps: each step, or the mean of several (`interval`): seconds, tokens, samples, loss, gradient norm, peak
-            memory, ranks, and further values of the framework (`reported`).
-        totals: values that the framework logged for the whole run, by name.
-        telemetry: for each rank that watched its GPU: its values in the judged steps, and the reason for each missing
-            one.
-        times: how the ranks spent the judged steps that are alike, in seconds a step: phases, waits, and time without a
-            CPU; null where the step logs do not tell.
-        unreadable: `file:line: why` of lines that look like steps, could not be read and were left out; of very many,
-            the first.
-        cut_off: how a run that is meant to be cut off at its time limit was.
-        early: the looks at a run of a session with `--early-verdict`: whether, where and why it was ended early; null
-            without it.
-        replayed: folder of the logs of a run that was made elsewhere.
-        simulated: the fault of `--simulate`: such a run is a measurement of nothing.
-        metrics: each statistic: value, unit, rule, and the interval around it.
-        steady: the steady part of its steps, in seconds a step: the interval of their mean, pauses, drift; null for a
-            run of fewer than 4 judged steps, and of steps without a duration.
-        outside_steps: parts of the run's time, in seconds: in steps (`steps_s`), before the first one (`before_s`)
-            and otherwise (`around_s`).
-        findings: findings about the run, a sentence each.
-        unjudged: the same of a command's run that cannot be judged, as far as its log goes: evidence, and no verdict.
-        problem: the reason why it cannot be judged: kind, message, log; null for a sane run.
+    Null if the log has none.
     """
+    recipe: Recipe
+    """The whole recipe, defaults and references included."""
+    allocation: AllocationMode
+    """Whether nodes are held for the `session` or for each `run`."""
+    nodes: int
+    """Number of nodes."""
+    ranks: int
+    """Number of ranks on all nodes."""
+    gpus: int
+    """Number of GPUs on all nodes."""
+    replayed: str | None = None
+    """Folder of the logs, for a run that was made elsewhere."""
+    simulated: str | None = None
+    """Fault of `--llmbench-simulate` that the run had; its measurements count for nothing."""
+
+
+class RunTraces(Traces):
+    """The part of a run's record that its last launch leaves."""
+
+    command: str | None = None
+    """Command, or tasks, that were started."""
+
+
+class RunAttempts(Strict):
+    """The part of a run's record about failed launches, earlier attempts and lost nodes."""
+
+    failed_launches: tuple[str, ...] = ()
+    """Reason for each failed launch before the last one; no rank had started."""
+    superseded: tuple[str, ...] = ()
+    """Kind and message of the problem of each attempt that `--llmbench-retries` repeated."""
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes that failed under this run or an attempt that `--llmbench-retries` repeated, as Slurm names them."""
+    avoided_nodes: tuple[str, ...] = ()
+    """Nodes that the session had lost before, and that this run was kept off."""
+
+
+class RunOutcome(Strict):
+    """The part of a run's record that follows from its logs."""
+
+    device: str | None = None
+    """Device of the ranks: `cpu`, or the GPU model as the driver names it."""
+    versions: Mapping[str, str] = {}
+    """Software versions of rank 0."""
+    provenance: Mapping[str, str] = {}
+    """Versions, commits and digests of the software and data that ran."""
+    rank_info: tuple[RankInfo, ...] = ()
+    """Each rank of our own engines: host, pid, device, versions, matrix-product rate, end, and sums of its steps."""
+    steps: tuple[Step, ...] = ()
+    """Each step, or the mean of `interval` steps: seconds, tokens, samples, loss, gradient norm and peak memory."""
+    totals: Mapping[str, float] = {}
+    """Values that the framework logged for the whole run, by name."""
+    telemetry: tuple[GpuTelemetry, ...] = ()
+    """Values of each watched GPU in the judged steps, and the reason for each missing value."""
+    times: RunTimes | None = None
+    """How the ranks spent the typical judged steps: phases, waits, and time without a CPU, in seconds per step.
+
+    Null where the step logs lack these times.
+    """
+    unreadable: tuple[str, ...] = ()
+    """Lines that look like steps and were left out because they cannot be read: `file:line: reason`.
+
+    Of very many, only the first are listed.
+    """
+    cut_off: str | None = None
+    """How the run was cut off at its time limit, for a run that is meant to be."""
+    early: EarlyVerdict | None = None
+    """Looks at the run with `--llmbench-early-verdict`, and when and why it ended early; null without the option."""
+    metrics: Mapping[str, Metric] = {}
+    """Value, unit, rule and interval of each statistic."""
+    steady: Steady | None = None
+    """The steady part of the run: interval of the mean step time in seconds, pauses and drift.
+
+    Null for a run of fewer than 4 judged steps, and for steps without a duration.
+    """
+    outside_steps: Mapping[str, float] = {}
+    """Seconds of the run in its steps (`steps_s`), before the first step (`before_s`) and elsewhere (`around_s`)."""
+    findings: tuple[str, ...] = ()
+    """Findings about the run, one sentence each."""
+    unjudged: Mapping[str, Metric] = {}
+    """Metrics read from the log of a command whose run cannot be judged: evidence, not used for a verdict."""
+    problem: Problem | None = None
+    """Kind, message and log of the reason why the run cannot be judged; null for a sane run."""
+
+
+class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
+    """One execution of one recipe, whole: what was planned, what its launches left, and what its logs show."""
 
     about = "run"
     title = "run record"
     # 2: the log of a command begins with the run's token. 3: metrics have an interval.
-    schema_version: Literal[1, 2, 3] = 3
-    key: str
-    repeat: PositiveInt = 1
-    look: NonNegativeInt = 0
-    run_token: str | None = None
-    recipe: Recipe
-    allocation: AllocationMode
-    nodes: int
-    ranks: int
-    gpus: int
-    device: str | None = None
-    command: str | None = None
-    versions: Mapping[str, str] = {}
-    provenance: Mapping[str, str] = {}
-    failed_launches: tuple[str, ...] = ()
-    superseded: tuple[str, ...] = ()
-    lost_nodes: tuple[str, ...] = ()
-    avoided_nodes: tuple[str, ...] = ()
-    rank_info: tuple[RankInfo, ...] = ()
-    steps: tuple[Step, ...] = ()
-    totals: Mapping[str, float] = {}
-    telemetry: tuple[GpuTelemetry, ...] = ()
-    times: RunTimes | None = None
-    unreadable: tuple[str, ...] = ()
-    cut_off: str | None = None
-    early: EarlyVerdict | None = None
-    replayed: str | None = None
-    simulated: str | None = None
-    metrics: Mapping[str, Metric] = {}
-    steady: Steady | None = None
-    outside_steps: Mapping[str, float] = {}
-    findings: tuple[str, ...] = ()
-    unjudged: Mapping[str, Metric] = {}
-    problem: Problem | None = None
+    schema_version: Literal[1, 2, 3] = 3  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, identity: RunIdentity, *parts: RunTraces | RunAttempts | RunOutcome) -> Self:
+        """Put a record together from its parts; a run that never began has an identity alone."""
+        return cls(**{name: value for part in (identity, *parts) for name, value in part})
 
     @property
     def name(self) -> str:

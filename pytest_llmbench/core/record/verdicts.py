@@ -14,7 +14,7 @@ Property = str | int | float | bool | None
 
 
 class ClauseTold(Strict):
-    """One clause of `--require FILE`.
+    """One clause of `--llmbench-require FILE`.
 
     Attributes:
         name: as the contract numbers it.

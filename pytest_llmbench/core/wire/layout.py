@@ -1,6 +1,6 @@
 """The folder of a session: the names that the login node, the ranks and the plugin agree on.
 
-session.json  system.json  plan.json  journal  live.json  owner  stop  junit.xml  junit-strict.xml
+session.json  system.json  plan.json  journal  live.json  owner  stop  junit.xml
 summary.md  verdict.json  verdicts.json  report.html  allocation/  repeats/  superseded/
 runs/KEY/     record.json  job.json  task.json, or command.json  run.sh  driver.json  hostfile  rendezvous.json
 enough.json  steps/rank-00000.jsonl  phase/rank-00000  pauses/rank-00000  logs/output.log  logs/rank-0.log
@@ -17,7 +17,7 @@ PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
 # Facts of the system that its logs are judged by.
 SYSTEM = "system.json"
 # For CI systems; the verdict is written last of all.
-JUNIT_STRICT, SUMMARY, VERDICT = "junit-strict.xml", "summary.md", "verdict.json"
+SUMMARY, VERDICT = "summary.md", "verdict.json"
 # Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
 LATEST, INDEX = "latest", "index.json"
 # In the place of a session's name, after `--resume`: the newest that did not end.
@@ -42,7 +42,7 @@ ALTERED = "record-altered.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
 # Its ranks end after the next steps: their session has seen enough.
 ENOUGH = "enough.json"
-# Ranks that caused the fault of `--simulate`.
+# Ranks that caused the fault of `--llmbench-simulate`.
 STRIKES = "simulated"
 # What was started once was started again, and refused itself.
 AGAIN = "started_again"

@@ -195,7 +195,7 @@ def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int
         return "No number of steps decides that: the speed is the threshold"
     differ = f"Runs of one system differ by more than that ({100 * between.spread:.2g} % between runs): "
     if needed is not None:
-        return f"{differ}about {needed} runs would decide; pass `--repeat {needed}`"
+        return f"{differ}about {needed} runs would decide; pass `--llmbench-repeat {needed}`"
     return (
         f"{differ}no number of steps or runs decides it. Set the threshold further away, or judge each run alone "
         "(`claim: run` in the reference)"

@@ -12,7 +12,6 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output.overruled import fails
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
@@ -61,14 +60,14 @@ class Conclusion:
     @property
     def warned(self) -> bool:
         """Whether a test that is INCONCLUSIVE does not fail."""
-        return bool(options.value(self._config, "inconclusive") == "warn")
+        return self._bench.options.inconclusive == "warn"
 
     def settle(self, session: pytest.Session) -> None:
-        """Set the exit code: a failure of ours counts in any case; with `--exit-codes detailed`, by its kind."""
+        """Set the exit code: a failure of ours counts; with `llmbench_exit_codes = detailed`, by its kind."""
         failed = any(fails(row["verdict"], warned=self.warned) for row in self.rows)
         if failed and session.exitstatus in _GREEN:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if options.value(self._config, "exit-codes") == "detailed" and session.exitstatus == 1:
+        if self._bench.options.exit_codes == "detailed" and session.exitstatus == 1:
             word, _ = self._decided(1)
             session.exitstatus = detailed(word, 1)
 
@@ -123,7 +122,7 @@ class Conclusion:
         """
         folder = self._bench.session.folder
         was_concluded = (folder / layout.VERDICT).exists()
-        for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.JUNIT_STRICT, layout.PAGE):
+        for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.PAGE):
             (folder / name).unlink(missing_ok=True)
         if was_concluded:
             self.enlist()

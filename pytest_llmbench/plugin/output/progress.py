@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.reporting.live.lines import StateLines
 from pytest_llmbench.reporting.live.screen import BlockScreen
 from pytest_llmbench.reporting.live.table import console_for, table_lines
@@ -82,7 +82,7 @@ class LiveLine:
             reporter._tw._file = screen.file  # noqa: SLF001 - see `_draw`
 
     def _kind(self) -> Literal["table", "lines", "nothing"]:
-        asked = options.value(self._config, "live") or "auto"
+        asked = options_of(self._config).live
         if asked == "off":
             return "nothing"
         reporter = self._reporter

@@ -15,7 +15,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
-from pytest_llmbench.session.kept_runs import Glance
+from pytest_llmbench.session.record_store import Glance
 from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.

@@ -8,7 +8,7 @@ import pluggy
 import pytest
 
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.reporting.base import REPORTS, FinishedSession
 from pytest_llmbench.reporting.benchmark_json import add_rounds
 
@@ -51,7 +51,7 @@ def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Conf
 
 
 def _all(session: FinishedSession, config: pytest.Config) -> Iterator[tuple[str, Callable[[], Iterable[str] | None]]]:
-    if options.value(config, "report") != "no":
+    if options_of(config).report == "yes":
         yield _PAGE, partial(_page, session)
     for name, write in REPORTS.usable().items():
         yield name, partial(write, session)

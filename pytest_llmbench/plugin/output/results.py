@@ -10,20 +10,17 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
-from pytest_llmbench.plugin.output.exporting import exported
 from pytest_llmbench.plugin.output.judged import JudgedRuns
 from pytest_llmbench.plugin.output.junit_xml.report import JUnit
 from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
-from pytest_llmbench.plugin.past import history
-from pytest_llmbench.plugin.past.compared import compare_with_history
 from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
@@ -277,18 +274,17 @@ class Results:
         """Compare groups of nodes with each other: one that is too slow, or may be, fails the session."""
         if self.store is None:
             return
-        tolerance = options.value(self._config, "group-tolerance")
-        self._groups = compare_groups(self._bench.planned.runs, self.store.runs, tolerance)
+        self._groups = compare_groups(self._bench.planned.runs, self.store.runs, self._bench.options.group_tolerance)
         self._take_verdicts(self._groups.rows, session)
 
     def _compare_with_history(self, session: pytest.Session) -> None:
         """Hold the runs against earlier ones, if the user asks for it: one that became slower fails the session."""
-        wanted, place = options.value(self._config, "compare-to"), history.place_of(self._config)
+        wanted, place = self._bench.options.compare_to, self._bench.options.history
         if self.store is None or wanted is None or place is None:
             return
         runs, records = self._bench.planned.runs, self.store.runs
         try:
-            rows = [*compare_with_history(place, self._bench.session.id, runs, records, wanted)]
+            rows = [*history.compare_with_history(place, self._bench.session.id, runs, records, wanted)]
         except ConfigError as error:
             self._made.append(Reported(name="comparison", failure=f"nothing was compared with the history: {error}"))
             return
@@ -299,7 +295,7 @@ class Results:
         for row in rows:
             self._rows.append(row)
             properties = {name: value for name, value in row.items() if name != "test"}
-            warned = options.value(self._config, "inconclusive") == "warn"
+            warned = self._bench.options.inconclusive == "warn"
             report = report_of_verdict(row["test"], properties, warned=warned)
             self._requirements.pytest_runtest_logreport(report)
             self._junit.add_verdict(report)
@@ -338,7 +334,7 @@ class Results:
         finished = FinishedSession(
             id=session.id, folder=session.folder, planned=planned, runs=store.runs, checks=store.checks
         )
-        self._made += [*make_reports(finished, self._config), *exported(finished, self._config)]
+        self._made += make_reports(finished, self._config)
         if (kept := history.keep(self._config, session, store)) is not None:
             self._made.append(kept)
         store.notes.extend(report.failure for report in self._made if report.failure is not None)

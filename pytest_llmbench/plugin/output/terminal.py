@@ -118,7 +118,7 @@ def clauses(reporter: pytest.TerminalReporter, told: Sequence[ClauseVerdict]) ->
 def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
     """Say of which runs no speed was judged, and what comes of it."""
     for line in lines:
-        ends = f" (--require-verdict: exit code {EXIT_CODE} if nothing else is wrong)" if required else ""
+        ends = f" (--llmbench-require-verdict: exit code {EXIT_CODE} if nothing else is wrong)" if required else ""
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 

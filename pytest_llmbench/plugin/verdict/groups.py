@@ -15,7 +15,7 @@ from pytest_llmbench.plugin.verdict.outcome import facts_of_run
 
 # Healthy nodes of one model are within 0.4 %, and one run of each of a few groups tells them apart by 1.2 to 1.9 %.
 USUAL_TOLERANCE = Quantity(3.0, "%")
-_ON_CPUS = "rates on CPUs and at scale smoke scatter too much to be compared, unless you give --group-tolerance"
+_ON_CPUS = "rates on CPUs and at scale smoke scatter too much to be compared, unless you set llmbench_group_tolerance"
 _VERDICTS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 
 
@@ -133,12 +133,12 @@ def _told(
         f"({for_people(lag.seconds)} s, and {for_people(lag.usual)} s): between {low} and {high} %."
     )
     if verdict is Verdict.INCONCLUSIVE:
-        yield f"That does not decide on the {bound} allowed: train longer, or allow more by --group-tolerance"
+        yield f"That does not decide on the {bound} allowed: train longer, or allow more by llmbench_group_tolerance"
         return
     if lag.others == 1:
         yield "One of the two groups differs, and two do not say which is ill: compare them with a third."
     hosts = ",".join(groups[key][0].hosts)
-    again = f" (--nodelist {hosts})" if hosts else ""
+    again = f" (--slurm nodelist={hosts})" if hosts else ""
     yield f"Validate these nodes{again}, or test each by itself (--nodes-per-run 1)"
 
 

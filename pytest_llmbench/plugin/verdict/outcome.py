@@ -17,7 +17,7 @@ from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
-from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.plugin.verdict import expected, speed
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
@@ -53,7 +53,7 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
         "nodes": record.nodes,  #: property nodes: nodes of the run
         "ranks": record.ranks,  #: property ranks: ranks in all
         "gpus": record.gpus,  #: property gpus: GPUs in all
-        #: property simulated: the fault of `--simulate`; absent without it
+        #: property simulated: the fault of `--llmbench-simulate`; absent without it
         **({"simulated": record.simulated} if record.simulated is not None else {}),
     }
     if not made:
@@ -69,20 +69,20 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
         "log": str(record.logs),  #: property log: folder of what the ranks printed, or where the replayed logs are
         #: property findings: [Findings](#findings) about the run, whatever the verdict; empty where there are none
         "findings": "; ".join(record.findings),
-        #: property superseded: with `--retries`: why each earlier attempt at the run was repeated; absent without one
+        #: property superseded: with `--llmbench-retries`: why each earlier attempt was repeated; absent without one
         **({"superseded": "; ".join(record.superseded)} if record.superseded else {}),
         **(_facts_of_looks(record.early) if record.early is not None else {}),
     }
 
 
 def _facts_of_looks(early: EarlyVerdict) -> dict[str, Any]:
-    """Properties of a test of a session with `--early-verdict`."""
+    """Properties of a test of a session with `--llmbench-early-verdict`."""
     return {
-        #: property early_verdict: with `--early-verdict`: by which of its steps the run was judged, or why it ran whole
+        #: property early_verdict: with `--llmbench-early-verdict`: the step that decided, or why it ran whole
         "early_verdict": str(early),
-        "steps_done": early.done,  #: property steps_done: with `--early-verdict`: steps of the run
-        "steps_planned": early.planned,  #: property steps_planned: with `--early-verdict`: steps of the recipe
-        #: property hours_saved: with `--early-verdict`: time of the steps that were not made, such as `0.5 GPU-hours`
+        "steps_done": early.done,  #: property steps_done: with `--llmbench-early-verdict`: steps of the run
+        "steps_planned": early.planned,  #: property steps_planned: with `--llmbench-early-verdict`: steps of the recipe
+        #: property hours_saved: with `--llmbench-early-verdict`: time of steps not made, such as `0.5 GPU-hours`
         "hours_saved": f"{early.hours_saved:.4g} {early.unit}",
         "hours_spent": f"{early.hours_spent:.4g} {early.unit}",  #: property hours_spent: likewise, of the run
     }
@@ -258,7 +258,7 @@ def judge(
     if verdict is Verdict.INCONCLUSIVE:
         told = str(call.excinfo.value) if call.excinfo else ""
         report.longrepr = told
-        if options.value(item.config, "inconclusive") == "warn":
+        if options_of(item.config).inconclusive == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
     #: test property verdict: `PASS`, `FAIL`, `INCONCLUSIVE`, `XFAIL`, `ERROR` or `SKIP`

@@ -1,4 +1,4 @@
-"""`--require FILE`: what has to be judged, clause by clause. A clause with a test that was not is INCOMPLETE."""
+"""`--llmbench-require FILE`: clauses that have to be judged. A clause with a test that was not is INCOMPLETE."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ class Requirements:
     """Required verdicts of a session, and whether they were reached.
 
     Attributes:
-        clauses: none without `--require`.
+        clauses: none without `--llmbench-require`.
     """
 
     def __init__(self, config: pytest.Config, path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`--inconclusive rerun`: further runs of one that decides nothing, as long as they can decide and there is time."""
+"""`--llmbench-inconclusive rerun`: further runs of one that decides nothing, as long as they can and there is time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rerun:
             return made
         if broken.problem.kind == "not_repeated":
             return f"{_NONE_MADE} {broken.problem.message}"
-        #: error repeat_broken: a further run that `--inconclusive rerun` made cannot be judged
+        #: error repeat_broken: a further run that `--llmbench-inconclusive rerun` made cannot be judged
         raise RunError("repeat_broken", outcome.broken(broken))
 
     def _why_not(self, records: Sequence[RunRecord], needed: int | None) -> str | None:

@@ -102,7 +102,7 @@ class Run:
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
             why = f"it has {', '.join(record.metrics)}"
             if record.early is not None and record.early.ended_early and self._statistics[statistic].needs_all_steps:
-                why = "the run was ended early, and that needs all of its steps: leave out --early-verdict"
+                why = "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict"
             elif unknown_of_gpus:
                 why = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
             elif uncounted is not None and statistic in _OF_FLOPS:

@@ -13,7 +13,7 @@ from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.session.live.writing import LiveWriter
+from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.record_store import AnyRecord, RecordStore
 
 _LOOK_S = 0.2

@@ -9,7 +9,7 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci.verdict import NOTHING_JUDGED
-from pytest_llmbench.session.kept_runs import Glance
+from pytest_llmbench.session.record_store import Glance
 
 EXIT_CODE = NOTHING_JUDGED
 

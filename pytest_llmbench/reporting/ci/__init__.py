@@ -1,1 +1,1 @@
-"""Output of a session for CI systems: its verdict in one word, a summary, annotations, and strict JUnit XML."""
+"""Output of a session for CI systems: its verdict in one word, a summary, and annotations."""

@@ -17,7 +17,7 @@ _COLUMNS = ("Verdict", "Test", "Hosts", "Measured", "Bound", "Record")
 _TO_DO = {
     "ERROR": "Read the record and the log of the run: it cannot be judged before its problem is solved.",
     "FAIL": "Look at the cause and the hosts: run the checks on these nodes, and repeat the run on others.",
-    "INCONCLUSIVE": "Measure longer or more often: `--inconclusive rerun`, `--repeat`, or more steps.",
+    "INCONCLUSIVE": "Measure more: `--llmbench-inconclusive rerun`, `--llmbench-repeat`, or more steps.",
     "INCOMPLETE": "Select the tests that the clause names, and let them be judged.",
 }
 

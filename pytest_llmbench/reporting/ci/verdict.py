@@ -15,8 +15,8 @@ from pytest_llmbench.core.schema import Strict
 
 # The worst first.
 Word = Literal["broken", "incomplete", "slow", "undecided", "nothing_judged", "pass"]
-# Exit codes: of a session that judged no speed, and, with `--exit-codes detailed`, of one whose tests failed. Those of
-# pytest end at 6.
+# Exit codes: of a session that judged no speed, and, with `llmbench_exit_codes = detailed`, of one whose tests failed.
+# Those of pytest end at 6.
 NOTHING_JUDGED = 10
 DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13}
 
@@ -67,7 +67,7 @@ class SessionOutcome:
         unjudged: runs without a verdict on their speed.
         runs: runs of the session.
         speed_required: whether a run without such a verdict fails the session.
-        simulated: whether its runs had a fault of `--simulate`.
+        simulated: whether its runs had a fault of `--llmbench-simulate`.
         exit_code: pytest's exit code.
     """
 
@@ -126,5 +126,5 @@ def counted_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def detailed(word: Word, exit_code: int) -> int:
-    """The exit code by `--exit-codes detailed`: where pytest says that tests failed, which kind of failure it is."""
+    """The exit code by `llmbench_exit_codes = detailed`: the kind of failure where tests failed."""
     return DETAILED.get(word, exit_code) if exit_code == 1 else exit_code

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import for_people, listed
 from pytest_llmbench.core.record.records import Metric, RunRecord
-from pytest_llmbench.reporting.html.folder import SessionFolder
 from pytest_llmbench.reporting.html.rows import VerdictRow, verdict_rows
+from pytest_llmbench.session.folder import SessionFolder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

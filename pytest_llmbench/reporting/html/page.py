@@ -20,10 +20,10 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
-from pytest_llmbench.reporting.html.folder import SessionFolder, read_folder
 from pytest_llmbench.reporting.html.node_map import node_map
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, verdict_rows
 from pytest_llmbench.reporting.html.sections import Sections, utc
+from pytest_llmbench.session.folder import SessionFolder, read_folder
 
 if TYPE_CHECKING:
     import jinja2

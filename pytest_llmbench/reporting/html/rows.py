@@ -9,7 +9,7 @@ from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.core.record.verdicts import Property
 from pytest_llmbench.reporting.health import NO_BOUND
-from pytest_llmbench.reporting.html.folder import SessionFolder
+from pytest_llmbench.session.folder import SessionFolder
 
 # Kinds of rows, the worst first, and their words. A pass by which nothing was compared is not shown as a pass.
 KINDS: Mapping[str, str] = {

@@ -14,11 +14,11 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.check_figures import check_figures
 from pytest_llmbench.reporting.html.figures import Figure
-from pytest_llmbench.reporting.html.folder import SessionFolder
 from pytest_llmbench.reporting.html.rank_figures import rank_figures, size_of_step_logs
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
 from pytest_llmbench.reporting.html.step_figures import step_figures
 from pytest_llmbench.reporting.html.texts import Excerpt, ShownTexts
+from pytest_llmbench.session.folder import SessionFolder
 
 # What all runs of a session may take together, so that 2,000 of them make no page that a browser struggles with.
 _ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 48_000, 24, 600

@@ -1,13 +1,12 @@
 """From a run that is over to its record: what went wrong, or what it measured."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, published_tflops
-from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.records import Metric, Problem
+from pytest_llmbench.core.record.records import Metric, Problem, RunIdentity, RunOutcome
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine, statistics_of
@@ -18,41 +17,44 @@ from pytest_llmbench.judging.statistics import Measurement, judged_steps, measur
 from pytest_llmbench.session.ending.causes import Outcome, cause
 
 
-def identity_of(run: RunSpec, topology: Topology, settings: Settings, session: Session) -> dict[str, Any]:
-    """Fields of a run's record that do not depend on its outcome."""
-    return {
-        "session": session.id,
-        "key": run.key,
-        "repeat": run.repeat,
-        "look": run.look,
-        "token": session.token,
-        "run_token": session.run_token(run.key),
-        "recipe": run.recipe,
-        "system": settings.system.name,
-        "cluster": settings.cluster,
-        "allocation": settings.allocation,
-        "nodes": topology.nodes,
-        "ranks": topology.world_size,
-        "gpus": topology.gpus,
-        "folder": str(session.run_folder(run.key)),
+def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdentity:
+    """The part of a run's record that is known before the run."""
+    replayed, folder = run.replayed, session.run_folder(run.key)
+    topology = settings.topology(run.recipe) if replayed is None else replayed.topology
+    return RunIdentity(
+        session=session.id,
+        key=run.key,
+        repeat=run.repeat,
+        look=run.look,
+        token=session.token,
+        run_token=session.run_token(run.key),
+        recipe=run.recipe,
+        system=settings.system.name,
+        cluster=settings.cluster,
+        allocation=settings.allocation,
+        nodes=topology.nodes,
+        ranks=topology.world_size,
+        gpus=topology.gpus,
+        folder=str(folder),
+        replayed=None if replayed is None else str(replayed.logs),
         # A session that is resumed may adopt a run that was started with it.
-        "simulated": str(settings.simulate) if settings.simulate else strikes(session.run_folder(run.key)),
-    }
+        simulated=str(settings.simulate) if settings.simulate else strikes(folder),
+    )
 
 
-def findings(outcome: Outcome, settings: Settings) -> dict[str, Any]:
-    """Fields of a run's record about its outcome: ranks, steps, versions, and metrics or the problem."""
-    driver, evidence = outcome.driver, with_expectations(outcome, settings.system)
-    found = judged(evidence, settings.system, cause(outcome) or first_problem(evidence) or _unstruck(outcome, settings))
-    return found | {"hosts": driver.hosts if driver else outcome.job.hosts, "provenance": _provenance(driver)}
+def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
+    """The part of a run's record that follows from its logs, its driver and its job."""
+    evidence = with_expectations(outcome, settings.system)
+    problem = cause(outcome) or first_problem(evidence) or _unstruck(outcome, settings)
+    return conclude_logs(evidence, settings.system, problem, _provenance(outcome.driver))
 
 
 def _unstruck(outcome: Outcome, settings: Settings) -> Problem | None:
     """A run that passes because its fault never came proves nothing."""
     if settings.simulate is None or strikes(outcome.folder) is not None:
         return None
-    #: problem not_struck: the fault of `--simulate` never struck: the run ended before, or cannot have it
-    message = f"--simulate {settings.simulate} never struck: the run ended before; name an earlier step"
+    #: problem not_struck: the fault of `--llmbench-simulate` never struck: the run ended before, or cannot have it
+    message = f"--llmbench-simulate {settings.simulate} never struck: the run ended before; name an earlier step"
     return Problem(kind="not_struck", message=message)
 
 
@@ -63,8 +65,10 @@ def _provenance(driver: DriverReport | None) -> dict[str, str]:
     return {**driver.provenance, **code}
 
 
-def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[str, Any]:
-    """Fields of a record about a log: ranks, steps, versions, and metrics, for a verdict or as evidence alone."""
+def conclude_logs(
+    evidence: Evidence, system: System, problem: Problem | None, provenance: Mapping[str, str]
+) -> RunOutcome:
+    """The part of a run's record that follows from its logs, with metrics for a verdict or as evidence alone."""
     measurement, series = measurement_of(evidence, system), evidence.series
     metrics = measure(measurement, statistics_of(get_engine(evidence.recipe.engine)))
     # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
@@ -73,25 +77,26 @@ def judged(evidence: Evidence, system: System, problem: Problem | None) -> dict[
     timed = judged_steps(evidence.recipe, series.steps) if own_gpus else ()
     problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed)
     spent = outside(evidence)
-    return {
-        "device": device_of(evidence),
-        "versions": series.ranks[0].versions if series.ranks else {},
-        "rank_info": series.ranks,
-        "cut_off": evidence.cut_off,
-        "early": evidence.early,
-        "steps": series.steps,
-        "totals": series.totals,
-        "telemetry": series.telemetry,
-        "times": series.times,
-        "unreadable": series.unreadable,
-        "metrics": {} if problem else metrics,
-        "steady": None if problem else measurement.steady,
+    return RunOutcome(
+        device=device_of(evidence),
+        versions=series.ranks[0].versions if series.ranks else {},
+        provenance=provenance,
+        rank_info=series.ranks,
+        cut_off=evidence.cut_off,
+        early=evidence.early,
+        steps=series.steps,
+        totals=series.totals,
+        telemetry=series.telemetry,
+        times=series.times,
+        unreadable=series.unreadable,
+        metrics={} if problem else metrics,
+        steady=None if problem else measurement.steady,
         # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
-        "unjudged": metrics if problem and evidence.kind == "command" else {},
-        "findings": () if problem else findings_of(evidence),
-        "outside_steps": spent.told if spent else {},
-        "problem": problem,
-    }
+        unjudged=metrics if problem and evidence.kind == "command" else {},
+        findings=() if problem else findings_of(evidence),
+        outside_steps=spent.told if spent else {},
+        problem=problem,
+    )
 
 
 def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:
@@ -103,16 +108,16 @@ def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Me
     return {"mfu": Metric(value=share, unit="%", rule="model FLOPs per second / published peak of this GPU model")}
 
 
-def with_expectations(told: Evidence, system: System) -> Evidence:
-    """Evidence as a launch or logs tell it, and what engine and system expect of it."""
-    recipe, topology, gpu, device = told.recipe, told.topology, system.gpu, device_of(told)
+def with_expectations(evidence: Evidence, system: System) -> Evidence:
+    """Evidence of a launch or of logs, completed by what engine and system expect of it."""
+    recipe, topology, gpu, device = evidence.recipe, evidence.topology, system.gpu, device_of(evidence)
     engine = get_engine(recipe.engine)
     return replace(
-        told,
+        evidence,
         gpu=gpu.model if gpu else None,
         kind=engine.kind,
         proof=engine.proof,
-        doubts=tuple(engine.doubts(recipe, topology, told.series)),
+        doubts=tuple(engine.doubts(recipe, topology, evidence.series)),
         # None on CPUs, and if no peak is published.
         peak_tflops=published_tflops(device, recipe.precision, gpu) if topology.gpus and device else None,
         expected=engine.expected(recipe, topology),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.beginning import SUBMITTED
-from pytest_llmbench.session.kept_runs import Glance
+from pytest_llmbench.session.record_store import Glance
 
 
 def sweep(session: Path, runs: Mapping[str, Glance]) -> None:

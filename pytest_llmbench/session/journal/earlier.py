@@ -20,7 +20,8 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.journal.journal import Journal, JournalEvent, OwnedError, read_journal
+from pytest_llmbench.session.folder import has_ended, read_events, record_files, session_of, sessions_in
+from pytest_llmbench.session.journal.journal import Journal, JournalEvent, OwnedError
 from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
 
 # Problems of runs that are made, or looked at, once more: the first is none of theirs, the others follow from one.
@@ -159,33 +160,24 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
         if folder is None:
             raise ConfigError(
                 f"--resume {which}: neither a session of {run_dir} nor the folder of one with a journal; give "
-                "--run-dir, or --resume alone, behind the tests, for the newest that did not end"
+                "--llmbench-run-dir, or --resume alone, behind the tests, for the newest that did not end"
             )
-        return _session_in(folder.absolute())
-    found = {path: _began(path) for path in run_dir.glob(f"*/{layout.JOURNAL}") if not path.parent.is_symlink()}
-    left = {path: began for path, began in found.items() if began is not None}
-    if not left:
+        return session_of(folder.absolute())
+    folders = sessions_in(run_dir) if run_dir.is_dir() else []
+    folder = next((folder for folder in folders if _may_go_on(folder)), None)
+    if folder is None:
         raise ConfigError(
-            f"--resume: no session in {run_dir} is left to resume: give its --run-dir, or leave --resume out"
+            f"--resume: no session in {run_dir} is left to resume: give its --llmbench-run-dir, or leave --resume out"
         )
-    return _session_in(max(left, key=lambda path: (left[path], path.parent.name)).parent)
+    return session_of(folder)
 
 
-def _began(journal: Path) -> float | None:
-    """Unix time at which a session began, whatever its folder is called; None for one that has ended."""
+def _may_go_on(folder: Path) -> bool:
+    """True for a session that did not end; also for one with a damaged journal, which is an error when it is read."""
     try:
-        events = read_journal(journal)[0]
-    except ConfigError:  # it is damaged, which is told if it is the newest
-        return journal.stat().st_mtime
-    if _has_ended(events):
-        return None
-    return events[0].at if events else journal.stat().st_mtime
-
-
-def _session_in(folder: Path) -> Session:
-    """The session of a folder, by the id in its journal; sessions of earlier versions have that of the folder."""
-    ids = [event.session for event in read_journal(folder / layout.JOURNAL)[0] if event.session]
-    return Session(id=ids[0] if ids else folder.resolve().name, folder=folder)
+        return not has_ended(folder)
+    except ConfigError:
+        return True
 
 
 def take_over(session: Session, cluster: str) -> Earlier:
@@ -198,7 +190,7 @@ def take_over(session: Session, cluster: str) -> Earlier:
     try:
         journal = Journal(path)
     except OwnedError as error:
-        raise _alive(session, read_journal(path)[0]) from error
+        raise _alive(session, read_events(session.folder)) from error
     try:
         return _taken_over(session, cluster, journal)
     except BaseException:
@@ -208,7 +200,7 @@ def take_over(session: Session, cluster: str) -> Earlier:
 
 def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     events = journal.earlier
-    if _has_ended(events):
+    if events and events[-1].event == "ended":
         raise ConfigError(f"--resume: session {session.id} has ended; to judge it again: --replay {session.folder}")
     began = [event for event in events if event.event == "began"]
     if began and began[-1].cluster != cluster:
@@ -228,17 +220,13 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     write_text(owner, f"resumed {time.time_ns()}\n")  # unlike that of another resume
     borne_s = min((event.ttl_s for event in began), default=0.0)
     silent_s = owner.stat().st_mtime - before
-    for record in (session.folder / layout.FOLDERS["run"]).glob(f"*/{layout.RECORD}"):
+    for record in record_files(session.folder, "run"):
         record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
     put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)
     return Earlier(session, journal, orphaned=told or silent_s >= borne_s - PERIOD_S)
-
-
-def _has_ended(events: tuple[JournalEvent, ...]) -> bool:
-    return bool(events) and events[-1].event == "ended"
 
 
 def _alive(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:

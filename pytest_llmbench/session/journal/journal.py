@@ -33,7 +33,7 @@ class JournalEvent(Strict):
         at: Unix time.
         name: of the run, the check, the job that holds nodes, or the test.
         host, pid: of the process that `began`.
-        session: session id, which is not the name of its folder with `--session-name`; empty in earlier versions.
+        session: session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions.
         cluster: `--cluster` of that process.
         ttl_s: silence of that process that its jobs bear, seconds.
         command: its words, without logins.

@@ -11,8 +11,9 @@ from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.slurm.queries import SlurmQueries
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.folder import read_events, session_of, sessions_in
 from pytest_llmbench.session.journal.earlier import processes_of
-from pytest_llmbench.session.journal.journal import JournalEvent, is_owned, read_journal
+from pytest_llmbench.session.journal.journal import JournalEvent, is_owned
 
 # A process on another host, whose lock may not show here, is taken for dead after so long without a sign of life.
 _SILENT_S = 300.0
@@ -22,29 +23,26 @@ _ASK_S = 5.0
 
 def left_behind(run_dir: Path) -> str | None:
     """Tell of the newest dead session, what it left and how to go on. None where there is none: Slurm is not asked."""
-    found = sorted(_dead(run_dir), key=lambda dead: dead[1][0].at)
-    if not found:
+    dead = list(_dead(run_dir))
+    if not dead:
         return None
-    folder, events = found[-1]
+    folder, events = dead[0]
     began = next(event for event in reversed(events) if event.event == "began")
-    session = Session(id=began.session or folder.name, folder=folder)
     judged = {event.name for event in events if event.event == "judged"}
-    others = f" (and {len(found) - 1} before it)" if len(found) > 1 else ""
+    others = f" (and {len(dead) - 1} before it)" if len(dead) > 1 else ""
     return (
         f"session {folder.name}{others} never ended, and its process {began.pid} on {began.host} is gone: "
-        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {_remains(session, began)}; "
+        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {_remains(session_of(folder), began)}; "
         f"--resume={folder.name} goes on with it, llmbench prune deletes old ones"
     )
 
 
 def _dead(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
-    """Folder and events of each session that has no verdict, and whose process is gone."""
-    for path in run_dir.glob(f"*/{layout.JOURNAL}"):
-        folder = path.parent
-        if folder.is_symlink() or (folder / layout.VERDICT).exists():
-            continue
+    """Folder and events of each session that has no verdict, and whose process is gone; the newest first."""
+    for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
+        path = folder / layout.JOURNAL
         try:
-            events, _ = read_journal(path)
+            events = read_events(folder)
             began = [event for event in events if event.event == "began"]
             if began and events[-1].event != "ended" and not is_owned(path) and _is_gone(began[-1], folder):
                 yield folder, events

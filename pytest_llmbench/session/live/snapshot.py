@@ -1,7 +1,10 @@
-"""The picture of a session at one moment, as the process that owns it writes it into the session's folder."""
+"""The live view of a session, `live.json`: its content, and how another process follows it."""
 
+import socket
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +15,14 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
+# A living process writes its picture at least so often, also where nothing changes.
+SIGN_S = 5.0
+# Several signs of life are missing: a file server may be slow with one of them.
+SILENT_S = 3 * SIGN_S
+# A living process has written by then.
+_SURE_S = SIGN_S + 1.0
+# A picture that is replaced in one step is never torn for long.
+_TORN_S = 5.0
 LiveState = Literal["waiting", "pending", "checking", "starting", "running", "ended", "judged"]
 Expectation = Literal["PASS", "FAIL", "undecided"]
 
@@ -29,11 +40,9 @@ class Projected(Strict):
     Attributes:
         verdict: `PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`.
         statistic: the number that was compared, or the throughput where there is no bound.
-        value: it so far; None where it is not measured yet.
-        low, high: its interval; None while the steps are too few for one, and for an end that any number may be beyond.
-        unit: of the three.
-        bound: the bound, such as `>= 200,000 words/s`; empty without one.
-        steps: number of steps that it is about.
+        low, high: the interval of `value`; None where an end is open or there are too few steps.
+        bound: such as `>= 200,000 words/s`; empty without one.
+        steps: number of steps that the projection is about.
         why: the reason where it is undecided.
     """
 
@@ -49,23 +58,18 @@ class Projected(Strict):
 
 
 class LiveTask(Strict):
-    """How one run, or one check, stands.
+    """The state of one run or check.
 
     Attributes:
-        name: key of the run, or name of the check.
-        about: `run` or `check`.
         state: `waiting` for nodes or for runs before it; `pending`: its job is in Slurm's queue; `checking`: a check
             under way; `starting`: no step so far; `running`; `ended`: its record is there, and not all of its tests
             have their verdict; `judged`.
         detail: the reason for its waiting, or its problem.
         starts: Unix time at which Slurm expects to start it; None if unknown.
-        step, steps: its progress.
         words_per_s: of its last step; None before the first, and where its duration is not known.
         eta_s: seconds to its last step at that rate.
         started: Unix time; None before.
         took_s: seconds that it took; None while it goes on.
-        gpus, nodes: that it uses.
-        projected: None before the first projection.
         verdict: the worst of its tests; None before all have theirs.
     """
 
@@ -92,15 +96,13 @@ class LiveTask(Strict):
 
 
 class LiveSnapshot(Strict):
-    """How a session stands at one moment.
+    """The state of a session at one moment.
 
     Attributes:
-        session: its id.
         host, pid: of the process that owns it.
         began, at: Unix times of its begin, and of this picture.
         count: number of pictures before this one: it grows while the process lives, whatever clocks say.
-        word: the verdict on the whole session, as `verdict.json` has it; None while it goes on.
-        exit_code: pytest's; likewise.
+        word, exit_code: the session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on.
         tasks: its checks and its runs, in their order.
     """
 
@@ -132,7 +134,7 @@ class LiveSnapshot(Strict):
 
     @property
     def hours(self) -> float:
-        """Hours of all runs so far. In a session with GPUs, runs without any do not count."""
+        """Hours of all runs so far; in a session with GPUs, runs on CPUs do not count."""
         on_gpus = self.unit == "GPU-hours"
         return sum(task.hours(self.at) for task in self.runs if task.gpus or not on_gpus)
 
@@ -148,25 +150,100 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def read_snapshot(folder: Path) -> LiveSnapshot:
-    """Read the picture of a session.
-
-    Raises:
-        ConfigError: there is none, or it is torn or damaged.
-    """
+    """Read the picture of a session; a ConfigError if there is none, or it is torn or damaged."""
     path = folder / layout.LIVE
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{folder} has no {layout.LIVE}: none of its runs has begun, or an earlier version made it (llmbench watch "
-            "needs it; the records of its runs are in runs/)"
+            f"{folder} has no {layout.LIVE}: none of its runs has begun (llmbench watch needs it; the records of its "
+            "runs are in runs/)"
         ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
         return LiveSnapshot.model_validate_json(data)
     except ValidationError as error:
-        told = error.errors()[0]
+        fault = error.errors()[0]
         raise ConfigError(
-            f"{path} is torn or damaged, so nothing in it is shown ({'.'.join(map(str, told['loc']))} {told['msg']})"
+            f"{path} is torn or damaged, so nothing in it is shown ({'.'.join(map(str, fault['loc']))} {fault['msg']})"
         ) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sight:
+    """One look at a session.
+
+    Attributes:
+        snapshot: the last picture that could be read.
+        silent_s: for how long its process has given no sign of life; 0 while it does, and where the session is over.
+        torn: the reason why the current picture cannot be read; empty where it can.
+        doubtful: its process seems to be gone, or its picture is old: only a later look decides.
+    """
+
+    snapshot: LiveSnapshot
+    silent_s: float = 0.0
+    torn: str = ""
+    doubtful: bool = False
+
+    @property
+    def over(self) -> bool:
+        """True if the session has ended in order."""
+        return self.snapshot.exit_code is not None
+
+
+class Watcher:
+    """Looks at one session again and again. Clocks of two hosts may differ: what counts is whether pictures follow."""
+
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._now = now
+        self._last: LiveSnapshot | None = None
+        self._moved: float | None = None
+        self._first = clock()
+        self._torn_since: float | None = None
+
+    def look(self) -> Sight:
+        """Look once; a ConfigError if there is no picture, or it cannot be read for longer than a moment."""
+        torn = self._read()
+        last = self._last
+        if last is None:
+            raise ConfigError(torn)
+        silent_s = self._silent_s(last)
+        doubtful = last.exit_code is None and (self._is_gone(last) or self._now() - last.at > SILENT_S)
+        return Sight(snapshot=last, silent_s=silent_s, torn=torn, doubtful=doubtful)
+
+    @property
+    def is_sure(self) -> bool:
+        """True after enough time to distinguish a dead process from a wrong clock."""
+        return self._moved is not None or self._clock() - self._first > _SURE_S
+
+    def _read(self) -> str:
+        """Read the picture; return the reason where it cannot be read, but an earlier one could."""
+        try:
+            snapshot = read_snapshot(self._folder)
+        except ConfigError as error:
+            self._torn_since = self._clock() if self._torn_since is None else self._torn_since
+            if self._last is None or self._clock() - self._torn_since > _TORN_S:
+                raise
+            return str(error)
+        self._torn_since = None
+        if self._last is not None and (snapshot.count, snapshot.pid) != (self._last.count, self._last.pid):
+            self._moved = self._clock()
+        self._last = snapshot
+        return ""
+
+    def _silent_s(self, last: LiveSnapshot) -> float:
+        if last.exit_code is not None:
+            return 0.0
+        now = self._clock()
+        silent = now - self._moved if self._moved is not None else max(self._now() - last.at, now - self._first)
+        # A container may have the name of its host, and does not show the processes of that.
+        return silent if silent > (_SURE_S if self._is_gone(last) else SILENT_S) else 0.0
+
+    @staticmethod
+    def _is_gone(last: LiveSnapshot) -> bool:
+        return last.host == socket.gethostname() and not Path(f"/proc/{last.pid}").exists()

@@ -206,7 +206,7 @@ class HeldNodes:
         validator.run(self.plan.checks, hosts, self.job_id)
         self._checking = ""
         self.store.unfit = validator.out
-        self.store.notes.extend(remove_bad(validator.bad, hosts, self.settings, self.session))
+        self.store.notes.extend(remove_bad(validator.bad, self.settings, self.session))
         if not self.plan.gate:
             return hosts
         opened = gate(self.schedule.waiting, validator, hosts)

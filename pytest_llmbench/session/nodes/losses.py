@@ -26,13 +26,12 @@ class LostNodes:
         self._session = session
         self.say = say
 
-    def take(self, name: str, nodes: Sequence[str], hosts: Sequence[str]) -> None:
-        """Note that what ran on `hosts` lost these nodes, say so, and put them on the quarantine list, if there is one.
+    def take(self, name: str, nodes: Sequence[str]) -> None:
+        """Note that a run lost these nodes, print it, and put them on the quarantine list, if there is one.
 
         Args:
             name: key of the run, or `allocation` for the job that holds nodes.
             nodes: the nodes.
-            hosts: all nodes that it had.
         """
         self.of_run[name] = tuple(dict.fromkeys((*self.of_run[name], *nodes)))
         new = {node: f"it failed under {name}" for node in nodes if node not in self.names}
@@ -41,7 +40,7 @@ class LostNodes:
         self.names += tuple(new)
         self.say(f"{', '.join(new)} failed under {name}: later runs of this session avoid it where they can")
         if self._settings.simulate is None:
-            for line in remove_bad(new, hosts, self._settings, self._session):
+            for line in remove_bad(new, self._settings, self._session):
                 self.say(line)
 
     def kept_off(self, request: JobRequest) -> JobRequest:

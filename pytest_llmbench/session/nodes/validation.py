@@ -23,7 +23,7 @@ class Validator:
     """Runs the checks of a session.
 
     Attributes:
-        gate: whether links are left unmeasured on nodes that failed another check, unless `--nccl` measures them.
+        gate: whether links are left unmeasured on nodes that failed another check.
         start: starts a probe on nodes, in a folder.
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         keep: takes each record as soon as it is final.
@@ -89,7 +89,7 @@ class Validator:
         gone = {host: why for host, why in self._unreachable.items() if host not in gated}
         who = "; ".join(f"{host} failed {why}" for host, why in gated.items())
         if gated and (check.scope == "cluster" or not fleet.hosts):
-            return Report(skip=f"gated: {who}. --nccl runs it all the same")
+            return Report(skip=f"gated: {who}. --llmbench-gate links runs it all the same")
         if gone and (check.scope == "cluster" or not fleet.hosts):
             return Report(problem="; ".join(f"{host} cannot be reached: {why}" for host, why in gone.items()))
         make_folder(fleet.folder)

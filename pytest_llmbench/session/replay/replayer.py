@@ -6,12 +6,12 @@ from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.record.health import Report
-from pytest_llmbench.core.record.records import Problem, RunRecord
+from pytest_llmbench.core.record.records import Problem, RunRecord, RunTraces
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.session.ending.conclude import identity_of, judged, with_expectations
+from pytest_llmbench.session.ending.conclude import conclude_logs, run_identity, with_expectations
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
@@ -33,21 +33,19 @@ def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore)
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
     """Read the log of one run, and say what it measured or why it cannot be judged."""
     token = replayed.token or token_of(replayed.logs)
-    told = Evidence(
+    evidence = Evidence(
         recipe=run.recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s,
         series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe), device=replayed.gpu,
         cut_off=replayed.cut_off, early=replayed.early,
         origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
     )  # fmt: skip
-    evidence = with_expectations(told, settings.system)
-    problem = replayed.problem or _empty(replayed, told.series) or first_problem(evidence)
-    own = {"run_token": evidence.origin.token, "simulated": replayed.simulated or strikes(replayed.logs)}
-    return RunRecord(
-        **{**identity_of(run, replayed.topology, settings, session), **own},
-        **judged(evidence, settings.system, problem),
-        hosts=replayed.hosts,
-        provenance=replayed.provenance,
-        replayed=str(replayed.logs),
+    evidence = with_expectations(evidence, settings.system)
+    problem = replayed.problem or _empty(replayed, evidence.series) or first_problem(evidence)
+    recorded = {"run_token": token, "simulated": replayed.simulated or strikes(replayed.logs)}
+    return RunRecord.of(
+        run_identity(run, settings, session).model_copy(update=recorded),
+        RunTraces(hosts=replayed.hosts),
+        conclude_logs(evidence, settings.system, problem, replayed.provenance),
     )
 
 

@@ -19,6 +19,7 @@ from pytest_llmbench.core.wire.driver import CommandTask, read_report
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.ending.causes import problem_of
+from pytest_llmbench.session.folder import read_plan, record_files
 
 
 def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
@@ -28,11 +29,10 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
     """
     planned = {run.key: run for run in _plan(folder).runs}
-    folder = folder / layout.FOLDERS["run"]
-    recorded = {path.parent.name for path in folder.glob(f"*/{layout.RECORD}")}
+    recorded = {path.parent.name for path in record_files(folder, "run")}
     made: RunRecord | RunSpec
     for key in [*planned, *sorted(recorded - set(planned))]:
-        run = folder / key
+        run = folder / layout.FOLDERS["run"] / key
         if key in recorded:
             record = RunRecord.read(run / layout.RECORD)
             if record.look and record.problem is not None and record.problem.kind == "not_repeated":
@@ -59,14 +59,13 @@ def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe
 
 
 def _plan(folder: Path) -> Plan:
-    path = folder / layout.PLAN
     try:
-        return Plan.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        return read_plan(folder)
+    except ConfigError as error:
         raise ConfigError(
-            f"--replay: {path} cannot be read. It lists the runs that this session declared; without it, a run "
-            f"without logs would go unnoticed. To judge single runs, put the logs of each into a folder DIR/<recipe>/ "
-            f"and give --replay DIR. ({error})"
+            f"--replay: {folder / layout.PLAN} cannot be read. It lists the runs that this session declared; without "
+            "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
+            f"DIR/<recipe>/ and give --replay DIR. ({error})"
         ) from error
 
 

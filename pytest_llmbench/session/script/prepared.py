@@ -49,7 +49,7 @@ class PreparedRun:
 
     @property
     def early(self) -> EarlyPlan | None:
-        """With `--early-verdict`, what decides on its end: also whether its ranks can end together."""
+        """With `--llmbench-early-verdict`, what decides on its end: also whether its ranks can end together."""
         plan = self.spec.early
         if plan is None or plan.whole is not None or (isinstance(self.work, RankTask) and self.work.ends_early):
             return plan
@@ -109,7 +109,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide
         return Problem(kind="impossible", message="; ".join(problems))
     if settings.simulate is not None and (why := _unstruck(settings.simulate, engine, recipe, topology)) is not None:
-        return Problem(kind="not_struck", message=f"--simulate {settings.simulate} can never strike: {why}")
+        return Problem(kind="not_struck", message=f"--llmbench-simulate {settings.simulate} can never strike: {why}")
     if engine.kind == "command" and recipe.engine not in system.environments:
         message = (
             f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} has no "

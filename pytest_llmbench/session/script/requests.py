@@ -11,7 +11,8 @@ from typing import Any
 from pytest_llmbench.checks.base import CheckSettings, Probe, deadline_of, get_check
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
-from pytest_llmbench.cluster.settings import SLURM_DEFAULTS, Settings, existing_allocation, existing_nodes
+from pytest_llmbench.cluster.settings import Settings, existing_allocation, existing_nodes
+from pytest_llmbench.cluster.slurm.keys import SLURM_DEFAULTS
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.wire import layout
 

@@ -41,11 +41,11 @@ def test_pytest_replay_keeps_its_option(beside_replay: UserFolder, distribution:
 def test_our_replay_has_a_name_of_its_own(beside_replay: UserFolder, distribution: str) -> None:
     """`--llmbench-replay` judges logs where `--replay` is pytest-replay's, and the header says so."""
     beside_replay.test()
-    ran = beside_replay.run(distribution, "-k", "tiny", "--cluster", "local", "--run-dir", "reports")
+    ran = beside_replay.run(distribution, "-k", "tiny", "--cluster", "local", "--llmbench-run-dir", "reports")
     assert ran.returncode == 0, ran.text
     assert "llmbench: --replay belongs to another plugin" in ran.text or distribution == "-n2"
     logs = ran.session.rename(beside_replay.path / "logs")
-    replayed = beside_replay.run(distribution, "-k", "tiny", "--llmbench-replay", str(logs))
+    replayed = beside_replay.run(distribution, "-k", "tiny", f"--llmbench-replay={logs}")
     assert replayed.returncode == 0, replayed.text
     assert replayed.case.properties["verdict"] == "PASS"
 
@@ -100,49 +100,53 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @BOTH
-def test_a_path_is_no_test(user: UserFolder, far: Path, distribution: str) -> None:
-    """A path in a word of its own changes neither the ini file nor the root folder nor the conftest files."""
-    result = user.run(distribution, "-k", "tiny", "--system", str(far / "system.yaml"))
+@pytest.mark.parametrize(
+    "option", ["--system system.yaml", "--llmbench-quarantine unfit.txt", "--llmbench-run-dir reports"]
+)
+def test_a_path_that_brings_another_ini_file_is_refused(
+    user: UserFolder, far: Path, option: str, distribution: str
+) -> None:
+    """Behind each option that names a file or a folder; the message has the word to write."""
+    name, path = option.split()
+    result = user.run(distribution, "-k", "tiny", name, str(far / path))
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"looks for its ini file there: write {name}={far / path}" in result.text
+    assert "no-such-option" not in result.text
+
+
+@BOTH
+def test_a_path_behind_an_equals_sign_is_no_test(user: UserFolder, far: Path, distribution: str) -> None:
+    """The ini file, the root folder and the conftest files are the user's."""
+    result = user.run(distribution, "-k", "tiny", f"--system={far / 'system.yaml'}")
     assert result.returncode == 0, result.text
     assert f"rootdir: {user.path}\n" in result.text
     assert "configfile: pytest.ini\n" in result.text
     assert result.case.properties["system"] == "far"
 
 
-@pytest.mark.parametrize("option", ["system system.yaml", "llmbench-quarantine unfit.txt", "run-dir reports"])
-def test_nor_behind_another_option(user: UserFolder, far: Path, option: str) -> None:
-    """The same with every option that names a file or a folder, in either form."""
-    name, path = option.split()
-    result = user.run("--collect-only", "-k", "tiny", f"--{name}", str(far / path))
-    assert result.returncode == 0, result.text
-    assert f"rootdir: {user.path}\n" in result.text
-    assert "test_reference[tiny-learns]" in result.text
-
-
-def test_logs_that_are_replayed_are_no_test(user: UserFolder, far: Path) -> None:
-    """The same with the folder of `--replay`, beside a test file that is named."""
-    ran = user.run("-k", "tiny", "--cluster", "local")
-    assert ran.returncode == 0, ran.text
-    shutil.move(ran.session, far / "logs")
-    result = user.run("test_user.py", "-k", "tiny", "--replay", str(far / "logs"))
-    assert result.returncode == 0, result.text
-    assert f"rootdir: {user.path}\n" in result.text
-
-
-def test_nor_in_the_environment(user: UserFolder, far: Path) -> None:
-    """What `PYTEST_ADDOPTS` says is read as the command line is."""
+def test_a_path_in_the_environment_is_refused(user: UserFolder, far: Path) -> None:
+    """Pytest reads `PYTEST_ADDOPTS` as it reads the command line."""
     user.env = {"PYTEST_ADDOPTS": f"--system {far / 'system.yaml'}"}
     result = user.run("-k", "tiny", "-n2")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"write --system={far / 'system.yaml'}" in result.text
+
+
+def test_a_path_under_the_same_ini_file_is_accepted(user: UserFolder, far: Path) -> None:
+    """Its `conftest.py` is not loaded: logs of others may have one."""
+    (user.path / "below").mkdir()
+    (user.path / "test_user.py").rename(user.path / "below" / "test_user.py")
+    (user.path / "logs").mkdir()
+    shutil.copy(far / "conftest.py", user.path / "logs")
+    shutil.copy(far / "system.yaml", user.path / "logs")
+    result = user.run("below/test_user.py", "-k", "tiny", "--system", "logs/system.yaml")
     assert result.returncode == 0, result.text
     assert f"rootdir: {user.path}\n" in result.text
     assert result.case.properties["system"] == "far"
 
 
-def test_a_failure_keeps_its_exit_code(user: UserFolder, far: Path) -> None:
-    """The session that starts from the corrected words ends as any other."""
-    result = user.run("-k", "no_such_test", "--system", str(far / "system.yaml"))
-    assert result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, result.text
-    wrong = user.run("--scale", "huge", "--system", str(far / "system.yaml"))
-    assert wrong.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "unknown scale 'huge'" in wrong.text
-    assert wrong.text.count("usage:") == 1
+def test_an_ini_file_that_is_named_is_the_one(user: UserFolder, far: Path) -> None:
+    """With `-c` pytest looks for none, so every path is accepted."""
+    result = user.run("-c", "pytest.ini", "-k", "tiny", "--system", str(far / "system.yaml"))
+    assert result.returncode == 0, result.text
+    assert result.case.properties["system"] == "far"

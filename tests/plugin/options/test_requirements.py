@@ -1,4 +1,4 @@
-"""`--require`: a test that has to be judged and was not fails the session, whatever kept it."""
+"""`--llmbench-require`: a test that has to be judged and was not fails the session, whatever kept it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> No
     user.test(TESTS)
     contract = {number: clause for number, (clause, _) in NOT_JUDGED.items()}
     (user.path / "contract.yaml").write_text(yaml.safe_dump({**contract, "4.14": "test_it[small]"}))
-    result = user.run("--require", "contract.yaml", distribution, *DESELECTED)
+    result = user.run("--llmbench-require", "contract.yaml", distribution, *DESELECTED)
     assert result.returncode == 1, result.text
     for number, (clause, why) in NOT_JUDGED.items():
         assert f"{number}  INCOMPLETE  {clause}" in result.text
@@ -55,7 +55,7 @@ def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
     """Nothing more is asked."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(MET)
-    result = user.run("--require", "contract.yaml", distribution)
+    result = user.run("--llmbench-require", "contract.yaml", distribution)
     assert result.returncode == 0, result.text
     assert "1  PASS  test_it[small]" in result.text
 
@@ -64,7 +64,7 @@ def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
     """`-x` keeps it from being judged."""
     user.test(TESTS.replace("def test_it(size):\n    pass", "def test_it(size):\n    assert False"))
     (user.path / "contract.yaml").write_text('"1": test_last\n')
-    result = user.run("--require", "contract.yaml", "-x")
+    result = user.run("--llmbench-require", "contract.yaml", "-x")
     assert result.returncode == 1
     assert "test_last was not judged before the session ended" in result.cases["1"].properties["reason"]
 
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> N
     """It is a usage error, as anything that was not required by mistake would be a pass."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(text)
-    result = user.run("--require", "contract.yaml")
+    result = user.run("--llmbench-require", "contract.yaml")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "contract.yaml" in result.text
     assert why in result.text

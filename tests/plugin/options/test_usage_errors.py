@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,30 +22,53 @@ BAD_OPTIONS = {
     "--nodes 1.5": ("argument --nodes", "'1.5' must be a whole number >= 1"),
     "--nodes-per-run 0": ("argument --nodes-per-run", "whole number >= 1"),
     "--gpus-per-node -1": ("argument --gpus-per-node", "'-1' must be a whole number >= 0"),
-    "--max-runs 0": ("argument --max-runs", "'0' must be a whole number >= 1"),
-    "--heartbeat-timeout 14": ("argument --heartbeat-timeout", "'14' must be a whole number of seconds >= 15"),
-    "--retries -1": ("argument --retries", "'-1' must be a whole number >= 0"),
-    "--retries 1 --cluster local": ("--retries 1 repeats runs that Slurm's nodes lost", "use --cluster slurm"),
-    "--budget 0": ("argument --budget", "'0' must be a number of GPU-hours above 0"),
-    "--budget nan": ("argument --budget", "'nan' must be a number of GPU-hours above 0"),
-    "--group-tolerance 3": ("argument --group-tolerance", "'3' must be a share, such as '3 %'"),
-    "--group-tolerance 0%": ("argument --group-tolerance", "must be a share above 0 %"),
-    "--repeat 0": ("argument --repeat", "'0' must be a whole number >= 1"),
-    "--repeat x": ("argument --repeat", "'x' must be a whole number >= 1"),
-    "--inconclusive again": ("argument --inconclusive", "legal: fail, rerun, warn"),
-    "--inconclusive rerun --early-verdict --cluster local": ("--inconclusive rerun with --early-verdict",),
-    "--scale big": ("argument --scale", "unknown scale 'big'", "legal: full, smoke"),
+    "-o llmbench_max_runs=0 --cluster local": ("ini option llmbench_max_runs: '0' must be a whole number >= 1",),
+    "-o llmbench_heartbeat_timeout=14 --cluster local": (
+        "ini option llmbench_heartbeat_timeout: '14' must be a whole number of seconds >= 15",
+    ),
+    "--llmbench-retries -1": ("argument --llmbench-retries", "'-1' must be a whole number >= 0"),
+    "--llmbench-retries 1 --cluster local": (
+        "--llmbench-retries 1 repeats runs that Slurm's nodes lost",
+        "use --cluster slurm",
+    ),
+    "--llmbench-budget 0": ("argument --llmbench-budget", "'0' must be a number of GPU-hours above 0"),
+    "--llmbench-budget nan": ("argument --llmbench-budget", "'nan' must be a number of GPU-hours above 0"),
+    "-o llmbench_group_tolerance=3 --cluster local": (
+        "ini option llmbench_group_tolerance: '3' must be a share, such as '3 %'",
+    ),
+    "-o llmbench_group_tolerance=0% --cluster local": ("llmbench_group_tolerance: '0%' must be a share above 0 %",),
+    "--slurm account": ("argument --slurm", "'account' must be KEY=VALUE"),
+    "--slurm acount=x": ("argument --slurm", "unknown option of sbatch 'acount' (did you mean 'account'?); legal: "),
+    "--slurm nodes=4": ("argument --slurm", "nodes has an option of its own: write --nodes"),
+    "--slurm wrap=x": ("argument --slurm", "wrap cannot be given: llmbench sets it"),
+    "--llmbench-repeat 0": ("argument --llmbench-repeat", "'0' must be a whole number >= 1"),
+    "--llmbench-repeat x": ("argument --llmbench-repeat", "'x' must be a whole number >= 1"),
+    "--llmbench-inconclusive again": ("argument --llmbench-inconclusive", "legal: fail, rerun, warn"),
+    "--llmbench-inconclusive rerun --llmbench-early-verdict --cluster local": (
+        "--llmbench-inconclusive rerun with --llmbench-early-verdict",
+    ),
+    "--scale big": ("argument --scale", "unknown value 'big'", "legal: full, smoke"),
     "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
-    "--cluster k8s": ("argument --cluster", "unknown cluster 'k8s'", "legal: auto, debug, local, slurm"),
-    "--allocation never": ("argument --allocation", "unknown allocation 'never'", "legal: run, session"),
+    "--cluster k8s": ("argument --cluster", "unknown value 'k8s'", "legal: auto, debug, local, slurm"),
+    "-o llmbench_allocation=never --cluster local": (
+        "ini option llmbench_allocation: unknown value 'never'",
+        "legal: run, session",
+    ),
     "--time abc": ("argument --time", "'abc' is not a time limit", "hours:minutes:seconds"),
     "--system nowhere": ("unknown system 'nowhere'", "legal: ", "H200", "local", "slurm", "or give a YAML file"),
     "--system nowhere.yaml": ("nowhere.yaml", "No such file"),
     "--nodes 2 --cluster local": ("--nodes 2 with --cluster local", "use --cluster slurm"),
     "--nodes 2 --cluster debug": ("--nodes 2 with --cluster debug", "use --cluster slurm"),
     "--nodes 2 --nodes-per-run 3 --cluster slurm": ("--nodes-per-run 3 is more than --nodes 2",),
-    "--cluster slurm --allocation session": ("--allocation session", "give their number with --nodes"),
-    "--cluster local --run-dir test_user.py": ("--run-dir", "test_user.py cannot be written", "another --run-dir"),
+    "-o llmbench_allocation=session --cluster slurm": (
+        "llmbench_allocation = session",
+        "give their number with --nodes",
+    ),
+    "--cluster local --llmbench-run-dir test_user.py": (
+        "--llmbench-run-dir",
+        "test_user.py cannot be written",
+        "another --llmbench-run-dir",
+    ),
 }
 
 
@@ -72,7 +96,7 @@ def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("options", BAD_OPTIONS, ids=lambda options: options.replace("--", "").replace(" ", "_"))
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=lambda options: re.sub(r"\W+", "_", options))
 def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: str, distribution: str) -> None:
     """A value that cannot be meant ends the session before anything is collected."""
     user.recipe()
@@ -85,8 +109,14 @@ def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--budget 0.01", "--budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so"),
-        ("--budget 9 --inconclusive rerun", "--budget with --inconclusive rerun: further runs are bounded only where"),
+        (
+            "--llmbench-budget 0.01",
+            "--llmbench-budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so",
+        ),
+        (
+            "--llmbench-budget 9 --llmbench-inconclusive rerun",
+            "--llmbench-budget with --llmbench-inconclusive rerun: further runs are bounded only where",
+        ),
     ],
     ids=["too_much", "without_end"],
 )
@@ -105,20 +135,20 @@ def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
     """By the time limits, which `--time` shortens."""
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", "--plan", "--budget", "0.02", "--time", "1")
+    result = user.run("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1")
     assert result.returncode == 0, result.text
 
 
 def test_a_slurm_job_is_used_as_it_is(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a Slurm job, a job per run is refused with the job's id."""
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    assert "this process is inside job 4711" in refused(user, "--cluster", "slurm", "--allocation", "run")
+    assert "this process is inside job 4711" in refused(user, "--cluster", "slurm", "-o", "llmbench_allocation=run")
 
 
 # Further lines of the ini file, changes of the recipe, further files, and what the message must hold.
 BAD_FILES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str], tuple[str, ...]]] = {
     "ini_scale": (
-        "llmbench_scale = big", {}, {}, ("ini option llmbench_scale: unknown scale 'big'", "legal: full, smoke"),
+        "llmbench_scale = big", {}, {}, ("ini option llmbench_scale: unknown value 'big'", "legal: full, smoke"),
     ),
     "ini_nodes": ("llmbench_nodes = 0", {}, {}, ("ini option llmbench_nodes: '0' must be a whole number",)),
     "ini_folder": ("llmbench_systems = gone", {}, {}, ("ini option llmbench_systems: ", "gone is not a folder")),
@@ -178,7 +208,7 @@ def write_bad_files(user: UserFolder, name: str) -> tuple[str, ...]:
 def test_a_bad_file_is_a_usage_error_for_who_gives_options(user: UserFolder, name: str, distribution: str) -> None:
     """With an option of ours the session is about benchmarks, and it ends before anything is collected."""
     words = write_bad_files(user, name)
-    text = refused(user, distribution, *([] if "system" in name else ["--system", "local"]), "--max-runs", "1")
+    text = refused(user, distribution, *([] if "system" in name else ["--system", "local"]), "--llmbench-retries", "0")
     for word in words:
         assert word in text
 
@@ -235,7 +265,7 @@ def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> 
     user.recipe()
     user.recipe("tiny-repeat2")
     user.test()
-    text = refused(user, "--cluster", "local", "--repeat", "2")
+    text = refused(user, "--cluster", "local", "--llmbench-repeat", "2")
     assert "a repeat of tiny could have the name of recipe tiny-repeat2: rename that recipe" in text
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_llmbench.reporting.html.folder import read_folder
+from pytest_llmbench.session.folder import read_folder
 from tests.conftest import UserFolder
 
 DAMAGE = """
@@ -29,7 +29,7 @@ def test_a_record_that_is_not_what_was_judged(user: UserFolder, distribution: st
     user.recipe("second")
     user.test()
     (user.path / "conftest.py").write_text(DAMAGE.format(run="first", damage=damage))
-    result = user.run("--cluster", "local", distribution, "--history", "h.db")
+    result = user.run("--cluster", "local", distribution, "--llmbench-history", "h.db")
     assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text
     assert "2 passed" in result.text
     told = "the record of run first is lost: "

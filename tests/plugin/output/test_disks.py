@@ -52,10 +52,10 @@ def test_a_read_only_run_directory_is_a_usage_error(
     """Said before anything is collected, with what to do."""
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", distribution, "--run-dir", str(read_only / below))
+    result = user.run("--cluster", "local", distribution, f"--llmbench-run-dir={read_only / below}")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
-    assert f"--run-dir {read_only / below}".rstrip("/") in result.text
-    assert "cannot be written; give another --run-dir" in result.text
+    assert f"--llmbench-run-dir {read_only / below}".rstrip("/") in result.text
+    assert "cannot be written; give another --llmbench-run-dir" in result.text
     assert "Traceback" not in result.text, result.text
 
 
@@ -67,7 +67,7 @@ def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_on
     user.test()
     result = user.run("-n0", "-k", "tiny")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
-    assert "give another --run-dir" in result.text
+    assert "give another --llmbench-run-dir" in result.text
     assert "Traceback" not in result.text, result.text
 
 
@@ -153,7 +153,7 @@ def test_a_disk_that_runs_full_is_said(user: UserFolder, small_disk: Path, used:
     user.recipe()
     user.test()
     (small_disk / "filler").write_bytes(b"x" * used)
-    result = user.run("--cluster", "local", "-n0", "-k", "tiny", "--run-dir", str(small_disk), timeout_s=150.0)
+    result = user.run("--cluster", "local", "-n0", "-k", "tiny", f"--llmbench-run-dir={small_disk}", timeout_s=150.0)
     assert result.returncode in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR}, result.text
     assert "No space left on device" in result.text
     assert "INTERNALERROR" not in result.text

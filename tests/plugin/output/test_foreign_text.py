@@ -96,7 +96,7 @@ def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> Non
     shared = user.path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    result = user.run("--cluster", "local", "-k", "tiny", "-n0", "--run-dir", str(shared / "reports"))
+    result = user.run("--cluster", "local", "-k", "tiny", "-n0", f"--llmbench-run-dir={shared / 'reports'}")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"{shared} can be written by every user" in result.text
     assert list(shared.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A session with `--history`: its records are kept, and its runs are compared with earlier ones."""
+"""A session with `--llmbench-history`: its records are kept, and its runs are compared with earlier ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.history.store.database import open_history
-from pytest_llmbench.history.store.importing import import_sessions
-from pytest_llmbench.history.store.queries import list_sessions, read_series
+from pytest_llmbench.history.database import open_history
+from pytest_llmbench.history.importing import import_sessions
+from pytest_llmbench.history.queries import list_sessions, read_series
 from tests.conftest import Result, UserFolder
 
 # A real run on one H200.
@@ -54,20 +54,20 @@ def judge(user: UserFolder, slower: float, *options: str) -> Result:
     """Judge it."""
     recorded(user, slower)
     user.test(TEST)
-    return user.run("--replay", "recorded", "--history", "history.db", *options)
+    return user.run("--replay", "recorded", "--llmbench-history", "history.db", *options)
 
 
 def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
     """The first session has no baseline and says so, an equal one passes, and a slower one fails in table and XML."""
-    first = judge(user, 0.0, "--compare-to", "last")
+    first = judge(user, 0.0, "--llmbench-compare-to", "last")
     assert first.returncode == 0, first.text
     case = first.cases["opt125m"]
     assert (case.outcome, case.properties["verdict"]) == ("skipped", "SKIP")
     assert "has no earlier run of opt125m" in case.message
-    same = judge(user, 1e-3, "-n2", "--compare-to", "last")
+    same = judge(user, 1e-3, "-n2", "--llmbench-compare-to", "last")
     assert same.returncode == 0, same.text
     assert same.cases["opt125m"].properties["verdict"] == "PASS"
-    slow = judge(user, 0.2, "--compare-to", "last:2")
+    slow = judge(user, 0.2, "--llmbench-compare-to", "last:2")
     assert slow.returncode == pytest.ExitCode.TESTS_FAILED, slow.text
     case = slow.cases["opt125m"]
     assert (case.outcome, case.properties["statistic"]) == ("failure", "throughput")
@@ -103,7 +103,7 @@ def test_an_unknown_baseline_is_said_before_the_session(user: UserFolder) -> Non
     """It is an error of the command line, and nothing runs."""
     shutil.copytree(RECORDED, user.path / "recorded")
     user.test(TEST)
-    result = user.run("--replay", "recorded", "--history", "h.db", "--compare-to", "tag:v1")
+    result = user.run("--replay", "recorded", "--llmbench-history", "h.db", "--llmbench-compare-to", "tag:v1")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "unknown tag of the history 'v1'" in result.text
     assert result.found is None

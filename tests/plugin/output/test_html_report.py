@@ -22,7 +22,7 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
     """Each test is a row of it, as it is a case of the XML; one that compared nothing is no plain PASS."""
     user.recipe()
     user.test(TESTS)
-    result = user.run("--cluster=local", "-k", "tiny", "--report=yes", distribution)
+    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=yes", distribution)
     assert result.returncode == 0, result.text
     page = (result.session / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr data-k=") == len(result.cases) == 2
@@ -40,6 +40,6 @@ def test_a_session_without_it(user: UserFolder) -> None:
     """It is made later from the records, by the command."""
     user.recipe(engine="torch", global_batch_size=3, micro_batch_size=2)  # refused before it starts, which costs no run
     user.test()
-    result = user.run("--cluster=local", "-k", "tiny", "--report=no")
+    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=no")
     assert (result.session / "verdicts.json").is_file()
     assert not (result.session / "report.html").exists()

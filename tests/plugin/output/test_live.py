@@ -80,7 +80,7 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (session / "stop").write_text("killed by a test\n")  # its ranks need not wait for a minute
-    # As with `--session-name`: the name of its folder is not its id.
+    # As with `--llmbench-session-name`: the name of its folder is not its id.
     named = session.with_name("nightly")
     named.mkdir()
     shutil.copy(session / "live.json", named)

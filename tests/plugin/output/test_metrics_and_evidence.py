@@ -12,30 +12,33 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.openmetrics import parser
+from typer.testing import CliRunner
 
 from pytest_llmbench.bundle.contents import MADE_AGAIN
 from pytest_llmbench.bundle.derived.differences import differences_of_derived
 from pytest_llmbench.bundle.make import make_bundle
 from pytest_llmbench.bundle.recorded import read_session
 from pytest_llmbench.bundle.verify import verify
+from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import LLMBenchError
 from tests.conftest import UserFolder
-from tests.support.collector import collector
 
 LOCAL = ("--cluster", "local")
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
-    """An endpoint that refuses is named, and changes neither a verdict nor the exit code."""
+    """Its numbers are OpenMetrics, and each file of its bundle is compared with the others."""
     user.recipe()
     user.test()
-    with collector(400) as (url, _):
-        result = user.run(distribution, *LOCAL, "--metrics-file", "metrics/llmbench.prom", "--otlp", url)
+    result = user.run(distribution, *LOCAL)
     assert result.returncode == 0, result.text
-    assert f"WARNING: {url}/v1/metrics has not taken the numbers" in result.text
+    metrics = user.path / "llmbench.prom"
+    assert (
+        CliRunner().invoke(app, ["export", "openmetrics", str(result.session), "--output", str(metrics)]).exit_code == 0
+    )
     read: Callable[[str], Any] = parser.text_string_to_metric_families
-    families = read((user.path / "metrics" / "llmbench.prom").read_text())
+    families = read(metrics.read_text())
     found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
     assert found["llmbench_tests", "PASS"] == 1
     assert found["llmbench_run_judged", "tiny", "tiny", "local"] == 1
@@ -62,7 +65,7 @@ def every_file_is_held_against_the_others(session: Path, place: Path) -> None:
     bundled = [path for path in sorted(session.rglob("*")) if path.is_file() and not path.is_symlink()]
     names = {path.relative_to(session).as_posix(): path for path in bundled}
     derived = [name for name in names if name not in MADE_AGAIN and not any(fnmatch(name, raw) for raw in RAW)]
-    known = {"verdicts.json", "verdict.json", "summary.md", "junit.xml", "junit-strict.xml", "runs/tiny/record.json"}
+    known = {"verdicts.json", "verdict.json", "summary.md", "junit.xml", "runs/tiny/record.json"}
     assert set(derived) >= {*known, "journal", "session.json", "runs/tiny/steps/rank-00000.jsonl"}
     for name in derived:
         whole = names[name].read_bytes()
@@ -96,12 +99,3 @@ def altered(name: str, whole: bytes) -> bytes:
     digit = re.search(rb"[1-8]", whole)
     assert digit is not None, name
     return whole[: digit.start()] + b"9" + whole[digit.end() :]
-
-
-def test_an_address_that_is_none_is_refused_before_anything_runs(user: UserFolder) -> None:
-    """With the address."""
-    user.recipe()
-    user.test()
-    result = user.run("-n0", "--otlp", "collector:4318")
-    assert (result.returncode, result.found) == (pytest.ExitCode.USAGE_ERROR, None)
-    assert "'collector:4318' is not an address of HTTP" in result.text

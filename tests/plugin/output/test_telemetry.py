@@ -41,7 +41,7 @@ def judge(user: UserFolder) -> Judge:
             write_rank(folder / "run", rank, STEPS, events, ranks=len(watched))
         done = user.pytester.runpytest_inprocess(
             "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:replay",
-            "--replay", str(folder.parent),
+            f"--replay={folder.parent}",
         )  # fmt: skip
         return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
 

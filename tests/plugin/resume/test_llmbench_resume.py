@@ -28,7 +28,7 @@ def test_a_session_is_planned_and_resumed_by_the_command(user: UserFolder) -> No
     assert [run["run"] for run in json.loads(planned.stdout)["runs"]] == ["tiny"]
     assert not (user.path / "reports").exists()
     # A session keeps its name.
-    result = user.run(*words, "--session-name", "nightly")
+    result = user.run(*words, "--llmbench-session-name", "nightly")
     assert result.returncode == 0, result.text
     session = user.path / "reports" / "nightly"
     record = (session / "runs" / "tiny" / "record.json").read_bytes()

@@ -1,4 +1,4 @@
-"""Several runs of one recipe that are judged together: `--repeat`, and `repeats` of the marker."""
+"""Several runs of one recipe that are judged together: `--llmbench-repeat`, and `repeats` of the marker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
     """Each has its own record; each test has one verdict, which every one of them counts for."""
     user.recipe(references=REFERENCES, steps=30)
     user.test()
-    result = user.run("--cluster", "local", "--repeat", "3", distribution)
+    result = user.run("--cluster", "local", "--llmbench-repeat", "3", distribution)
     assert result.returncode == 0, result.text
     assert runs(user) == ENDED
     records = [result.record(key) for key in ENDED]
@@ -57,13 +57,15 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
         assert [float(each) for each in told["each_run"].split(",")] == pytest.approx(measured, rel=1e-4)
     assert all(len(record["judgements"]) == 2 for record in records)
     assert "    3 runs: " in result.text
-    again = user.run("--system", "local", "--replay", str(result.session))
+    again = user.run("--system", "local", f"--replay={result.session}")
     assert again.returncode == 0, again.text
     assert again.cases["test_reference[tiny-fast]"].properties["each_run"] == fast["each_run"]
     assert again.cases["test_reference[tiny-fast]"].properties["low"] == fast["low"]
 
 
-@pytest.mark.parametrize(("options", "made"), [((), 2), (("--repeat", "1"), 1), (("--repeat", "3"), 3)])
+@pytest.mark.parametrize(
+    ("options", "made"), [((), 2), (("--llmbench-repeat", "1"), 1), (("--llmbench-repeat", "3"), 3)]
+)
 def test_the_option_wins_over_the_marker(user: UserFolder, options: tuple[str, ...], made: int) -> None:
     """Whoever starts the session has the last word."""
     user.recipe()
@@ -89,7 +91,7 @@ def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[
     """However good the others are; those that could not change that any more are not made."""
     user.recipe(steps=60, references=REFERENCES, options=ASLEEP)
     user.test()
-    session = user.start("--cluster", "local", "--repeat", "3", distribution)
+    session = user.start("--cluster", "local", "--llmbench-repeat", "3", distribution)
     folder = user.wait_for(lambda session: watch.steps(session, "tiny-repeat2") > 2 and session)
     os.kill(watch.pid(folder, "tiny-repeat2", 0), signal.SIGKILL)
     result = user.finish(session)
@@ -99,7 +101,7 @@ def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[
     assert [(result.record(key)["problem"] or {}).get("kind") for key in ENDED] == [None, "rank_died", "not_repeated"]
     assert not (folder / "runs" / "tiny-repeat3" / "task.json").exists()
     assert result.text.count("rank 0") <= result.text.count("rank_died")
-    again = user.run("--system", "local", "--replay", str(folder))
+    again = user.run("--system", "local", f"--replay={folder}")
     assert {case.properties["verdict"] for case in again.cases.values()} == {"ERROR"}
 
 
@@ -109,11 +111,11 @@ def test_a_run_that_the_logs_lack_is_an_error(user: UserFolder) -> None:
     user.test(MARKED)
     folder = user.run("--cluster", "local").session
     user.test()
-    few, all_ = (user.run("--replay", str(folder), *asked) for asked in (("--repeat", "3"), ()))
+    few, all_ = (user.run(f"--replay={folder}", *asked) for asked in (("--llmbench-repeat", "3"), ()))
     assert few.case.properties["verdict"] == "ERROR"
     assert "3 runs of tiny are asked for, and the logs have 2" in few.text
     assert all_.case.properties["runs"] == "tiny,tiny-repeat2"
-    assert user.run("--replay", str(folder), "--repeat", "1").case.properties["runs"] == "tiny,tiny-repeat2"
+    assert user.run(f"--replay={folder}", "--llmbench-repeat", "1").case.properties["runs"] == "tiny,tiny-repeat2"
 
 
 def test_a_plan_counts_every_run(user: UserFolder) -> None:
@@ -122,7 +124,7 @@ def test_a_plan_counts_every_run(user: UserFolder) -> None:
     user.test()
     one, three, held = (
         user.run("--cluster", "slurm", "--plan", *options).text
-        for options in ((), ("--repeat", "3"), ("--repeat", "3", "--nodes", "1"))
+        for options in ((), ("--llmbench-repeat", "3"), ("--llmbench-repeat", "3", "--nodes", "1"))
     )
     assert "at most 0.08333 node-hours" in one
     assert "3 jobs, one per run: at most 0.25 node-hours" in three
@@ -135,7 +137,7 @@ def test_a_session_that_ends_early_gives_every_run_a_record(user: UserFolder, wa
     """Also to those that never began."""
     user.recipe(steps=600, options=ASLEEP)
     user.test()
-    session = user.start("--cluster", "local", "--repeat", "2")
+    session = user.start("--cluster", "local", "--llmbench-repeat", "2")
     folder: Path = user.wait_for(lambda session: watch.steps(session) > 2 and session)
     session.send_signal(signal.SIGINT)
     result = user.finish(session)

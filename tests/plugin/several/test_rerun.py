@@ -1,4 +1,4 @@
-"""`--inconclusive rerun`: runs that decide nothing are made again, until they decide or cannot."""
+"""`--llmbench-inconclusive rerun`: runs that decide nothing are made again, until they decide or cannot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None
     """It is one verdict of all, and alpha was spent on each look; other tests keep their one run."""
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
-    result = user.run("--cluster", "local", *options, "--inconclusive", "rerun")
+    result = user.run("--cluster", "local", *options, "--llmbench-inconclusive", "rerun")
     assert result.returncode == 0, result.text
     runs = made(result)
     # Two, unless the machine is so busy that one of them was held up.
@@ -60,7 +60,7 @@ def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None
     assert "runs" not in result.cases["test_loss[tiny]"].properties
     assert [result.record(key)["look"] for key in runs] == [0, 1, 2, 2][: len(runs)]
     assert [len(result.record(key)["judgements"]) for key in runs] == [2, 1, 1, 1][: len(runs)]
-    again = user.run("--system", "local", "--replay", str(result.session))
+    again = user.run("--system", "local", f"--replay={result.session}")
     replayed = again.cases["test_speed[tiny]"].properties
     assert {name: replayed[name] for name in ("verdict", "alpha", "low", "high")} == {
         name: told[name] for name in ("verdict", "alpha", "low", "high")
@@ -75,7 +75,7 @@ def test_without_it_one_run_is_made(user: UserFolder) -> None:
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
     assert made(result) == ["tiny"]
     assert result.cases["test_speed[tiny]"].properties["alpha"] == "0.01"
-    assert "about 2 runs would decide; pass `--repeat 2`" in result.text
+    assert "about 2 runs would decide; pass `--llmbench-repeat 2`" in result.text
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_it_stops_with_a_reason(user: UserFolder, bound: str, other: str, option
     """Nothing is run that cannot decide, and the verdict stays what it is."""
     user.recipe(**LOGGED)
     user.test(asked(bound, other))
-    result = user.run("--cluster", "local", "--inconclusive", "rerun", *options)
+    result = user.run("--cluster", "local", "--llmbench-inconclusive", "rerun", *options)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     assert made(result) == ["tiny"]
     case = result.cases["test_speed[tiny]"]
@@ -104,7 +104,7 @@ def test_a_further_run_that_breaks_is_an_error(user: UserFolder, watch: type[Wat
     """It is neither left out nor a pass, also where the session ends meanwhile."""
     user.recipe(steps=40, options={"logged_s": 0.1})
     user.test(asked("1280 words/s"))
-    session = user.start("--cluster", "local", distribution, "--inconclusive", "rerun")
+    session = user.start("--cluster", "local", distribution, "--llmbench-inconclusive", "rerun")
     folder = user.wait_for(lambda session: watch.steps(session, "tiny-repeat2") > 2 and session)
     if distribution == "-n0":
         os.kill(watch.pid(folder, "tiny-repeat2", 0), signal.SIGKILL)
@@ -122,5 +122,5 @@ def test_a_replay_runs_nothing(user: UserFolder) -> None:
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
     folder = user.run("--cluster", "local").session
-    result = user.run("--system", "local", "--replay", str(folder), "--inconclusive", "rerun")
+    result = user.run("--system", "local", f"--replay={folder}", "--llmbench-inconclusive", "rerun")
     assert "No further run was made: logs are replayed" in result.cases["test_speed[tiny]"].message

@@ -82,7 +82,7 @@ def test_a_training_is_judged_by_runs_before_it(
     user.recipe(steps=40, options={"step_s": 0.005})
     user.test()
     (user.path / "desk.yaml").write_text(DESK)
-    first = user.run("--system", "desk.yaml", "-k", "learns", "--require-verdict", "no")
+    first = user.run("--system", "desk.yaml", "-k", "learns", "--llmbench-require-verdict", "no")
     assert first.returncode == 0, first.text
     plain = first.record()
     for step in plain["steps"]:

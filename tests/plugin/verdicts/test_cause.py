@@ -33,7 +33,7 @@ def judge(user: UserFolder, distribution: str, **options: Any) -> Result:
     user.recipe(steps=32, options={"step_s": 0.02, **options})
     (user.path / "here.yaml").write_text(SYSTEM)
     user.test(TEST)
-    return user.run("--cluster", "local", "--system", "here.yaml", "--require-verdict", "no", distribution)
+    return user.run("--cluster", "local", "--system", "here.yaml", "--llmbench-require-verdict", "no", distribution)
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

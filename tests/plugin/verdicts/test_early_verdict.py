@@ -1,4 +1,4 @@
-"""`--early-verdict`: a run ends as soon as every threshold of its tests is decided, and nobody else may shorten it."""
+"""`--llmbench-early-verdict`: a run ends as soon as every threshold of its tests is decided, and only then."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ del MISSED["at_least"]
 
 
 def early(user: UserFolder, *options: str) -> Result:
-    """Run the tests of the folder with `--early-verdict`."""
+    """Run the tests of the folder with `--llmbench-early-verdict`."""
     user.test()
-    return user.run("--cluster", "local", "--early-verdict", *options)
+    return user.run("--cluster", "local", "--llmbench-early-verdict", *options)
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
@@ -131,9 +131,11 @@ def test_what_the_first_steps_cannot_tell_is_refused_in_a_body(user: UserFolder)
     """A test with a reference that also asks for the last loss is an ERROR of a run that was ended early."""
     user.recipe(references=[bound()], **SLOW)
     user.test("def test_both(run, reference):\n    assert run.throughput in reference\n    assert run.loss_drop\n")
-    case = user.run("--cluster", "local", "--early-verdict").case
+    case = user.run("--cluster", "local", "--llmbench-early-verdict").case
     assert case.properties["verdict"] == "ERROR"
-    assert "the run was ended early, and that needs all of its steps: leave out --early-verdict" in case.message
+    assert (
+        "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict" in case.message
+    )
 
 
 def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
@@ -151,7 +153,7 @@ def test_a_run_that_stops_by_itself_is_an_error(user: UserFolder) -> None:
     """Whoever puts the file there: the session did not, so that the steps are missing."""
     user.recipe(references=[bound(at_least="1 words/s", at_most="1e9 words/s")], **SLOW)
     user.test()
-    process = user.start("--cluster", "local", "--early-verdict", "-s")
+    process = user.start("--cluster", "local", "--llmbench-early-verdict", "-s")
     user.wait_for(lambda session: (session / "runs" / "tiny" / "steps").exists())
     assert user.session is not None
     (user.session / "runs" / "tiny" / "enough.json").write_text("{}")

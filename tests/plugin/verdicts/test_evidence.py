@@ -84,7 +84,7 @@ def test_optional_reporters_may_be_missing(user: UserFolder) -> None:
     user.recipe()
     user.test()
     off = [word for plugin in ("benchmark", "junitxml", "xdist") for word in ("-p", f"no:{plugin}")]
-    result = user.run("--cluster", "local", "-k", "tiny", "--run-dir", "elsewhere/deep", *off)
+    result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "elsewhere/deep", *off)
     assert result.returncode == 0, result.text
     assert "Warning" not in result.text
     assert re.search(r"^tiny +1 .* PASS( .*)?$", result.text, re.MULTILINE)

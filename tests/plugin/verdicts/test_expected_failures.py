@@ -111,7 +111,7 @@ def test_a_missing_measurement_is_an_error(recorded: UserFolder) -> None:
 
 def test_another_machine_skips_it(recorded: UserFolder) -> None:
     """As without the entry."""
-    result = judge(recorded, SLOW, "--require-verdict", "no", gpu="A100")
+    result = judge(recorded, SLOW, "--llmbench-require-verdict", "no", gpu="A100")
     assert result.case.properties["verdict"] == "SKIP"
 
 
@@ -134,7 +134,7 @@ def test_another_failure_is_not_expected(recorded: UserFolder, body: str) -> Non
 def test_a_required_clause_is_not_met_by_it(recorded: UserFolder) -> None:
     """A contract asks for the number, whatever its operator expects."""
     (recorded.path / "clauses.yaml").write_text('"4.1": "*acceptance*"\n')
-    result = judge(recorded, SLOW, "--require", "clauses.yaml")
+    result = judge(recorded, SLOW, "--llmbench-require", "clauses.yaml")
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
     assert "4.1  INCOMPLETE" in result.text
     assert f"missed its threshold: expected {KNOWN}" in " ".join(result.text.split())

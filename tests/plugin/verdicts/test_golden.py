@@ -34,7 +34,7 @@ def golden(user: UserFolder) -> Path:
     """Golden losses of three real trainings, which their ranks repeat bit by bit."""
     user.recipe()
     user.test("def test_it(run):\n    assert run.loss_drop\n")
-    done = user.run("--cluster", "local", "--repeat", "3")
+    done = user.run("--cluster", "local", "--llmbench-repeat", "3")
     assert done.returncode == 0, done.text
     made = command(user, "reports", "--output", "golden.json")
     assert made.returncode == 0, made.stderr

@@ -65,7 +65,7 @@ def judge(user: UserFolder, factors: Mapping[str, float], *options: str) -> Resu
     (user.path / "recorded").mkdir()
     recorded(user.path / "recorded", factors)
     user.test(TEST)
-    return user.run("--replay", "recorded", "--require-verdict", "no", *options)
+    return user.run("--replay", "recorded", "--llmbench-require-verdict", "no", *options)
 
 
 def of_groups(result: Result) -> dict[str, str]:
@@ -92,7 +92,7 @@ def test_the_slow_group_is_named(user: UserFolder, distribution: str) -> None:
     assert float(told["low"]) < 7.95 < float(told["high"]) < 10
     assert (told["unit"], told["threshold"], told["run"]) == ("%", "<= 3 %", "opt125m-group3")
     assert "the steps on n3 (opt125m-group3) are 8 % slower than the median of the 3 other groups" in case.message
-    assert "--nodelist n3" in case.message
+    assert "--slurm nodelist=n3" in case.message
     assert "1 failed, 7 passed" in result.text
     assert re.search(r"opt125m-group3 +1 +slower_than_others +8 % +<= 3 % +FAIL", result.text)
     (judgement,) = [
@@ -125,11 +125,11 @@ def test_a_difference_within_the_noise_is_not_decided(user: UserFolder) -> None:
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
     assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "INCONCLUSIVE"}
     assert "does not decide on the 3 % allowed" in result.cases["opt125m-group3"].message
-    warned = judge(user, factors, "--inconclusive", "warn")
+    warned = judge(user, factors, "--llmbench-inconclusive", "warn")
     assert warned.returncode == 0, warned.text
     assert warned.cases["opt125m-group3"].outcome == "skipped"
-    assert of_groups(judge(user, factors, "--group-tolerance", "6 %"))["n3"] == "PASS"
-    assert of_groups(judge(user, factors, "--group-tolerance", "0.5 %"))["n3"] == "FAIL"
+    assert of_groups(judge(user, factors, "-o", "llmbench_group_tolerance=6 %"))["n3"] == "PASS"
+    assert of_groups(judge(user, factors, "-o", "llmbench_group_tolerance=0.5 %"))["n3"] == "FAIL"
 
 
 def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
@@ -137,7 +137,7 @@ def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
     judge(user, {"n1": 1.0, "n2": 1.0})
     log = user.path / "recorded" / "runs" / "opt125m-group2" / "steps" / "rank-00000.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:80]))
-    result = user.run("--replay", "recorded", "--require-verdict", "no")
+    result = user.run("--replay", "recorded", "--llmbench-require-verdict", "no")
     assert of_groups(result) == {}
     assert "GROUPS NOT COMPARED: n2 (opt125m-group2): its run cannot be judged" in result.text
     assert "GROUPS NOT COMPARED: n1 (opt125m-group1): it takes two groups" in result.text
@@ -147,7 +147,7 @@ def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
 def test_a_clause_may_require_it(user: UserFolder) -> None:
     """By the names of these verdicts, and it is INCOMPLETE where nothing was compared."""
     (user.path / "clauses.yaml").write_text('"4.1": "groups::opt125m-*"\n')
-    args = ("--require", "clauses.yaml")
+    args = ("--llmbench-require", "clauses.yaml")
     assert "4.1  PASS" in judge(user, {"n1": 1.0, "n2": 1.0}, *args).text
     assert "4.1  FAIL" in judge(user, {"n1": 1.0, "n2": 1.0, "n3": 1.1}, *args).text
     assert "4.1  INCOMPLETE" in judge(user, {"n1": 1.0}, *args).text

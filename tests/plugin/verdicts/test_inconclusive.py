@@ -52,7 +52,7 @@ def recorded(user: UserFolder) -> UserFolder:
 
 def judge(user: UserFolder, *options: str) -> Result:
     """Judge the recorded run by the user's tests."""
-    return user.run("--replay", "recorded", "--require-verdict", "no", *options)
+    return user.run("--replay", "recorded", "--llmbench-require-verdict", "no", *options)
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
@@ -83,7 +83,7 @@ def test_only_what_is_certain_passes_or_fails(recorded: UserFolder, distribution
 def test_a_warning_is_no_pass(recorded: UserFolder) -> None:
     """Whoever asks for it gets a session that does not fail for it, and a test that is skipped with the reason."""
     recorded.test(DECIDED.replace(", 475_000, 900_000", ""))
-    result = judge(recorded, "--inconclusive", "warn", "-rs")
+    result = judge(recorded, "--llmbench-inconclusive", "warn", "-rs")
     assert result.returncode == 0, result.text
     outcomes = {name.split("-")[-1]: (case.properties["verdict"], case.outcome) for name, case in result.cases.items()}
     assert outcomes == {
@@ -119,7 +119,7 @@ def test_a_clause_with_an_undecided_test_is_not_met(recorded: UserFolder) -> Non
     """It has that verdict itself."""
     recorded.test(DECIDED)
     (recorded.path / "clauses.yaml").write_text('"4.1": ["test_speed[opt125m-440000]", "test_speed[opt125m-456000]"]\n')
-    result = judge(recorded, "--require", "clauses.yaml", "-k", "440000 or 456000")
+    result = judge(recorded, "--llmbench-require", "clauses.yaml", "-k", "440000 or 456000")
     assert "4.1  INCONCLUSIVE" in result.text
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
 

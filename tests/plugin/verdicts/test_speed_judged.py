@@ -67,7 +67,7 @@ def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why:
     assert "references: tiny:" in result.text
     assert "exit code 10" in result.text
     assert suite_property(result) == "tiny"
-    allowed = judged(judge, *references, args=("--require-verdict=no",))
+    allowed = judged(judge, *references, args=("--llmbench-require-verdict=no",))
     assert allowed.returncode == 0, allowed.text
     assert NOT_JUDGED + why in allowed.text
     assert "exit code 10" not in allowed.text

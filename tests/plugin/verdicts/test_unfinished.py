@@ -81,14 +81,16 @@ def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: st
     """It ends as at a signal; each test names the limit, and nothing is left to end later."""
     seconds = "from pytest_llmbench.plugin import interruption\ninterruption._MINUTE_S = 8.0\n"
     (declaring.path / "conftest.py").write_text(seconds)
-    limit = ("--session-time", "1")
+    limit = ("--llmbench-session-time", "1")
     result = declaring.run("--cluster", "local", distribution, "--junitxml=mine.xml", *limit, *OURS, timeout_s=90)
-    unjudged(result, declaring, "session_ended|the session was ended by --session-time 00:01:00 before this test")
-    assert all("--session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
+    unjudged(
+        result, declaring, "session_ended|the session was ended by --llmbench-session-time 00:01:00 before this test"
+    )
+    assert all("--llmbench-session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     problem = result.record("first")["problem"]
     assert problem["kind"] == "session_ended"
-    assert problem["message"] == "the session ended before this run did: ended by --session-time 00:01:00"
+    assert problem["message"] == "the session ended before this run did: ended by --llmbench-session-time 00:01:00"
 
 
 @pytest.fixture
@@ -203,7 +205,11 @@ def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
 def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end: str) -> None:
     """Nobody can write then: the XML was there before, not that of the session before this one."""
     (declaring.path / "mine.xml").write_text("<testsuites/>")
-    args = ["--heartbeat-timeout=15", *(["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else [])]
+    args = [
+        "-o",
+        "llmbench_heartbeat_timeout=15",
+        *(["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else []),
+    ]
     process = declaring.start("--cluster", "local", *args, "--junitxml=mine.xml", *OURS)
     declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
     if end == "SIGKILL":

@@ -69,10 +69,10 @@ def test_the_gate_keeps_a_run_from_an_unfit_node(user: UserFolder, distribution:
 
 
 def test_the_gate_can_be_left_open(user: UserFolder) -> None:
-    """`--gate off`: the check fails, the run is made all the same."""
+    """`--llmbench-gate off`: the check fails, the run is made all the same."""
     user.test(CHECKS + TRAINING)
     user.recipe()
-    result = user.run("-n0", "--gate", "off", *system(user, **BAD_LIMIT))
+    result = user.run("-n0", "--llmbench-gate", "off", *system(user, **BAD_LIMIT))
     assert result.cases["test_fit[limits-slot0]"].outcome == "failure"
     assert result.cases["test_trains[tiny]"].outcome == "passed"
 

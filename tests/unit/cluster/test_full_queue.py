@@ -107,6 +107,6 @@ def test_the_longest_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     error = QueueFullError("AssocMaxSubmitJobLimit")
     assert full.refused("a", error, ours=1) == ""
     now[0] = 61.0
-    assert "--max-wait 00:01:00" in full.refused("a", error, ours=1)
+    assert "--llmbench-max-wait 00:01:00" in full.refused("a", error, ours=1)
     full.taken("a")
     assert full.refused("a", error, ours=1) == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -52,25 +51,22 @@ def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert read_quarantine(tmp_path / "none.txt") == {}
 
 
-def settings(tmp_path: Path, drain: Literal["print", "yes"] | None = None) -> Settings:
+def settings(tmp_path: Path) -> Settings:
     """A session on Slurm with a list."""
     return Settings(
         system=System(name="x", cluster="slurm"), cluster="slurm", allocation="session", run_dir=tmp_path,
-        quarantine=tmp_path / "bad.txt", drain=drain,
+        quarantine=tmp_path / "bad.txt",
     )  # fmt: skip
 
 
-def test_a_whole_cluster_is_never_drained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something that is wrong everywhere is a setting's fault: the commands are printed, and a person decides."""
-    monkeypatch.setenv("PATH", "/nonexistent")  # no scontrol: running it would be said as well
+def test_commands_that_drain_nodes_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bad node gets a command for an operator; llmbench itself runs none."""
+    monkeypatch.setenv("PATH", "/nonexistent")  # without scontrol
     session, bad = Session(id="s", folder=tmp_path), {"n1": "limits: low", "n2": "limits: low"}
-    told = list(remove_bad(bad, ["n1", "n2"], settings(tmp_path, "yes"), session))
-    assert told[0].startswith("in quarantine now")
-    assert told[1].startswith("NOT DRAINED: something is wrong with all 2 nodes")
-    assert [line.startswith("to drain it: scontrol update nodename=n") for line in told[2:]] == [True, True]
-    some = list(remove_bad({"n1": "x"}, ["n1", "n2"], settings(tmp_path, "yes"), session))
-    assert some[1].startswith("NOT DRAINED: scontrol update nodename=n1")
-    assert list(remove_bad({}, ["n1", "n2"], settings(tmp_path, "yes"), session)) == []
+    lines = list(remove_bad(bad, settings(tmp_path), session))
+    assert lines[0].startswith("in quarantine now")
+    assert [line.startswith("to drain it: scontrol update nodename=n") for line in lines[1:]] == [True, True]
+    assert list(remove_bad({}, settings(tmp_path), session)) == []
 
 
 def test_the_reason_of_a_drain_fits_on_a_line() -> None:

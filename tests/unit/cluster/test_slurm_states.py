@@ -854,9 +854,11 @@ def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting
     assert isinstance(waiting.hosts(), Waiting)
     assert commands.asked("scancel") == ["--state=PENDING 7"]
     commands.answer("squeue", row(state="CANCELLED", nodes=""))
-    with pytest.raises(ClusterError, match=r"longer than --max-wait 01:30:00.*Priority.*give a longer") as raised:
+    with pytest.raises(
+        ClusterError, match=r"longer than --llmbench-max-wait 01:30:00.*Priority.*give a longer"
+    ) as raised:
         waiting.hosts()
-    assert not isinstance(raised.value, JobEndedError)  # --retries asks for no new nodes
+    assert not isinstance(raised.value, JobEndedError)  # --llmbench-retries asks for no new nodes
 
 
 def test_a_job_that_begins_before_it_is_cancelled_is_used(commands: Commands, waiting: HeldJob) -> None:

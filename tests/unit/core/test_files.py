@@ -106,7 +106,7 @@ def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
     os.chown(above, owner, group)
     above.chmod(mode)
     if why:
-        with pytest.raises(ConfigError, match=f"{above} {why}, who could replace .* give a --run-dir"):
+        with pytest.raises(ConfigError, match=f"{above} {why}, who could replace .* give a --llmbench-run-dir"):
             refuse_shared(session)
     else:
         refuse_shared(session)

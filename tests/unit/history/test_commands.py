@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 from pathlib import Path
 
 import pytest
 import typer
-import yaml
 from typer.testing import CliRunner
 
 from benchmarks.history.simulated import REAL, Fleet, keep
 from pytest_llmbench.cli import history
 from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.history.store.database import open_history
+from pytest_llmbench.history.database import open_history
 
 COMPARE = typer.Typer()
 COMPARE.command()(compare)
@@ -95,18 +95,17 @@ def test_a_series_and_its_changes_are_told(place: str) -> None:
     assert "0 changes" in told(history.app, "changes", "x-01", "throughput", "--history", place)
 
 
-def test_otava_gets_a_file_for_each_number(place: str, tmp_path: Path) -> None:
-    """With the direction that its statistic declares, and every value to the last digit."""
-    told(history.app, "export", str(tmp_path / "otava"), "--otava", "--history", place)
-    tests = yaml.safe_load((tmp_path / "otava" / "otava.yaml").read_text())["tests"]
-    assert len(tests) == 4
-    for test in tests.values():
-        ((metric, how),) = test["metrics"].items()
-        assert how["direction"] == {"throughput": 1, "step_time": -1}[metric]
-        rows = [*csv.DictReader(io.StringIO(Path(test["file"]).read_text()))]
-        assert len(rows) == 30
-        assert all(float(row[how["column"]]) > 0.0 and row[test["time_column"]] for row in rows)
-        assert set(test["attributes"]) <= set(rows[0])
+def test_the_csv_of_one_series_is_what_otava_reads(place: str) -> None:
+    """Times in ISO 8601, as its importer parses them, and the rows of one series alone."""
+    output = told(history.app, "series", "x-00", "throughput", "--csv", "--series", "1", "--history", place)
+    rows = [*csv.DictReader(io.StringIO(output))]
+    assert len(rows) == 30
+    assert {row["series"] for row in rows} == {"1"}
+    times = [dt.datetime.fromisoformat(row["time"]) for row in rows]
+    assert times == sorted(times)
+    assert all(float(row["value"]) > 0.0 and row["session"] and row["unit"] == "words/s" for row in rows)
+    result = CliRunner().invoke(history.app, ["series", "x-00", "throughput", "--series", "99", "--history", place])
+    assert "unknown series of x-00 '99'" in str(result.exception)
 
 
 def test_two_sessions_are_compared(place: str) -> None:
@@ -132,8 +131,7 @@ def test_nothing_compared_is_no_success(place: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [(("show", "nothing"), "unknown session 'nothing'"), (("series", "x-0", "throughput"), "did you mean 'x-0"),
-     (("series", "x-00", "speed"), "legal: step_time, throughput"), (("ledger", "--node", "n"), "unknown node 'n'"),
-     (("export", "o"), "name the format")],
+     (("series", "x-00", "speed"), "legal: step_time, throughput"), (("ledger", "--node", "n"), "unknown node 'n'")],
 )  # fmt: skip
 def test_wrong_words_are_said(place: str, words: tuple[str, ...], message: str) -> None:
     """With what is legal."""

@@ -58,7 +58,7 @@ def test_processors_are_not_compared_unless_asked() -> None:
     smoke = REAL.recipe.model_copy(update={"scale": "smoke"})
     for changes in ({"gpus": 0, "device": "cpu"}, {"recipe": smoke}):
         (line,) = compared(record(1, **changes), record(2, **changes)).lines
-        assert "unless you give --group-tolerance" in line
+        assert "unless you set llmbench_group_tolerance" in line
 
 
 def test_a_session_without_groups_has_nothing_to_tell() -> None:

@@ -62,9 +62,9 @@ def test_a_limit_ends_the_session_as_a_signal_does(
         interruption.end_after(90)
         time.sleep(60)
 
-    with interruption.bearing(0), pytest.raises(KeyboardInterrupt, match="--session-time 01:30:00"):
+    with interruption.bearing(0), pytest.raises(KeyboardInterrupt, match="--llmbench-session-time 01:30:00"):
         body()
-    assert interruption.by == "--session-time 01:30:00"
+    assert interruption.by == "--llmbench-session-time 01:30:00"
     assert asked == []
 
 
@@ -80,13 +80,13 @@ def test_a_limit_is_asked_for_where_others_have_the_signals(monkeypatch: pytest.
     taken.end_after(1)
     assert taken.told.wait(20)
     taken.give_signals_back()
-    assert taken.by == "--session-time 00:01:00"
+    assert taken.by == "--llmbench-session-time 00:01:00"
 
 
 def test_a_limit_after_the_end_sends_no_signal(interruption: Interruption, asked: list[str]) -> None:
     """It would end this process, whose handlers are those of before."""
     interruption.end_after(1)
     interruption.give_signals_back()
-    interruption._reach("--session-time 00:01:00")
+    interruption._reach("--llmbench-session-time 00:01:00")
     assert interruption.by is None
     assert asked == []

@@ -3,72 +3,79 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.settings import SLURM_OPTIONS, Settings
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.keys import parse_pair
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
 from pytest_llmbench.core.recipe.recipes import Scale
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.options import FLAGS, OPTIONS, Section, value
+from pytest_llmbench.plugin.options import OPTIONS, Section, options_of
 from pytest_llmbench.plugin.ours import begin
 from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.
-NAMES = [
-    "account", "allocation", "budget", "cluster", "comment", "compare-to", "constraint", "drain", "exclude",
-    "exit-codes", "gate", "gpus-per-node", "group-tolerance", "heartbeat-timeout", "history", "inconclusive",
-    "live", "max-runs", "max-wait", "metrics-file", "nodelist", "nodes", "nodes-per-run", "otlp", "partition", "qos",
-    "quarantine", "repeat", "replay", "report", "require", "require-verdict", "reservation", "resume", "retries",
-    "run-dir", "scale", "session-name", "session-time", "simulate", "system", "time",
+SHORT = [
+    "cluster", "gpus-per-node", "nodes", "nodes-per-run", "partition", "plan", "quarantine", "replay", "resume",
+    "scale", "slurm", "system", "time",
 ]  # fmt: skip
-NAMES_OF_FLAGS = ["avoid-from-history", "early-verdict", "first-run-alone", "nccl", "plan"]
-INI_ONLY = ["recipes", "systems"]
+LONG = [
+    "budget", "compare-to", "early-verdict", "gate", "history", "inconclusive", "max-wait", "repeat", "require",
+    "require-verdict", "retries", "run-dir", "session-name", "session-time", "simulate",
+]  # fmt: skip
+NOT_IN_INI = ["early-verdict", "nodes-per-run", "plan", "repeat", "replay", "resume", "session-name", "simulate"]
+INI_ONLY = [
+    "allocation", "avoid-from-history", "exit-codes", "first-run-alone", "group-tolerance", "heartbeat-timeout", "live",
+    "max-runs", "report",
+]  # fmt: skip
 
-# A legal text of each option, and another one.
+# A legal text of each option with a value, and another one.
 TEXTS = {
     "nodes": ("4", "8"),
     "gpus-per-node": ("0", "4"),
     "nodes-per-run": ("1", "2"),
     "cluster": ("slurm", "local"),
     "system": ("H200", "JUWELS_Booster"),
+    "partition": ("one", "other"),
+    "slurm": ("account=one", "account=other"),
     "time": ("01:30:00", "10"),
     "max-wait": ("01:30:00", "10"),
     "session-time": ("01:30:00", "10"),
-    "allocation": ("session", "run"),
     "scale": ("smoke", "full"),
     "repeat": ("1", "3"),
-    "max-runs": ("1", "3"),
     "budget": ("1000", "2.5"),
     "retries": ("1", "5"),
-    "heartbeat-timeout": ("15", "600"),
     "run-dir": ("here", "there"),
     "replay": ("logs", "others"),
     "simulate": ("die@1", "die@2"),
     "resume": ("first", "second"),
     "gate": ("on", "off"),
     "quarantine": ("bad.txt", "worse.txt"),
-    "drain": ("print", "yes"),
     "require": ("clauses.yaml", "others.yaml"),
     "require-verdict": ("yes", "no"),
     "inconclusive": ("fail", "warn"),
-    "live": ("on", "off"),
     "history": ("postgresql://me@here/runs", "postgresql://me@there/runs"),
     "compare-to": ("best", "last:3"),
-    "exit-codes": ("detailed", "usual"),
-    "metrics-file": ("here.prom", "there.prom"),
-    "otlp": ("http://here:4318/v1/metrics", "http://there:4318/v1/metrics"),
-    "report": ("no", "yes"),
     "session-name": ("monday", "tuesday"),
+    "allocation": ("session", "run"),
+    "max-runs": ("1", "3"),
+    "heartbeat-timeout": ("15", "600"),
     "group-tolerance": ("5 %", "0.02 1"),
-    **dict.fromkeys(SLURM_OPTIONS, ("one", "other")),
+    "live": ("on", "off"),
+    "exit-codes": ("detailed", "usual"),
+    "report": ("no", "yes"),
+    "first-run-alone": ("yes", "no"),
+    "avoid-from-history": ("no", "no"),
 }
+IN_INI = [name for name in TEXTS if name not in NOT_IN_INI]
+TYPED = [name for name in TEXTS if name not in INI_ONLY]
 
 
 @pytest.fixture(autouse=True)
@@ -85,55 +92,29 @@ def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
 
 
 def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
-    """An option's value for the session that pytest would start with these arguments."""
+    """An option's value for the session that pytest would start with these arguments, as a text or a number."""
+    config = pytester.parseconfigure(*args)
+    begin(config)
+    value = getattr(options_of(config), name.replace("-", "_"))
+    return value.name if isinstance(value, Path) else str(value) if name in {"simulate", "compare-to"} else value
+
+
+def needed(pytester: pytest.Pytester, name: str) -> list[str]:
+    """The files and other options without which the option means nothing."""
     for file in TEXTS["require"]:
         (pytester.path / file).write_text("clause 1: test_of_it\n")
     for session in TEXTS["resume"] if name == "resume" else ():
         Journal(pytester.path / "reports" / session / "journal").close()
-    config = pytester.parseconfigure(*args)
-    begin(config)
-    bench = bench_of(config)
-    told: dict[str, Callable[[], Any]] = {
-        **dict.fromkeys(
-            ("inconclusive", "group-tolerance", "exit-codes", "live", "report", "session-time"),
-            lambda: value(config, name),
-        ),
-        **dict.fromkeys(("history", "compare-to", "otlp"), lambda: str(value(config, name))),
-        "metrics-file": lambda: value(config, name).name,
-        "session-name": lambda: bench.session.folder.name,
-        "resume": lambda: bench.session.id,
-        "require": lambda: bench.requirements.name if bench.requirements else None,
-        "require-verdict": lambda: "yes" if bench.requires_verdict else "no",
-    }
-    if name in told:
-        return told[name]()
-    return field(bench.settings, name)
-
-
-def field(settings: Settings, name: str) -> Any:
-    """An option's value in the settings."""
-    if name in SLURM_OPTIONS:
-        return settings.slurm.get(name)
-    if name == "system":
-        return settings.system.name
-    if name == "simulate":
-        return str(settings.simulate) if settings.simulate is not None else None
-    if name in {"run-dir", "replay", "quarantine"}:
-        return getattr(settings, name.replace("-", "_")).name
-    return getattr(settings, {"time": "time_min", "max-wait": "max_wait_min"}.get(name, name.replace("-", "_")))
-
-
-def arguments(name: str, text: str) -> list[str]:
-    """The option, with what else it takes to mean something."""
-    needed = {"allocation": ["--nodes", "8"], "nodes-per-run": ["--nodes", "8"], "cluster": []}
     slurm = [] if name in {"cluster", "system"} else ["--cluster", "slurm"]
-    return [*slurm, *needed.get(name, []), f"--{name}", text]
+    return [*slurm, *(["--nodes", "8"] if name in {"allocation", "nodes-per-run"} else [])]
 
 
 def meant(name: str, text: str) -> Any:
     """What the text of an option means."""
     if name in {"time", "max-wait", "session-time"}:
         return {"01:30:00": 90, "10": 10}[text]
+    if name == "slurm":
+        return {"account": text.partition("=")[2]}
     if name == "group-tolerance":
         return Quantity(text)
     if name == "budget":
@@ -144,22 +125,26 @@ def meant(name: str, text: str) -> Any:
 
 
 def test_the_names_are_these() -> None:
-    """Adding an option is a decision: this list, the reference page and the changelog change with it."""
-    assert sorted(option.name for option in OPTIONS) == NAMES
-    assert sorted(flag.name for flag in FLAGS) == NAMES_OF_FLAGS
+    """Adding an option is a decision: this list and the reference page change with it."""
+    assert sorted(option.name for option in OPTIONS if option.forms) == sorted([*SHORT, *LONG])
+    assert sorted(option.name for option in OPTIONS if option.short) == SHORT
+    assert sorted(option.name for option in OPTIONS if not option.forms) == INI_ONLY
+    assert sorted(option.name for option in OPTIONS if not option.ini) == NOT_IN_INI
+    assert len([*SHORT, *LONG]) <= 28
 
 
 def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
-    """`pytest --help` holds them all in both forms, in sections, and no other option of ours."""
+    """`pytest --help` holds them all in their forms, in sections, and no other option of ours."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
-    sections = [text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Section]
-    forms = re.findall(r"^  --([\w-]+)\S*, --llmbench-([\w-]+)", "\n".join(sections), re.MULTILINE)
-    assert sorted(forms) == sorted((name, name) for name in [*NAMES, *NAMES_OF_FLAGS])
-    inis = sorted(re.findall(r"^  llmbench_(\w+)", text, re.MULTILINE))
-    assert inis == sorted(name.replace("-", "_") for name in [*NAMES, *INI_ONLY])
+    sections = "\n".join(text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Section)
+    forms = re.findall(r"^  (?:--([\w-]+)\S*, )?--llmbench-([\w-]+)", sections, re.MULTILINE)
+    assert sorted(long for _, long in forms) == sorted([*SHORT, *LONG])
+    assert sorted(short for short, _ in forms if short) == SHORT
+    keys = re.findall(r"^  llmbench_(\w+)", text, re.MULTILINE)
+    assert sorted(keys) == sorted([*(name.replace("-", "_") for name in IN_INI), "recipes", "systems"])
 
 
-@pytest.mark.parametrize("option", [*OPTIONS, *FLAGS], ids=lambda option: option.name)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_help_reads_like_pytests_own(option: Any) -> None:
     """It starts with a capital, and a single phrase has no full stop."""
     assert option.help[0].isupper()
@@ -169,32 +154,65 @@ def test_help_reads_like_pytests_own(option: Any) -> None:
 
 def test_every_option_is_tested_below() -> None:
     """A new option needs two texts in this file."""
-    assert sorted(TEXTS) == NAMES
+    assert sorted(TEXTS) == sorted(option.name for option in OPTIONS if option.parse is not None)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_option_reaches_the_settings(pytester: pytest.Pytester, name: str) -> None:
-    """What is written on the command line is what runs."""
-    text = TEXTS[name][0]
-    *others, _, _ = short = arguments(name, text)
-    assert given(pytester, name, *short) == meant(name, text)
-    assert given(pytester, name, *others, f"--llmbench-{name}", text) == meant(name, text)
+@pytest.mark.parametrize("name", TYPED)
+def test_an_option_is_read_from_the_command_line(pytester: pytest.Pytester, name: str) -> None:
+    """In each of its forms."""
+    text, others = TEXTS[name][0], needed(pytester, name)
+    for form in [f"--{name}", f"--llmbench-{name}"] if name in SHORT else [f"--llmbench-{name}"]:
+        assert given(pytester, name, *others, form, text) == meant(name, text)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", IN_INI)
 def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> None:
     """Site defaults belong into the ini file, under the option's name."""
     text = TEXTS[name][0]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {text}\n")
-    assert given(pytester, name, *arguments(name, text)[:-2]) == meant(name, text)
+    assert given(pytester, name, *needed(pytester, name)) == meant(name, text)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in IN_INI if name not in INI_ONLY])
 def test_the_command_line_wins(pytester: pytest.Pytester, name: str) -> None:
     """What is typed today beats what was configured once."""
     configured, typed = TEXTS[name]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {configured}\n")
-    assert given(pytester, name, *arguments(name, typed)) == meant(name, typed)
+    assert given(pytester, name, *needed(pytester, name), f"--llmbench-{name}", typed) == meant(name, typed)
+
+
+def test_options_reach_the_settings(pytester: pytest.Pytester) -> None:
+    """Settings have the values under names of their own, and what several options come to."""
+    (pytester.path / "bad.txt").write_text("n1\nn2  # broken\n")
+    settings = settings_of(
+        pytester, "--cluster=slurm", "--nodes=8", "--nodes-per-run=2", "--gpus-per-node=4", "--time=10",
+        "--partition=p", "--slurm=account=me", "--slurm=exclude=n9", "--slurm=comment=for the night",
+        "--quarantine=bad.txt",
+        "--llmbench-max-wait=20", "--llmbench-gate=links", "--llmbench-inconclusive=rerun", "--llmbench-retries=2",
+        "--llmbench-budget=5", "--llmbench-repeat=3", "--llmbench-simulate=die@1", "-o", "llmbench_max_runs=2",
+        "-o", "llmbench_first_run_alone=yes",
+    )  # fmt: skip
+    assert (settings.nodes, settings.nodes_per_run, settings.gpus_per_node) == (8, 2, 4)
+    assert (settings.time_min, settings.max_wait_min, settings.retries, settings.budget) == (10, 20, 2, 5.0)
+    assert (settings.repeat, settings.rerun, settings.max_runs, settings.first_run_alone) == (3, True, 2, True)
+    assert (settings.gate, settings.nccl, str(settings.simulate)) == ("on", True, "die@1")
+    assert settings.slurm == {"partition": "p", "account": "me", "exclude": "n9,n1,n2", "comment": "for the night"}
+    assert settings.quarantine == pytester.path / "bad.txt"
+
+
+def test_pairs_of_the_ini_file_and_the_command_line_add_up(pytester: pytest.Pytester) -> None:
+    """A key that both have is the command line's."""
+    pytester.makeini("[pytest]\nllmbench_slurm =\n    account=site\n    comment=two words\n")
+    assert given(pytester, "slurm", "--slurm", "account=me", "--slurm", "qos=high") == {
+        "account": "me", "comment": "two words", "qos": "high",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["account=", "account", "account=a\nb", "comment=\x1b[0m", "=x"])
+def test_a_pair_that_cannot_stand_in_a_script_is_refused(text: str) -> None:
+    """A line break would begin another option of sbatch."""
+    with pytest.raises(ConfigError):
+        parse_pair(text)
 
 
 def test_an_empty_ini_value_is_none(pytester: pytest.Pytester) -> None:
@@ -221,7 +239,7 @@ def test_nothing_given_is_this_machine_or_slurm(pytester: pytest.Pytester, monke
     there = settings_of(pytester)
     assert (there.cluster, there.system.name, there.allocation) == ("slurm", "slurm", "run")
     assert settings_of(pytester, "--nodes", "2").allocation == "session"
-    assert settings_of(pytester, "--nodes", "2", "--allocation", "run").allocation == "run"
+    assert settings_of(pytester, "--nodes", "2", "-o", "llmbench_allocation=run").allocation == "run"
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     assert settings_of(pytester).allocation == "session"
 
@@ -230,8 +248,13 @@ def test_run_dir_is_below_where_pytest_was_started(pytester: pytest.Pytester, mo
     """A relative folder is relative to there, `~` is the home, and an absolute one is what it says."""
     monkeypatch.setenv("HOME", str(pytester.path / "home"))
     assert settings_of(pytester, "--cluster", "local").run_dir == pytester.path / "reports"
-    assert settings_of(pytester, "--cluster", "local", "--run-dir", "~/mine").run_dir == pytester.path / "home" / "mine"
-    assert settings_of(pytester, "--cluster", "local", "--run-dir", "/scratch/me").run_dir == Path("/scratch/me")
+    assert (
+        settings_of(pytester, "--cluster", "local", "--llmbench-run-dir", "~/mine").run_dir
+        == pytester.path / "home" / "mine"
+    )
+    assert settings_of(pytester, "--cluster", "local", "--llmbench-run-dir", "/scratch/me").run_dir == Path(
+        "/scratch/me"
+    )
 
 
 def test_own_recipes_and_systems_join_the_shipped_ones(pytester: pytest.Pytester) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.output.provenance import suite_properties
-from pytest_llmbench.session.kept_runs import KeptRuns
+from pytest_llmbench.session.record_store import KeptRuns
 from tests.support.shipped import shipped_recipes
 
 

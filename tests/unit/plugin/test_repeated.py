@@ -54,7 +54,7 @@ def several(*records: RunRecord) -> Run:
 def test_three_runs_decide_what_one_leaves_open() -> None:
     """The interval of the system becomes narrower, and the number is the mean."""
     bound = Quantity("992 words/s")
-    with pytest.raises(InconclusiveError, match=r"about \d runs would decide; pass `--repeat \d`"):
+    with pytest.raises(InconclusiveError, match=r"about \d runs would decide; pass `--llmbench-repeat \d`"):
         _ = Run(record(1)).throughput >= bound
     measured = several().throughput
     assert measured >= bound
@@ -68,7 +68,7 @@ def test_what_the_message_asks_for_decides() -> None:
     """As many runs, that are like this one."""
     with pytest.raises(InconclusiveError) as told:
         _ = Run(record(1)).throughput >= Quantity("994 words/s")
-    count = int(str(told.value).partition("--repeat ")[2].partition("`")[0])
+    count = int(str(told.value).partition("--llmbench-repeat ")[2].partition("`")[0])
     assert 2 < count < 10
     assert several(*(record(i) for i in range(1, count + 1))).throughput >= Quantity("994 words/s")
 

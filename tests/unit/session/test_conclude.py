@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import RunOutcome
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.judging.statistics import measure
-from pytest_llmbench.session.ending.conclude import judged, measurement_of
+from pytest_llmbench.session.ending.conclude import conclude_logs, measurement_of
 from tests.unit.judging.conftest import small
 
 Kind = Literal["ranks", "command"]
@@ -50,18 +51,19 @@ def test_a_single_step_is_held_against_the_hardware_where_its_clock_is_the_gpus(
     gpus: int, last_s: float, kind: Kind, implausible: bool
 ) -> None:
     """Elsewhere only all of them together are."""
-    found = judged(evidence(gpus, last_s, kind), SYSTEM, None)
-    assert (found["problem"] is not None) == implausible
-    assert bool(found["metrics"]) != implausible
+    found = conclude_logs(evidence(gpus, last_s, kind), SYSTEM, None, {})
+    assert (found.problem is not None) == implausible
+    assert bool(found.metrics) != implausible
     if implausible:
-        assert found["problem"].kind == "implausible"
-        assert found["problem"].message.startswith("step 12 took 0.0001 s, which would be a share of the measured")
+        assert found.problem is not None
+        assert found.problem.kind == "implausible"
+        assert found.problem.message.startswith("step 12 took 0.0001 s, which would be a share of the measured")
 
 
 TRAINS = evidence(0, 0.01, "ranks")
 
 
-def shares(*rates: float, too_short: float = 1.0) -> dict[str, Any]:
+def shares(*rates: float, too_short: float = 1.0) -> RunOutcome:
     """The findings of a run if its ranks measured multiples of its training's real rate.
 
     Args:
@@ -70,19 +72,19 @@ def shares(*rates: float, too_short: float = 1.0) -> dict[str, Any]:
     """
     rate = measurement_of(TRAINS, SYSTEM).model_flops_per_s
     assert rate is not None
-    return judged(evidence(0, 0.01, "ranks", tuple(rate / too_short * each for each in rates)), SYSTEM, None)
+    return conclude_logs(evidence(0, 0.01, "ranks", tuple(rate / too_short * each for each in rates)), SYSTEM, None, {})
 
 
 @pytest.mark.parametrize("rates", [(2.0,), (0.5, 2.0, 1.9), (2.0, 0.5, 1.5)], ids=str)
 def test_the_ceiling_is_the_highest_rate_of_all(rates: tuple[float, ...]) -> None:
     """The training would be at 200 % of a rate measured beside a load, and is at half of the machine's."""
-    assert shares(*rates)["metrics"]["matmul_fraction"].value == pytest.approx(50.0)
+    assert shares(*rates).metrics["matmul_fraction"].value == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize(("rates", "low"), [((2.0, 1.9), None), ((2.0, 0.5, 0.4), 12.5), ((0.8, 2.0), 20.0)], ids=str)
 def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], low: float | None) -> None:
     """The words/s have the steps' own clock, and are what they are."""
-    found = shares(*rates)["metrics"]
+    found = shares(*rates).metrics
     assert found["matmul_fraction"].low == (low if low is None else pytest.approx(low))
     assert found["matmul_fraction"].high == (low if low is None else pytest.approx(50.0))
     assert found["throughput"] == measure(measurement_of(TRAINS, SYSTEM))["throughput"]
@@ -91,7 +93,7 @@ def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], 
 @pytest.mark.parametrize("rates", [(2.0,), (2.0, 1.9), (2.0, 0.5), (0.5, 2.0)], ids=str)
 def test_step_times_that_are_wrong_by_a_factor_are_found(rates: tuple[float, ...]) -> None:
     """Whether or not something slowed one of the measurements; times too short by a factor of 4 make 50 % 200 %."""
-    problem = shares(*rates, too_short=4.0)["problem"]
+    problem = shares(*rates, too_short=4.0).problem
     assert problem is not None
     assert problem.kind == "implausible"
     assert "training at 200 %" in problem.message

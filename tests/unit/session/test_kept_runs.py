@@ -14,8 +14,7 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.session.kept_runs import KeptRuns
-from pytest_llmbench.session.record_store import RecordStore
+from pytest_llmbench.session.record_store import KeptRuns, RecordStore
 from tests.unit.judging.conftest import small
 
 PASSED = Judgement(test="test_it", verdict=Verdict.PASS)

@@ -17,7 +17,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Problem, RunRecord, Timings, write_model
 from pytest_llmbench.session.ending.sweep import sweep
-from pytest_llmbench.session.kept_runs import KeptRuns
+from pytest_llmbench.session.record_store import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
 
 
@@ -50,7 +50,7 @@ BOTH = "'suites/a.py::test_it[tiny-fast]' 'suites/a.py::test_it[tiny-learns]'"
     ("words", "again"),
     [
         ("suites/a.py --cluster local", "--cluster local"),
-        ("--session-name nightly suites/a.py -q", "-q"),
+        ("--llmbench-session-name nightly suites/a.py -q", "-q"),
         ("--llmbench-session-name=nightly --resume=old suites/a.py", ""),
         ("suites/a.py --nodes 8 --resume", "--nodes 8"),
         ("--resume old suites/a.py -k 'a b'", "-k 'a b'"),

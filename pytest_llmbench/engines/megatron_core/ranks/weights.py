@@ -1,4 +1,4 @@
-"""Initial values of Megatron-Core's model: those of engine torch's decoder, in its layout. They depend on the seed alone.
+"""Initial values of Megatron-Core's model: engine torch's, which depend on the seed alone, in another layout.
 
 Megatron-Core's own initialisation differs with the number of stages, and on GPUs with the tensor-parallel ranks too.
 """

@@ -12,21 +12,18 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from pytest_llmbench.core.files import Replacement, make_folder, write_text
+from pytest_llmbench.core.files import Replacement, make_folder
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output.junit_xml.cases import complete
 from pytest_llmbench.plugin.output.junit_xml.placing import beside, is_special, remove_earlier
 from pytest_llmbench.plugin.output.junit_xml.refreshing import Refreshing
 from pytest_llmbench.plugin.output.junit_xml.so_far import SoFar, add_cases
 from pytest_llmbench.plugin.verdict.unfinished import report_of
-from pytest_llmbench.reporting.ci.strict import strict
 
 # The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green
 # before groups of nodes, the history and required clauses have had their say.
@@ -221,7 +218,7 @@ class JUnit:
         complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)
 
     def keep(self) -> None:
-        """Keep the report next to the records, and one for readers that refuse what Jenkins' schema does not know.
+        """Copy the report next to the records.
 
         Raises:
             OSError: it cannot be written.
@@ -232,11 +229,6 @@ class JUnit:
             make_folder(self._path.parent)
             with Replacement(self._path, durable=True) as new:
                 shutil.copyfile(self._config.stash[xml_key].logfile, new)
-        if self._path.is_file():
-            report = ET.parse(self._path).getroot()  # noqa: S314 - pytest has just written it
-            text = ET.tostring(strict(report), encoding="unicode")
-            path = self._path.with_name(layout.JUNIT_STRICT)
-            write_text(path, f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
 
     def discard(self) -> None:
         """Write no file of ours: this session had no runs, or there is no place for it."""

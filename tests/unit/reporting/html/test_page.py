@@ -17,8 +17,8 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
-from pytest_llmbench.reporting.html.folder import newest
 from pytest_llmbench.reporting.html.page import write_page
+from pytest_llmbench.session.folder import newest
 from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session, write_verdicts
 
 HOSTILE = "</script><script>alert(1)</script>--><img src=x onerror=alert(2)>'\"&\x1b[31m\x00\u202e"

@@ -16,9 +16,9 @@ from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict, write_model
+from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
-from pytest_llmbench.session.ending.conclude import identity_of
+from pytest_llmbench.session.ending.conclude import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import EventKind, Journal, now, read_journal
 from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
@@ -45,8 +45,7 @@ def died(tmp_path: Path) -> Iterator[Callable[..., Earlier]]:
 
     def left(problem: Problem | None = None, **later: Any) -> Earlier:
         settings = settings_of(tmp_path)
-        identity = identity_of(SPEC, settings.topology(SPEC.recipe), settings, session)
-        record = RunRecord(**{**identity, "problem": problem})
+        record = RunRecord.of(run_identity(SPEC, settings, session), RunOutcome(problem=problem))
         journal = Journal(session.folder / "journal")
         journal.note(now("began", host="n1", pid=1, cluster="slurm", tests=("a", "b")))
         journal.note(now("submitting", name="tiny", plan=digest_of_plan(SPEC, settings), job="llmbench-tiny"))
@@ -113,13 +112,13 @@ def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Pat
 
 
 def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
-    """A session that is resumed without `--simulate` still says it of a run that was started with it."""
+    """A session that is resumed without `--llmbench-simulate` still says it of a run that was started with it."""
     session, settings = Session(id="s", folder=tmp_path / "s"), settings_of(tmp_path)
     folder = session.run_folder(SPEC.key)
-    assert identity_of(SPEC, settings.topology(SPEC.recipe), settings, session)["simulated"] is None
+    assert run_identity(SPEC, settings, session).simulated is None
     folder.mkdir(parents=True)
     note_strike(folder, 1, SimulatedFault.parse("die@1"))
-    assert identity_of(SPEC, settings.topology(SPEC.recipe), settings, session)["simulated"] == "die@1"
+    assert run_identity(SPEC, settings, session).simulated == "die@1"
 
 
 def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:

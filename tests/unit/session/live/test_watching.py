@@ -10,8 +10,7 @@ import pytest
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, read_snapshot, worst
-from pytest_llmbench.session.live.watching import Watcher, find_session
+from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Watcher, read_snapshot, worst
 
 NOW = 1_000_000.0
 
@@ -106,17 +105,6 @@ def test_a_session_that_has_ended_is_not_silent(tmp_path: Path) -> None:
     folder = put(tmp_path / "s", word="slow", exit_code=1, at=NOW - 1e6, pid=2**22 + 1)
     sight = watcher(folder, Clock()).look()
     assert (sight.over, sight.silent_s, sight.doubtful) == (True, 0.0, False)
-
-
-def test_latest_is_the_session_written_to_last(tmp_path: Path) -> None:
-    """By the time of its picture, whatever its name is; a link to it is not a session more."""
-    for number, name in enumerate(("b", "c", "a")):
-        os.utime(put(tmp_path / name) / "live.json", (number, number))
-    (tmp_path / "latest").symlink_to("b")
-    assert find_session(tmp_path, "latest") == tmp_path / "a"
-    assert find_session(tmp_path, "c") == tmp_path / "c"
-    with pytest.raises(ConfigError, match="neither a session"):
-        find_session(tmp_path, "d")
 
 
 def test_one_bad_verdict_is_that_of_all() -> None:

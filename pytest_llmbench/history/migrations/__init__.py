@@ -1,1 +1,0 @@
-"""Migrations of the history's schema, for Alembic."""

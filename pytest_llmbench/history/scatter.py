@@ -1,0 +1,116 @@
+"""How runs of one series scatter, and how much of that other series of the same sessions tell."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_llmbench.core.quantity import BetweenRuns
+from pytest_llmbench.history.change_points import change_points
+
+# From so many earlier runs on, they say how runs differ.
+LEAST_PAST = 3
+# Degrees of freedom that other series may be worth. Fewer than 4 say no more than what is known of other systems.
+_FREEDOMS = tuple(4.0 * 1.5**power for power in range(-5, 12))
+_LEAST_FREEDOM = 4.0
+# The logarithm of the likelihood falls by this to a limit that holds with 95 %: half of chi square at 90 %, one side.
+_FALL = 1.353
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """How the numbers of single runs differ from their mean.
+
+    Attributes:
+        squares: sum of the squares of the differences, each as a share of the mean.
+        freedom: degrees of freedom; 0 where nothing is known.
+    """
+
+    squares: float
+    freedom: float
+
+    def __add__(self, other: "Scatter") -> "Scatter":
+        return Scatter(self.squares + other.squares, self.freedom + other.freedom)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the number of one run, as a share of the mean; `freedom` must be above 0."""
+        return math.sqrt(self.squares / self.freedom)
+
+
+def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Sequence[float]) -> Scatter:
+    """The scatter of the runs of one series, without those whose mean is not above 0.
+
+    Earlier runs scatter about the mean of their time: a change of the system that the history shows is not scatter.
+
+    Args:
+        past: earlier runs, in order of time; fewer than 3 say nothing.
+        before: those of the baseline.
+        after: the new ones.
+    """
+    parts: list[Sequence[float]] = [after]
+    if len(past) >= LEAST_PAST:
+        ends = [0, *(point.index for point in change_points(past)), len(past)]
+        parts += [past[start:end] for start, end in itertools.pairwise(ends)]
+    else:
+        parts.append(before)
+    told = Scatter(0.0, 0.0)
+    for part in parts:
+        mean = fmean(part)
+        if mean > 0.0:
+            told += Scatter(math.fsum((value / mean - 1.0) ** 2 for value in part), len(part) - 1.0)
+    return told
+
+
+def usual_scatter(usual: BetweenRuns, error: float) -> Scatter:
+    """The scatter that is known of other systems.
+
+    Args:
+        usual: the difference between runs there.
+        error: standard error of a run of this series by its own steps, as a share.
+    """
+    return Scatter(usual.freedom * (usual.spread**2 + error**2), usual.freedom)
+
+
+def shared_scatter(series: Iterable[Scatter]) -> Scatter | None:
+    """The scatter that several series tell of one more of their kind; None where they tell too little.
+
+    The variances of series are taken as drawn from one inverse gamma distribution, as in a moderated t-test (Smyth,
+    "Linear models and empirical Bayes methods", 2004): the more alike the series scatter, the more degrees of freedom
+    it has. The series refute some numbers of these with 95 %; the smallest that they do not refute is taken. So a few
+    series that are alike by chance count for little, and so do series of which some scatter more.
+    """
+    known = [each for each in series if each.freedom > 0.0 and each.squares > 0.0]
+    if len(known) < 2:
+        return None
+    fits = [(freedom, *_fit(known, freedom)) for freedom in _FREEDOMS]
+    likely = max(likelihood for _, _, likelihood in fits) - _FALL
+    freedom, variance = next((freedom, variance) for freedom, variance, each in fits if each >= likely)
+    return Scatter(freedom * variance, freedom) if freedom >= _LEAST_FREEDOM else None
+
+
+def _fit(series: Sequence[Scatter], freedom: float) -> tuple[float, float]:
+    """The likeliest variance that all share, if it has these degrees of freedom, and its log-likelihood.
+
+    Each observed variance, divided by the shared one, is then distributed as F.
+    """
+    low, high = (math.log(f(each.squares / each.freedom for each in series)) for f in (min, max))
+    for _ in range(40):
+        middle = (low + high) / 2
+        # The slope of the likelihood falls as the shared variance grows.
+        slope = sum((each.freedom + freedom) * _weight(each, freedom, middle) - each.freedom for each in series)
+        low, high = (middle, high) if slope > 0.0 else (low, middle)
+    log_variance = (low + high) / 2
+    likelihood = 0.0
+    for each in series:
+        half, other = each.freedom / 2, freedom / 2
+        log_ratio = math.log(each.squares / freedom) - log_variance
+        likelihood += math.lgamma(half + other) - math.lgamma(half) - math.lgamma(other)
+        likelihood += half * log_ratio - (half + other) * math.log1p(math.exp(log_ratio))
+    return math.exp(log_variance), likelihood
+
+
+def _weight(each: Scatter, freedom: float, log_variance: float) -> float:
+    """The part that the squares of a series have in its own and the shared ones together."""
+    return each.squares / (each.squares + freedom * math.exp(log_variance))

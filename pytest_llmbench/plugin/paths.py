@@ -1,0 +1,90 @@
+"""A path behind an option of ours names no tests, so pytest's configuration must not come from its folder.
+
+pytest decides on its ini file before it loads plugins, while `--system` is unknown to it: the FILE of `--system FILE`
+looks like a test to run. Written `--system=FILE`, it is one word that begins with a dash.
+"""
+
+import copy
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.plugin.options import OPTIONS
+
+_CONFIG_FILES = (
+    "pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py",
+)  # fmt: skip
+
+
+def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Refuse a path of ours that may have led pytest to another ini file, and keep it from loading a `conftest.py`.
+
+    Args:
+        config: pytest's, before conftest files are loaded.
+        parser: pytest's, which knows none of our options yet.
+        args: the words that pytest will parse, including the ini file's `addopts`.
+
+    Raises:
+        UsageError: the configuration may be another; says what to write.
+    """
+    words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(os.fspath, config.invocation_params.args)]
+    read_as, meant = (parser.parse_known_args(line) for line in (words, [*_joined(words, parser)]))
+    started = config.invocation_params.dir
+    if not (read_as.inifilename or read_as.rootdir):
+        taken, own = (_ancestor(line.file_or_dir, started) for line in (read_as, meant))
+        same = _config_folder(taken) == _config_folder(own)
+        if not same or (_config_folder(own) is None and not own.is_relative_to(taken)):
+            joined = next(word for word in _joined(words, parser) if word not in words)
+            raise pytest.UsageError(
+                f"{joined.replace('=', ' ', 1)}: pytest takes the path for tests, and looks for its ini file there: "
+                f"write {shlex.quote(joined)}"
+            )
+    known = parser.parse_known_args(list(_joined(args, parser)), namespace=copy.copy(config.option))
+    known.confcutdir = config.known_args_namespace.confcutdir
+    config.known_args_namespace = known
+
+
+def _ancestor(paths: Iterable[str], started: Path) -> Path:
+    """The folder from which pytest looks upward for its ini file: the common one of all paths that are there."""
+    places = [Path(os.path.abspath(started / path.partition("::")[0])) for path in paths]  # noqa: PTH100  # keeps links
+    folders = [str(place if place.is_dir() else place.parent) for place in places if place.exists()]
+    return Path(os.path.commonpath(folders)) if folders else started
+
+
+def _config_folder(folder: Path) -> Path | None:
+    """The nearest folder, from this one upward, in which a file may configure pytest."""
+    places = (folder, *folder.parents)
+    return next((place for place in places if any((place / name).is_file() for name in _CONFIG_FILES)), None)
+
+
+def _joined(words: Iterable[str], parser: pytest.Parser) -> Iterator[str]:
+    """The words, where the value of an option of ours that is a path is joined to it by `=`."""
+    takes_value = {form for option in OPTIONS if option.parse and option.bare is None for form in option.forms}
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            yield word
+            yield from rest
+        elif word in takes_value and _is_free(word, parser) and (value := next(rest, None)) is not None:
+            yield from [f"{word}={value}"] if _is_path(value) else [word, value]
+        else:
+            yield word
+
+
+def _is_free(form: str, parser: pytest.Parser) -> bool:
+    """Whether no other plugin has declared the option."""
+    try:
+        return form in parser.parse_known_and_unknown_args([form])[1]
+    except pytest.UsageError:  # it is known, and lacks its value
+        return False
+
+
+def _is_path(value: str) -> bool:
+    """Whether pytest takes a word for the path of tests."""
+    try:
+        return not value.startswith("-") and Path(value.partition("::")[0]).exists()
+    except (OSError, ValueError):  # too long for a name, or with a NUL
+        return False

@@ -1,0 +1,194 @@
+"""The numbers of a session for other programs: OpenMetrics text for Prometheus, and CSV tables.
+
+Used by `llmbench export`.
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_llmbench import __version__
+from pytest_llmbench.core.errors import UnitError
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.quantity import UNITS, Quantity
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import Record, Verdict
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.reporting.base import FinishedSession
+
+# The suffix of a metric's name by the dimension of its unit. Values are in the dimension's base unit.
+_SUFFIXES = {
+    "token rate": "tokens_per_second", "token rate per GPU": "tokens_per_second_per_gpu",
+    "sample rate": "samples_per_second", "time": "seconds", "compute rate": "flop_per_second",
+    "compute rate per GPU": "flop_per_second_per_gpu", "size": "bytes", "bandwidth": "bytes_per_second",
+    "operation rate": "operations_per_second", "power": "watts", "energy per token": "joules_per_token",
+    "tokens per energy": "tokens_per_joule", "temperature": "celsius", "frequency": "hertz", "fraction": "ratio",
+    "loss": "nats",
+}  # fmt: skip
+_STEP_COLUMNS = ("step", "interval", "seconds", "tokens", "samples", "loss", "grad_norm", "peak_memory_bytes")
+# The columns of each CSV table.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "statistics": ("session", "system", "run", "recipe", "nodes", "gpus", "statistic", "value", "unit", "low", "high"),
+    "steps": ("session", "system", "run", *_STEP_COLUMNS),
+    "verdicts": (
+        "session", "system", "about", "name", "test", "verdict", "statistic", "measured", "value", "unit", "low",
+        "high", "threshold", "at_least", "at_most", "reference", "reason", "cause",
+    ),
+    "readings": (
+        "session", "system", "check", "node", "subject", "statistic", "value", "unit", "nodes", "gpus",
+    ),
+}  # fmt: skip
+
+
+class Sample(NamedTuple):
+    """One number of OpenMetrics.
+
+    Attributes:
+        name: of its family, without the unit.
+        unit: suffix of the name, such as `seconds`; empty for a count.
+        help: meaning of the family.
+        value: finite, in that unit.
+        labels: of its run, check or node.
+    """
+
+    name: str
+    unit: str
+    help: str
+    value: float
+    labels: Mapping[str, str]
+
+
+def write_metrics(session: FinishedSession, path: Path) -> None:
+    """Write the numbers of a session as OpenMetrics, in one step: a collector reads the old file or the new one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_text(path, openmetrics(samples_of(session)))
+
+
+def openmetrics(samples: Iterable[Sample]) -> str:
+    """Samples as OpenMetrics text without times, as the textfile collector of node-exporter takes it."""
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415  # few sessions export
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.openmetrics.exposition import generate_latest  # noqa: PLC0415
+
+    families: dict[tuple[str, str], GaugeMetricFamily] = {}
+    for name, unit, about, value, labels in samples:
+        if (name, unit) not in families:
+            families[name, unit] = GaugeMetricFamily(name, about, labels=[*labels], unit=unit)
+        families[name, unit].add_metric([*labels.values()], value)
+
+    class Families:
+        def collect(self) -> Iterable[GaugeMetricFamily]:
+            return families.values()
+
+    registry = CollectorRegistry()
+    registry.register(Families())
+    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return text.decode()
+
+
+def samples_of(session: FinishedSession) -> list[Sample]:
+    """Every number of a session, once. A missing number has no sample."""
+    found = [*_session_samples(session)]
+    for run in session.runs.values():
+        labels = {"run": run.key, "recipe": run.recipe.name, "system": run.system}
+        judged = "Whether a run could be judged: it finished, is sane and was measured."
+        found.append(Sample("llmbench_run_judged", "", judged, int(run.problem is None), labels))
+        for name, metric in run.metrics.items():
+            about = f"Statistic {name} of a run."
+            found += _in_base_unit(f"llmbench_run_{name}", about, metric.value, metric.unit, labels)
+    for check in session.checks.values():
+        for reading in check.report.readings:
+            labels = {"check": check.check, "node": reading.host or "", "subject": reading.subject}
+            labels["system"] = check.system
+            about = f"Measured {reading.statistic} of a check."
+            found += _in_base_unit(f"llmbench_check_{reading.statistic}", about, reading.value, reading.unit, labels)
+    systems = {check.system for check in session.checks.values()}
+    for host, fit in fitness(session.checks).items():
+        about = "Whether a node may train according to every check: 1, or 0."
+        found.append(Sample("llmbench_node_fit", "", about, int(fit), {"node": host, "system": min(systems)}))
+    plain = [each._replace(labels={name: harmless(text) for name, text in each.labels.items()}) for each in found]
+    return [*{(each.name, each.unit, *each.labels.values()): each for each in plain}.values()]
+
+
+def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:
+    """Whether each node may train, by name; without the nodes that some check could not judge."""
+    hosts = {host for check in checks.values() for host in check.hosts}
+    unfit = {host for check in checks.values() for host in check.unfit()}
+    judged: set[str] = set()
+    if all(check.report.problem is None for check in checks.values()):
+        for check in checks.values():
+            judged |= set(check.hosts) - set(check.report.skipped) if check.report.skip is None else set()
+    return {host: host not in unfit for host in sorted(judged | (unfit & hosts))}
+
+
+def _session_samples(session: FinishedSession) -> Iterator[Sample]:
+    records: list[Record] = [*session.runs.values(), *session.checks.values()]
+    for system, cluster in sorted({(record.system, str(record.cluster)) for record in records}):
+        labels = {"session": session.id, "system": system, "cluster": cluster, "version": __version__}
+        yield Sample("llmbench_session", "", "The session that the other numbers are of.", 1, labels)
+    verdicts = {judgement.test: str(judgement.verdict) for record in records for judgement in record.judgements}
+    counts = Counter(verdicts.values())
+    for verdict in map(str, Verdict):
+        yield Sample(
+            "llmbench_tests", "", "Tests of the session by their verdict.", counts[verdict], {"verdict": verdict}
+        )
+    ends = [record.timings.ended for record in records if record.timings.ended is not None]
+    if ends:
+        about = "Unix time at which the last run or check of the session ended."
+        yield Sample("llmbench_session_end_timestamp", "seconds", about, max(ends), {})
+
+
+def _in_base_unit(name: str, about: str, value: float, unit: str, labels: Mapping[str, str]) -> Iterator[Sample]:
+    try:
+        base, suffix = Quantity(value, unit).base, _SUFFIXES[UNITS[unit][0]]
+    except (UnitError, KeyError):
+        return  # not finite, or of a unit without a base
+    plain = re.sub("[^a-z0-9_]", "_", name.lower())
+    # Not `samples_per_s_samples_per_second`.
+    plain = re.sub(rf"_{suffix}$", "", re.sub(r"_per_s(_|$)", r"_per_second\1", plain)) or plain
+    yield Sample(plain, suffix, about, base, labels)
+
+
+def write_csv(session: FinishedSession, folder: Path) -> list[Path]:
+    """Write each table of `COLUMNS` as CSV with a head line, in UTF-8. A missing number is an empty field.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    texts = {name: io.StringIO() for name in COLUMNS}
+    writers = {name: csv.DictWriter(texts[name], columns, lineterminator="\n") for name, columns in COLUMNS.items()}
+    for writer in writers.values():
+        writer.writeheader()
+    for table, row in _rows(session):
+        writers[table].writerow({key: harmless(cell) if isinstance(cell, str) else cell for key, cell in row.items()})
+    for name, text in texts.items():
+        write_text(folder / f"{name}.csv", text.getvalue())
+    return [folder / f"{name}.csv" for name in COLUMNS]
+
+
+def _rows(session: FinishedSession) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row with the name of its table."""
+    for run in session.runs.values():
+        about = {"session": run.session, "system": run.system, "run": run.key}
+        for name, metric in run.metrics.items():
+            numbers = metric.model_dump(include={"value", "unit", "low", "high"})
+            machine = {"recipe": run.recipe.name, "nodes": run.nodes, "gpus": run.gpus}
+            yield "statistics", {**about, **machine, "statistic": name, **numbers}
+        for step in run.steps:
+            yield "steps", {**about, **{name: getattr(step, name) for name in _STEP_COLUMNS}}
+    for check in session.checks.values():
+        for reading in check.report.readings:
+            about = {"session": check.session, "system": check.system, "check": check.check, "node": reading.host or ""}
+            yield "readings", {**about, **reading.model_dump(exclude={"host"})}
+    records: list[Record] = [*session.runs.values(), *session.checks.values()]
+    for record in records:
+        about = {"session": record.session, "system": record.system, "about": record.about, "name": record.name}
+        for judgement in record.judgements:
+            yield "verdicts", {**about, **judgement.model_dump(mode="json")}

@@ -1,0 +1,344 @@
+"""The folder of a session: its plan, records, verdicts and journal, and which of several sessions is the newest.
+
+Every command that looks at finished or running sessions reads them here. Reports use `read_folder`, which lists what is
+missing or damaged; everything else uses the functions that raise.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from pytest_llmbench.cluster.runs import Declared, Plan, Session
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import read_at_most
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import Record, RunRecord
+from pytest_llmbench.core.record.verdicts import SessionVerdicts
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
+
+AnyKept = TypeVar("AnyKept", bound=Record)
+
+_LARGEST = 512 << 20
+_BEGAN = b'"event":"began"'
+
+
+class Records(Mapping[str, AnyKept]):
+    """Records of a folder by name. Each is read when it is asked for: those of thousands of runs need much memory."""
+
+    def __init__(self, kind: type[AnyKept], folder: Path, names: Iterable[str]) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> AnyKept:
+        """Read a record.
+
+        Raises:
+            KeyError: no run or check has that name.
+            ConfigError: the record was readable before, and is not now.
+        """
+        if name not in self._names:
+            raise KeyError(name)
+        return self._kind.read(self._folder / name / layout.RECORD)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionFolder:
+    """The files of a session, as far as they can be read.
+
+    Attributes:
+        path: its folder.
+        id: session id.
+        tests: the declared tests; None if `session.json` cannot be read.
+        verdicts: of all tests; None if the session was killed before it wrote them.
+        runs, checks: the readable records by name.
+        places: the folder of each record, by `run` or `check`, and name.
+        broken: why a record cannot be read, by `run` or `check`, and name.
+        events: the undamaged lines of the journal.
+        damage: other faults of the folder, in words.
+    """
+
+    path: Path
+    id: str
+    tests: tuple[Declared, ...] | None
+    verdicts: SessionVerdicts | None
+    runs: Mapping[str, RunRecord]
+    checks: Mapping[str, HealthRecord]
+    places: Mapping[tuple[str, str], Path]
+    broken: Mapping[tuple[str, str], str]
+    events: tuple[JournalEvent, ...]
+    damage: tuple[str, ...]
+
+
+class _PlannedRun(BaseModel):
+    key: str
+
+
+class _Planned(BaseModel):
+    """The part of a plan that a report needs: a recipe that cannot be read costs it nothing."""
+
+    runs: tuple[_PlannedRun, ...]
+    checks: tuple[str, ...] = ()
+    tests: tuple[Declared, ...] = ()
+
+
+class _Begin(BaseModel):
+    began: float | None = None
+
+
+def read_folder(path: Path) -> SessionFolder:
+    """Read a session's folder for a report: whatever is missing or damaged is listed.
+
+    Raises:
+        ConfigError: it has neither a plan nor a record nor verdicts.
+    """
+    damage: list[str] = []
+    plan = _readable_plan(path, damage)
+    verdicts = _readable_verdicts(path, damage)
+    broken: dict[tuple[str, str], str] = {}
+    runs = _readable_records(path, RunRecord, [run.key for run in plan.runs] if plan else (), broken)
+    checks = _readable_records(path, HealthRecord, plan.checks if plan else (), broken)
+    if plan is None and verdicts is None and not runs and not checks and not broken:
+        raise ConfigError(
+            f"{path} is not the folder of a session: it has no {layout.PLAN} and no record; name the folder that "
+            "pytest printed after `reports in`, or give none for the newest"
+        )
+    names = [("run", name) for name in runs] + [("check", name) for name in checks] + [*broken]
+    return SessionFolder(
+        path=path,
+        id=verdicts.session if verdicts is not None else path.resolve().name,
+        tests=plan.tests if plan is not None else None,
+        verdicts=verdicts,
+        runs=runs,
+        checks=checks,
+        places={(about, name): path / layout.FOLDERS[about] / name for about, name in names},
+        broken=broken,
+        events=_readable_events(path, damage),
+        damage=tuple(damage),
+    )
+
+
+def read_plan(folder: Path) -> Plan:
+    """Read the whole plan of a session.
+
+    Raises:
+        ConfigError: it is missing or damaged.
+    """
+    path = folder / layout.PLAN
+    try:
+        return Plan.model_validate_json(read_at_most(path, _LARGEST, "; is this the folder of a session?"))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def read_records(folder: Path, kind: type[AnyKept]) -> dict[str, AnyKept]:
+    """Read all records of a kind, by name.
+
+    Raises:
+        ConfigError: one is damaged, or is the record of another run or check.
+    """
+    records = {}
+    for path in record_files(folder, kind.about):
+        record = kind.read(path)
+        if record.name != path.parent.name:
+            raise ConfigError(f"{path} is the record of {record.name}")
+        records[record.name] = record
+    return records
+
+
+def record_files(folder: Path, about: str) -> list[Path]:
+    """The record files of a session's runs or checks, by name; those of repeated attempts are left out."""
+    return sorted((folder / layout.FOLDERS[about]).glob(f"*/{layout.RECORD}"))
+
+
+def record_files_below(folder: Path, about: str) -> list[Path]:
+    """The record files of the runs or checks of all sessions below a folder."""
+    return sorted(folder.rglob(f"{layout.FOLDERS[about]}/*/{layout.RECORD}"))
+
+
+def read_events(folder: Path) -> tuple[JournalEvent, ...]:
+    """The events of a session's journal; empty where it has none, as a replay.
+
+    Raises:
+        ConfigError: the journal is damaged.
+    """
+    path = folder / layout.JOURNAL
+    return read_journal(path)[0] if path.exists() else ()
+
+
+def has_ended(folder: Path) -> bool:
+    """True if nothing of a session will change: the last event of its journal is its end, or it is a replay.
+
+    Raises:
+        ConfigError: the journal is damaged.
+    """
+    if not (folder / layout.JOURNAL).exists():
+        return True
+    events = read_events(folder)
+    return bool(events) and events[-1].event == "ended"
+
+
+def session_of(folder: Path) -> Session:
+    """The session of a folder, by the id in its journal: with `--llmbench-session-name` the folder has another name.
+
+    Raises:
+        ConfigError: the journal is damaged.
+    """
+    ids = [event.session for event in read_events(folder) if event.session]
+    return Session(id=ids[0] if ids else folder.resolve().name, folder=folder)
+
+
+def is_session(folder: Path) -> bool:
+    """True for a folder with a plan or a journal; false for the link `latest`, and for a copy of it."""
+    if folder.is_symlink() or folder.name == layout.LATEST:
+        return False
+    return any((folder / name).is_file() for name in (layout.PLAN, layout.JOURNAL))
+
+
+def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
+    """The folders of all sessions in a folder, the one that began last first.
+
+    Args:
+        run_dir: folder of the sessions.
+        without: leave out sessions that have a file of this name.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: there is no such folder; give another --run-dir")
+    folders = [folder for folder in run_dir.iterdir() if is_session(folder)]
+    if without is not None:
+        folders = [folder for folder in folders if not (folder / without).exists()]
+    link = (run_dir / layout.LATEST).resolve()
+    # A copy of a session began when the session did.
+    return sorted(folders, key=lambda folder: (began_at(folder), folder.resolve() == link, folder.name), reverse=True)
+
+
+def newest(run_dir: Path) -> Path:
+    """The newest session in a folder: the target of the link `latest`, else the session that began last.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    link = run_dir / layout.LATEST
+    if link.is_symlink() and is_session(target := link.resolve()):
+        return run_dir / target.name if target.parent == run_dir.resolve() else target
+    sessions = sessions_in(run_dir) if run_dir.is_dir() else []
+    if not sessions:
+        raise ConfigError(f"{run_dir} has no session: name the folder of one, or give --run-dir")
+    return sessions[0]
+
+
+def find_session(which: str | Path | None, run_dir: Path) -> Path:
+    """The folder of a session.
+
+    Args:
+        which: its path, or its id or name in `run_dir`; None or `latest` for the newest there.
+        run_dir: folder of the sessions.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if which is None or str(which) == layout.LATEST:
+        return newest(run_dir)
+    for folder in (run_dir / which, Path(which)):
+        if folder.is_dir():
+            return folder
+    raise ConfigError(f"there is no session {str(which)!r}: it is neither a folder nor an id in {run_dir}")
+
+
+def began_at(folder: Path) -> float:
+    """Unix time at which the last process of a session began, by its journal or its plan.
+
+    Times of files change when a folder is copied or its plan is extended. So they count only where journal, plan and
+    the id in the folder's name are of no help.
+    """
+    journal, plan = folder / layout.JOURNAL, folder / layout.PLAN
+    with contextlib.suppress(OSError):
+        lines = [line for line in journal.read_bytes().split(b"\n") if _BEGAN in line]
+        events = [event for event in map(JournalEvent.of_line, reversed(lines)) if event is not None]
+        if events:
+            return events[0].at
+    with contextlib.suppress(OSError, ValidationError):
+        if (began := _Begin.model_validate_json(plan.read_bytes()).began) is not None:
+            return began
+    with contextlib.suppress(ValueError, OverflowError):
+        return time.mktime(time.strptime(folder.name[:15], "%Y%m%d-%H%M%S"))
+    return max((path.stat().st_mtime for path in (journal, plan) if path.exists()), default=0.0)
+
+
+def _readable_plan(path: Path, damage: list[str]) -> _Planned | None:
+    try:
+        return _Planned.model_validate_json((path / layout.PLAN).read_bytes())
+    except (OSError, ValidationError) as error:
+        damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
+        return None
+
+
+def _readable_verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
+    try:
+        return SessionVerdicts.read(path / layout.VERDICTS)
+    except ConfigError as error:
+        # A session that was killed has none.
+        state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
+        damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
+        return None
+
+
+def _readable_records(
+    path: Path, kind: type[AnyKept], planned: Iterable[str], broken: dict[tuple[str, str], str]
+) -> Records[AnyKept]:
+    """The readable records of a kind, those that were planned first; reasons for the others go into `broken`."""
+    folder = path / layout.FOLDERS[kind.about]
+    there = sorted(place.name for place in folder.iterdir() if place.is_dir()) if folder.is_dir() else []
+    readable = []
+    for name in dict.fromkeys([*planned, *there]):
+        try:
+            record = kind.read(folder / name / layout.RECORD)
+        except ConfigError as error:
+            altered = folder / name / layout.ALTERED
+            if (folder / name / layout.RECORD).exists():
+                reason = _short(error)
+            elif altered.exists():
+                reason = f"it was changed while its session went on, and lies in {altered.name}"
+            else:
+                reason = "it is not there"
+            broken[kind.about, name] = reason
+            continue
+        if record.name != name:
+            broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
+        else:
+            readable.append(name)
+    return Records(kind, folder, readable)
+
+
+def _readable_events(path: Path, damage: list[str]) -> tuple[JournalEvent, ...]:
+    try:
+        data = (path / layout.JOURNAL).read_bytes()
+    except OSError:
+        return ()
+    *lines, _ = data.split(b"\n")  # the last line may be half written
+    events = [JournalEvent.of_line(line) for line in lines]
+    if lost := events.count(None):
+        damage.append(f"{lost} of {len(events)} lines of the journal are damaged")
+    return tuple(event for event in events if event is not None)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
