@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
-from pytest_llmbench.plugin.verdict.compare import Judged
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -123,7 +123,7 @@ def _by_comparison(judgement: Judgement, run: Run) -> Rejudged:
     return Rejudged(difference=_number(judgement, run.comparisons.last).difference, taken=taken)
 
 
-def _number(judgement: Judgement, judged: Judged | None) -> Rejudged:
+def _number(judgement: Judgement, judged: JudgedComparison | None) -> Rejudged:
     """Compare the number that a test judged: that of its runs together, or of the one that decided."""
     if judged is None or judgement.measured is None:
         return Rejudged(taken=f"{judgement.test}: {judgement.verdict}: the number that it judged is not kept")
