@@ -1,4 +1,4 @@
-"""The house itself: each thing has one name, and no module imports itself by way of others."""
+"""The house itself: each thing has one name, no module imports itself by way of others, nothing outgrows its ceiling."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import tomllib
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import pytest_llmbench
 from pytest_llmbench.core.wire import layout
+from tests.docs.tools import load
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 CHECKOUT = Path(__file__).parents[2]
@@ -95,6 +98,26 @@ def test_private_names_of_pytest_are_in_one_file() -> None:
         if re.search(r"^\s*(?:from|import) _pytest", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert users == {"plugin/pytest_private.py"}
+
+
+def test_nothing_is_above_its_ceiling(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tools/ceiling.toml` has the numbers, and who may raise them."""
+    ceiling = load("ceiling")
+    assert ceiling.main() == 0, capsys.readouterr().out
+
+
+def test_an_area_above_its_ceiling_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One option more than allowed fails, and the table shows which number it is."""
+    ceiling = load("ceiling")
+    allowed = tomllib.loads((CHECKOUT / "tools" / "ceiling.toml").read_text(encoding="utf-8"))
+    options = allowed["surface"]["options"]
+    monkeypatch.setattr(ceiling, "lines", lambda: allowed["lines"])
+    monkeypatch.setattr(ceiling, "surface", lambda: {**allowed["surface"], "options": options + 1})
+    assert ceiling.main() == 1
+    (above,) = (line for line in capsys.readouterr().out.splitlines() if "ABOVE" in line)
+    assert above.split() == ["options", f"{options + 1}", "of", f"{options}", "ABOVE", "ITS", "CEILING"]
 
 
 def test_the_oldest_dependencies_are_those_of_pyproject() -> None:

@@ -24,7 +24,12 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
     assert isinstance(writer.suite_start, Instant)
     closed = []
     finalize = writer.finalize
-    writer.finalize = lambda of: (closed.append(of.nodeid), finalize(of))  # type: ignore[method-assign,assignment]
+
+    def close(of: pytest.TestReport) -> None:
+        closed.append(of.nodeid)
+        finalize(of)
+
+    writer.finalize = close  # type: ignore[method-assign]
     for when in ("setup", "call", "teardown"):
         writer.pytest_runtest_logreport(report(when))
     assert closed == ["a.py::test_it"]
