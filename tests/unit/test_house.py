@@ -1,4 +1,4 @@
-"""The house itself: each thing has one name, no module imports itself by way of others, nothing outgrows its ceiling."""
+"""The house itself: each thing has one name, no module imports itself by way of others, nothing outgrows its size."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.plugin.pytest_private import Instant, LogXML, bin_xml_escape, runtestprotocol, xml_key
 
 
-def report(when: str, outcome: str = "passed") -> pytest.TestReport:
+def report_of(when: str, outcome: str = "passed") -> pytest.TestReport:
     """A report of one test."""
     place = ("a.py", 1, "test_it")
     return pytest.TestReport("a.py::test_it", place, {}, outcome, None, when)  # type: ignore[arg-type]
@@ -25,13 +25,13 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
     closed = []
     finalize = writer.finalize
 
-    def close(of: pytest.TestReport) -> None:
-        closed.append(of.nodeid)
-        finalize(of)
+    def close(report: pytest.TestReport) -> None:
+        closed.append(report.nodeid)
+        finalize(report)
 
     writer.finalize = close  # type: ignore[method-assign]
     for when in ("setup", "call", "teardown"):
-        writer.pytest_runtest_logreport(report(when))
+        writer.pytest_runtest_logreport(report_of(when))
     assert closed == ["a.py::test_it"]
     assert [case.to_xml().get("name") for case in writer.node_reporters_ordered] == ["test_it"]
     writer.add_stats("skipped")
