@@ -59,7 +59,7 @@ def _lines(before: str, after: str, url: str) -> "list[Compared]":
         return compare_sessions(_runs(before, None), _runs(after, None))
     with existing(url) as history:
         old, new = _runs(before, history), _runs(after, history)
-        until = min((run.time for run in new), default=0.0)
+        until = min((run.time for run in new if run.time is not None), default=0.0)
         recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
         sessions = {run.session for run in new}
         past = {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}

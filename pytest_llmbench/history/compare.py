@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
-from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
-from pytest_llmbench.history.rows import MetricRow, RecordRows
+from pytest_llmbench.history.rows import MetricRow, RecordRows, metrics_of, series_of
 from pytest_llmbench.history.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter, usual_scatter
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
@@ -250,6 +250,15 @@ class Compared:
 def verdict_of_change(change: Change) -> Verdict:
     """FAIL for a regression, PASS for none, INCONCLUSIVE where the interval is missing or too wide."""
     return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[change.regressed]
+
+
+def run_of_record(record: RunRecord) -> PastRun:
+    """A run as the history has it, from its record alone."""
+    return PastRun(
+        session=record.session, name=record.key, time=record.timings.started, series=series_of(record),
+        problem=None if record.problem is None else f"{record.problem.kind}: {record.problem.message}",
+        simulated=record.simulated is not None, metrics={metric.name: metric for metric in metrics_of(record)},
+    )  # fmt: skip
 
 
 def runs_of_records(rows: Sequence[RecordRows]) -> list[PastRun]:

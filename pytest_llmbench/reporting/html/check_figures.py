@@ -2,17 +2,14 @@
 
 import statistics as stats
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.curves import Curve, Point, size_name
+from pytest_llmbench.core.record.curves import Curve, size_name
 from pytest_llmbench.core.record.health import HealthRecord, Reading
-from pytest_llmbench.reporting.html import figures
-from pytest_llmbench.reporting.html.figures import Figure
-from pytest_llmbench.reporting.html.thinning import rounded
+from pytest_llmbench.reporting.html.figures import BAD, LINE, SECOND, Figure, heat_map, label, level, line, sentence
 
 _BUSBW, _PEAK = "busbw_", "busbw_peak"
 _BETWEEN = " - "
@@ -29,7 +26,7 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
             curve = Curve.model_validate(evidence["curve"])
             references = _REFERENCES.validate_python(evidence.get("references", []))
         except ValidationError:
-            return  # the evidence of another version, or of a check of somebody else: its readings are in the table
+            return  # the evidence of a check of another package: its readings are in the table
         if curve.points:
             yield _curve(check.check, curve, references)
     pairs = [reading for reading in check.report.readings if reading.unit == "GB/s" and _BETWEEN in reading.subject]
@@ -39,49 +36,39 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
 
 
 def _curve(name: str, curve: Curve, references: Sequence[Reference]) -> Figure:
-    points = [point for point in curve.points if point.timing is not None and point.size > 0]
-    told = [f"bus bandwidth at {counted(len(points), 'size')}"]
+    sizes = [point.size for point in curve.points if point.timing is not None and point.size > 0]
+    caption = [f"bus bandwidth at {counted(len(sizes), 'size')}"]
     if (peak := curve.peak) is not None and peak.timing is not None:
-        told[0] += f", highest {for_people(peak.timing.busbw)} GB/s at {size_name(peak.size)}"
-    bounds = list(_bounds(references))
-    told += [words for words, _, _ in bounds] or ["no reference is for this machine"]
+        caption[0] += f", highest {for_people(peak.timing.busbw)} GB/s at {size_name(peak.size)}"
+    bounds = [*_bounds(references)]
+    caption += [words for words, _, _ in bounds] or ["no reference is for this machine"]
     if curve.wrong:
-        told.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
-    data = list(_measured(curve.points))
-    if at := [(size, rounded(value)) for _, size, value in bounds if size is not None]:
-        mark = {"color": figures.BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
-        data.append(figures.line([x for x, _ in at], [y for _, y in at], mode="markers", name="reference", marker=mark))
-    kept = [point.size for point in points][:: max(1, len(points) // 8)]
-    names = [size_name(size) for size in kept]
+        caption.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
+    data = []
+    for words, colour, timings in (
+        ("out of place", LINE, {point.size: point.out_of_place for point in curve.points}),
+        ("in place", SECOND, {point.size: point.in_place for point in curve.points}),
+    ):
+        known = {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}
+        if known:
+            data.append(
+                line(
+                    known, known.values(), name=words, mode="lines+markers", line={"color": colour},
+                    text=[size_name(size) for size in known], hovertemplate="%{text}: %{y} GB/s",
+                )
+            )  # fmt: skip
+    if at := {size: value for _, size, value in bounds if size is not None}:
+        marker = {"color": BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
+        data.append(line(at, at.values(), mode="markers", name="reference", marker=marker))
+    ticks = sizes[:: max(1, len(sizes) // 8)]
+    names = [size_name(size) for size in ticks]
     layout = {
-        "shapes": [
-            figures.level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None
-        ],
+        "shapes": [level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None],
         "showlegend": len(data) > 1,
-        "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": kept, "ticktext": names},
+        "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": ticks, "ticktext": names},
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
     }
-    return Figure(title=f"{name} by size", told=figures.sentence(told), data=data, layout=layout, height=300)
-
-
-def _measured(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
-    """Yield the curve out of place and the one in place, as far as they were measured."""
-    ways = (
-        ("out of place", figures.LINE, [(point.size, point.out_of_place) for point in points]),
-        ("in place", figures.SECOND, [(point.size, point.in_place) for point in points]),
-    )
-    for words, colour, found in ways:
-        of = [(size, timing.busbw) for size, timing in found if timing is not None and size > 0]
-        if of:
-            yield figures.line(
-                [size for size, _ in of],
-                [rounded(busbw) for _, busbw in of],
-                name=words,
-                mode="lines+markers",
-                line={"color": colour},
-                text=[size_name(size) for size, _ in of],
-                hovertemplate="%{text}: %{y} GB/s",
-            )
+    return Figure(title=f"{name} by size", caption=sentence(caption), data=data, layout=layout, height=300)
 
 
 def _bounds(references: Sequence[Reference]) -> Iterator[tuple[str, int | None, float]]:
@@ -102,20 +89,21 @@ def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
         one, _, two = reading.subject.partition(_BETWEEN)
         rates[one, two] = rates[two, one] = reading.value
     nodes = sorted({node for pair in rates for node in pair})
-    z = [[rounded(rates.get((row, column)), 4) for column in nodes] for row in nodes]
-    values = [reading.value for reading in pairs]
+    values = sorted(reading.value for reading in pairs)
     slowest = sorted(pairs, key=lambda reading: reading.value)[:5]
-    told = (
+    caption = (
         f"{counted(len(pairs), 'pair')} of {counted(len(nodes), 'node')}, median {for_people(stats.median(values))} "
-        f"GB/s; slowest: {', '.join(f'{each.subject} {for_people(each.value)} GB/s' for each in slowest)}"
+        f"GB/s; slowest: {', '.join(f'{pair.subject} {for_people(pair.value)} GB/s' for pair in slowest)}"
     )
     if floor is not None:
-        below = sum(value < floor for value in values)
-        told += f"; {counted(below, 'pair')} below {for_people(floor)} GB/s"
-    side = max(220, 130 + _PIXELS * len(nodes))
-    layout = {
-        "xaxis": {"type": "category", "automargin": True, "tickangle": -60, "showgrid": False},
-        "yaxis": {"type": "category", "automargin": True, "autorange": "reversed", "showgrid": False},
-    }
-    data = [figures.heat_map([figures.label(node) for node in nodes], nodes, z, "GB/s", reverse=True)]
-    return Figure(title="Pairs of nodes", told=f"{told}.", data=data, layout=layout, height=min(side, 900), wide=True)
+        caption += f"; {counted(sum(value < floor for value in values), 'pair')} below {for_people(floor)} GB/s"
+    axis = {"type": "category", "automargin": True, "showgrid": False}
+    z = [[rates.get((row, column)) for column in nodes] for row in nodes]
+    return Figure(
+        title="Pairs of nodes",
+        caption=f"{caption}.",
+        data=[heat_map([label(node) for node in nodes], nodes, z, "GB/s", reverse=True)],
+        layout={"xaxis": {**axis, "tickangle": -60}, "yaxis": {**axis, "autorange": "reversed"}},
+        height=min(max(220, 130 + _PIXELS * len(nodes)), 900),
+        wide=True,
+    )

@@ -1,20 +1,22 @@
-"""Figures as plain data: what plotly.js draws, and a sentence that says the same numbers.
+"""Figures as plain data for plotly.js, each with its numbers in a sentence.
 
-Texts in a figure are read by plotly.js as HTML of its own, so foreign ones are escaped in addition. Colours are names
-that the page's script replaces by those of the light or the dark page.
+`step_figures.py`, `rank_figures.py` and `check_figures.py` build them with full precision; `Figure.json` rounds. The
+page's script fills in what all figures share and replaces named colours by those of the light or the dark page.
+plotly.js reads texts as HTML of its own, so foreign ones are escaped in addition.
 """
 
 import html
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.thinning import rounded
 
 # Named colours of the page, see `report.css`.
 LINE, SECOND, BAD = "@line", "@second", "@bad"
 _LONGEST = 80
+_DIGITS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,24 +25,60 @@ class Figure:
 
     Attributes:
         title: its subject in a few words.
-        told: the numbers in words, for those who do not see it.
+        caption: its numbers in words.
         data: the traces of plotly.js.
-        layout: its layout, but for what all figures share.
+        layout: its layout, without what all figures share.
         height: in pixels.
-        wide: whether it takes the whole width of the page.
+        wide: it takes the whole width of the page.
     """
 
     title: str
-    told: str
+    caption: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict)
     height: int = 230
     wide: bool = False
 
     @property
-    def json(self) -> dict[str, Any]:
-        """The input of the page's script."""
-        return {"data": list(self.data), "layout": dict(self.layout)}
+    def json(self) -> Any:
+        """The input of the page's script, with few digits."""
+        return _rounded({"data": self.data, "layout": self.layout})
+
+
+def _rounded(data: Any) -> Any:
+    """Plain data as JSON has it; a number that is not finite becomes null."""
+    if isinstance(data, float):
+        if not math.isfinite(data):
+            return None
+        short = float(f"{data:.{_DIGITS}g}")
+        return int(short) if short.is_integer() else short
+    if isinstance(data, Mapping):
+        return {str(key): _rounded(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_rounded(value) for value in data]
+    return data
+
+
+def thinned(values: Sequence[float | None], most: int) -> list[int]:
+    """Positions of the values to draw: the lowest and the highest of each stretch, and both ends.
+
+    Args:
+        values: in order; one that is None or not finite is left out, unless all are few enough.
+        most: the number of points, at least 4.
+    """
+    count = len(values)
+    if count <= most:
+        return [*range(count)]
+    stretches = max(1, (most - 2) // 2)
+    kept = {0, count - 1}
+    for number in range(stretches):
+        first, last = count * number // stretches, count * (number + 1) // stretches
+        finite = [
+            (value, at) for at in range(first, last) if (value := values[at]) is not None and math.isfinite(value)
+        ]
+        if finite:
+            kept |= {min(finite)[1], max(finite)[1]}
+    return sorted(kept)
 
 
 def label(text: str) -> str:
@@ -51,25 +89,18 @@ def label(text: str) -> str:
 
 def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
     """A curve."""
-    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), **changes}
+    return {"type": "scatter", "mode": "lines", "x": [*x], "y": [*y], **changes}
 
 
 def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
-    """A horizontal line across the figure, with words above or below it; the page's script completes it."""
-    told = {"text": label(words)} if words else {}
-    return {
-        "is": "level",
-        "at": rounded(y, 6),
-        "color": colour,
-        "dash": dash,
-        **told,
-        **({"below": 1} if below else {}),
-    }
+    """A horizontal line across the figure, with words above or below it."""
+    text = {"text": label(words)} if words else {}
+    return {"is": "level", "at": y, "color": colour, "dash": dash, **text, **({"below": 1} if below else {})}
 
 
 def band(y0: float, y1: float) -> dict[str, Any]:
     """A range of values across the figure."""
-    return {"is": "band", "y0": rounded(y0, 6), "y1": rounded(y1, 6)}
+    return {"is": "band", "y0": y0, "y1": y1}
 
 
 def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
@@ -82,13 +113,13 @@ def heat_map(
 ) -> dict[str, Any]:
     """Values by two names; a missing one is a gap, and never a 0."""
     return {
-        "type": "heatmap", "x": list(x), "y": [label(each) for each in y], "z": [list(row) for row in z],
+        "type": "heatmap", "x": x, "y": [label(name) for name in y], "z": z,
         "colorscale": "@reversed" if reverse else "@scale", "colorbar": {"ticksuffix": f" {unit}"},
         "hovertemplate": f"%{{y}}, %{{x}}: %{{z}} {unit}<extra></extra>",
     }  # fmt: skip
 
 
 def sentence(parts: Iterable[str]) -> str:
-    """Parts of a text alternative as one sentence; empty ones are left out."""
+    """Parts of a caption as one sentence; empty ones are left out."""
     text = "; ".join(part for part in parts if part)
     return f"{text[:1].upper()}{text[1:]}."
