@@ -1,9 +1,9 @@
-"""`llmbench history`: import sessions, and ask what they say together."""
+"""`llmbench history`: import sessions into a database, and print what it has about sessions, series and nodes."""
 
 import csv
 import datetime as dt
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,8 @@ _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 OneSession = Annotated[str, typer.Argument(help="Id of a session, or its beginning.")]
+Recipe = Annotated[str, typer.Argument(help="A recipe of the history.")]
+Statistic = Annotated[str, typer.Argument(help="A statistic of it.")]
 DEFAULT = "llmbench-history.db"
 
 
@@ -36,7 +38,7 @@ def existing(url: str) -> Iterator["History"]:
     Raises:
         ConfigError: see `open_history`; also if there is no such file.
     """
-    from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
+    from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # `--help` starts sooner
 
     if "://" not in url and not Path(url).expanduser().exists():
         raise ConfigError(f"there is no history {url}: `llmbench history import` makes one, or give --history")
@@ -54,22 +56,18 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Import the records of sessions, each once. Exit with 1 if one is damaged, was changed, or none is there."""
-    from pytest_llmbench.history.database import open_history  # noqa: PLC0415
+    from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # `--help` starts sooner
     from pytest_llmbench.history.importing import About, import_sessions  # noqa: PLC0415
 
     with open_history(history) as opened:
-        told = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
+        imported = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
     if as_json:
-        print_json({name: getattr(told, name) for name in type(told).__slots__})
+        print_json(asdict(imported))
     else:
-        for line in (
-            *(f"no record of a session in {path}" for path in told.empty),
-            *told.refused,
-            *told.doubts,
-            str(told),
-        ):
+        empty = (f"no record of a session in {path}" for path in imported.empty)
+        for line in (*empty, *imported.refused, *imported.doubts, str(imported)):
             _echo(line)
-    if told.refused or not told.sessions:
+    if imported.refused or not imported.sessions:
         raise typer.Exit(1)
 
 
@@ -81,7 +79,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List sessions, newest first."""
-    from pytest_llmbench.history.queries import list_sessions  # noqa: PLC0415
+    from pytest_llmbench.history.queries import list_sessions  # noqa: PLC0415  # `--help` starts sooner
 
     with existing(history) as opened:
         sessions = list_sessions(opened, last)
@@ -90,11 +88,11 @@ def list_(
         return
     rows = [
         (
-            each["id"], _time(each["began"]), each["system"], str(each["runs"]), str(each["checks"]),
-            " ".join(f"{count} {word}" for word, count in sorted(each["verdicts"].items())), " ".join(each["tags"]),
-            (each["git_commit"] or "")[:10],
+            session["id"], _time(session["began"]), session["system"], str(session["runs"]), str(session["checks"]),
+            " ".join(f"{count} {word}" for word, count in sorted(session["verdicts"].items())),
+            " ".join(session["tags"]), (session["git_commit"] or "")[:10],
         )
-        for each in sessions
+        for session in sessions
     ]  # fmt: skip
     print_table(("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit"), rows)
 
@@ -102,25 +100,26 @@ def list_(
 @app.command(short_help="Show the records of a session.")
 def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
     """Show the records of a session, which may be named by the beginning of its id."""
-    from pytest_llmbench.history.queries import show_session  # noqa: PLC0415
+    from pytest_llmbench.history.queries import show_session  # noqa: PLC0415  # `--help` starts sooner
 
     with existing(history) as opened:
-        told = show_session(opened, session)
+        shown = show_session(opened, session)
     if as_json:
-        print_json(told)
+        print_json(shown)
         return
-    _echo(f"session {told['id']}, {_time(told['began'])}, system {told['system']}, cluster {told['cluster']}")
-    for record in told["records"]:
-        _echo(f"{record['about']} {record['name']}: {record['problem'] or _numbers(record['metrics'])}")
+    _echo(f"session {shown['id']}, {_time(shown['began'])}, system {shown['system']}, cluster {shown['cluster']}")
+    for record in shown["records"]:
+        numbers = (f"{name} {for_people(row['value'])} {row['unit']}" for name, row in record["metrics"].items())
+        _echo(f"{record['about']} {record['name']}: {record['problem'] or ', '.join(numbers) or 'no numbers'}")
         if not record["counts"]:
-            why = f"simulated {record['simulated']}" if record["simulated"] else "another record has the same steps"
-            _echo(f"  is left out of series: {why}")
+            is_copy = "another record has the same steps"
+            reason = f"simulated {record['simulated']}" if record["simulated"] else is_copy
+            _echo(f"  is left out of series: {reason}")
         for verdict in record["verdicts"]:
-            threshold = f" {verdict['threshold']}" if verdict["threshold"] else ""
-            _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
+            _echo(f"  {verdict['verdict']} {verdict['test']} {verdict['threshold'] or ''}".rstrip())
 
 
-@app.command(short_help="Give a session a name, for --compare-to tag:NAME.")
+@app.command(short_help="Give a session a name, for --llmbench-compare-to tag:NAME.")
 def tag(
     session: OneSession,
     name: Annotated[str, typer.Argument(help="The name.")],
@@ -128,23 +127,23 @@ def tag(
     history: Where = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Give a session a name, such as that of a baseline: `--compare-to tag:NAME` then means it."""
-    from pytest_llmbench.history.importing import add_tag  # noqa: PLC0415
+    """Give a session a name, such as that of a baseline: `--llmbench-compare-to tag:NAME` then means it."""
+    from pytest_llmbench.history.importing import add_tag  # noqa: PLC0415  # `--help` starts sooner
     from pytest_llmbench.history.queries import find_session  # noqa: PLC0415
 
     with existing(history) as opened, opened.writing() as connection:
-        found = find_session(connection, session)
-        add_tag(connection, found, name)
+        tagged = find_session(connection, session)
+        add_tag(connection, tagged, name)
     if as_json:
-        print_json({"session": found, "tag": name})
+        print_json({"session": tagged, "tag": name})
     else:
-        _echo(f"{found} has the tag {name}")
+        _echo(f"{tagged} has the tag {name}")
 
 
 @app.command()
 def series(
-    recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
-    metric: Annotated[str, typer.Argument(help="A statistic of it.")],
+    recipe: Recipe,
+    metric: Statistic,
     *,
     history: Where = DEFAULT,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest N.")] = None,
@@ -153,29 +152,33 @@ def series(
     as_csv: AsCsv = False,
 ) -> None:
     """Print a number of a recipe over time. Apache Otava reads the CSV of one series."""
-    from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415  # `--help` starts sooner
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last, series=number)
     if as_json:
         print_json([point._asdict() for point in points])
     elif as_csv:
-        _print_csv(SeriesPoint._fields, ({**point._asdict(), "time": _iso_time(point.time)} for point in points))
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(SeriesPoint._fields)
+        for point in points:
+            writer.writerow(point._replace(time=dt.datetime.fromtimestamp(point.time, tz=dt.UTC).isoformat()))  # type: ignore[arg-type]
     else:
         rows = [
             (
-                _time(each.time), each.session, each.run, f"{for_people(each.value)} {each.unit}",
-                _interval(each.low, each.high), f"{each.nodes} × {each.hardware}", (each.git_commit or "")[:10],
+                _time(point.time), point.session, point.run, f"{for_people(point.value)} {point.unit}",
+                " - ".join(for_people(end) for end in (point.low, point.high) if end is not None),
+                f"{point.nodes} × {point.hardware}", (point.git_commit or "")[:10],
             )
-            for each in points
+            for point in points
         ]  # fmt: skip
         print_table(("time", "session", "run", metric, "between", "nodes", "commit"), rows)
 
 
 @app.command(short_help="Find the runs from which on a number was another.")
 def changes(
-    recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
-    metric: Annotated[str, typer.Argument(help="A statistic of it.")],
+    recipe: Recipe,
+    metric: Statistic,
     *,
     history: Where = DEFAULT,
     last: Annotated[int, typer.Option(min=2, help="Only the newest N runs.")] = 1000,
@@ -184,20 +187,20 @@ def changes(
     as_json: AsJson = False,
 ) -> None:
     """Find the runs from which on a number of a recipe was another, for each machine and setup by itself."""
-    from pytest_llmbench.history.change_points import change_points  # noqa: PLC0415
+    from pytest_llmbench.history.change_points import change_points  # noqa: PLC0415  # `--help` starts sooner
     from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)
-    every: dict[int, list[SeriesPoint]] = {}
+    by_series: dict[int, list[SeriesPoint]] = {}
     for point in points:
-        every.setdefault(point.series, []).append(point)
-    found: list[dict[str, Any]] = []
-    for number, of_one in every.items():
-        values = [point.value for point in of_one]
+        by_series.setdefault(point.series, []).append(point)
+    steps: list[dict[str, Any]] = []
+    for number, of_series in by_series.items():
+        values = [point.value for point in of_series]
         for change in change_points(values, p_value=p_value, least_change=least_change / 100):
-            at = of_one[change.index]
-            found.append(
+            at = of_series[change.index]
+            steps.append(
                 {
                     "series": number, "position": change.index, "session": at.session, "run": at.run, "time": at.time,
                     "git_commit": at.git_commit, "system": at.system, "nodes": at.nodes, "hardware": at.hardware,
@@ -207,17 +210,17 @@ def changes(
                 }
             )  # fmt: skip
     if as_json:
-        print_json({"runs": len(points), "series": len(every), "changes": found})
+        print_json({"runs": len(points), "series": len(by_series), "changes": steps})
         return
-    _echo(f"{counted(len(points), 'run')} of {recipe} in {len(every)} series, {counted(len(found), 'change')}")
+    _echo(f"{counted(len(points), 'run')} of {recipe} in {len(by_series)} series, {counted(len(steps), 'change')}")
     words = {True: "worse", False: "better", None: ""}
     rows = [
         (
-            _time(each["time"]), each["session"], str(each["position"]),
-            f"{for_people(each['before'])} -> {for_people(each['after'])} {each['unit']}",
-            "" if each["change"] is None else f"{each['change']:+.2f} %", words[each["worse"]], f"{each['p']:.1g}",
+            _time(step["time"]), step["session"], str(step["position"]),
+            f"{for_people(step['before'])} -> {for_people(step['after'])} {step['unit']}",
+            "" if step["change"] is None else f"{step['change']:+.2f} %", words[step["worse"]], f"{step['p']:.1g}",
         )
-        for each in found
+        for step in steps
     ]  # fmt: skip
     if rows:
         print_table(("since", "session", "position", metric, "change", "verdict", "p"), rows)
@@ -237,61 +240,35 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
-    from pytest_llmbench.history.ledger import Rule, entries_of, list_devices  # noqa: PLC0415
+    from pytest_llmbench.history.ledger import Rule, entries_of, list_devices  # noqa: PLC0415  # `--help` starts sooner
 
     with existing(history) as opened:
         devices = list_devices(opened, node=node, device=device, rule=Rule(days=days, repeats=repeats))
-        about = device or node
-        entries = entries_of(opened, about, limit=last) if about is not None else []
+        name = device or node
+        entries = entries_of(opened, name, limit=last) if name is not None else []
     if as_json:
-        print_json({"devices": [asdict(each) for each in devices], **({"entries": entries} if about else {})})
+        print_json({"devices": [asdict(row) for row in devices], **({"entries": entries} if name else {})})
         return
-    print_table(
-        ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),
-        [
-            (
-                each.node, each.kind, "" if each.kind == "node" else each.name, str(each.sessions), _time(each.last),
-                str(each.faults) if each.kind == "node" else "", each.avoid or "" if each.kind == "node" else "",
-            )
-            for each in devices
-        ],
-    )  # fmt: skip
+    rows = []
+    for row in devices:
+        faults = ("", str(row.faults), row.avoid or "") if row.kind == "node" else (row.name, "", "")
+        rows.append((row.node, row.kind, faults[0], str(row.sessions), _time(row.last), *faults[1:]))
+    print_table(("node", "kind", "device", "sessions", "last seen", "faults", "avoid"), rows)
     for entry in entries:
         number = "" if entry["value"] is None else f" {for_people(entry['value'])} {entry['unit']}"
         fault = " (fault)" if entry["blames"] else ""
-        told = f"{_time(entry['time'])} {entry['session']} {entry['device']}: {entry['what']}{number}{fault}: "
-        _echo(told + " ".join(entry["said"].split()))
-
-
-def _numbers(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    told = (f"{name} {for_people(each['value'])} {each['unit']}" for name, each in metrics.items())
-    return ", ".join(told) or "no numbers"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{for_people(low)} - {for_people(high)}"
+        what = f"{entry['device']}: {entry['what']}{number}{fault}: {' '.join(entry['said'].split())}"
+        _echo(f"{_time(entry['time'])} {entry['session']} {what}")
 
 
 def _time(at: float) -> str:
     return dt.datetime.fromtimestamp(at, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _iso_time(at: float) -> str:
-    return dt.datetime.fromtimestamp(at, tz=dt.UTC).isoformat()
-
-
 def _echo(line: str) -> None:
     typer.echo(harmless(line))
 
 
-def _print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    typer.echo(text.getvalue(), nl=False)
-
-
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns; as every command does."""
+    """Print columns as every command does."""
     print_rows([dict(zip(heads, row, strict=True)) for row in rows], as_json=False, columns=heads)

@@ -12,7 +12,7 @@ from statistics import fmean
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
-from pytest_llmbench.history.rows import MetricRow, RecordRows, metrics_of, series_of
+from pytest_llmbench.history.rows import MetricRow, metrics_of, problem_of, series_of
 from pytest_llmbench.history.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter, usual_scatter
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
@@ -256,20 +256,9 @@ def run_of_record(record: RunRecord) -> PastRun:
     """A run as the history has it, from its record alone."""
     return PastRun(
         session=record.session, name=record.key, time=record.timings.started, series=series_of(record),
-        problem=None if record.problem is None else f"{record.problem.kind}: {record.problem.message}",
-        simulated=record.simulated is not None, metrics={metric.name: metric for metric in metrics_of(record)},
+        problem=problem_of(record), simulated=record.simulated is not None,
+        metrics={} if record.problem is not None else {metric.name: metric for metric in metrics_of(record)},
     )  # fmt: skip
-
-
-def runs_of_records(rows: Sequence[RecordRows]) -> list[PastRun]:
-    """The runs among the records of a session's folder, as the history has them."""
-    return [
-        PastRun(
-            session=row.session, name=row.name, time=row.time, series=row.series, problem=row.problem,
-            simulated=row.simulated is not None, metrics={metric.name: metric for metric in row.metrics},
-        )
-        for row in rows if row.series is not None
-    ]  # fmt: skip
 
 
 def compare_sessions(
