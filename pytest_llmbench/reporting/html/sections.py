@@ -2,7 +2,10 @@
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -11,14 +14,15 @@ from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.reporting.html.check_figures import check_figures
-from pytest_llmbench.reporting.html.figures import Figure
-from pytest_llmbench.reporting.html.rank_figures import rank_figures, size_of_step_logs
+from pytest_llmbench.core.wire.driver import read_report
+from pytest_llmbench.core.wire.foreign import redacted
+from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
-from pytest_llmbench.reporting.html.step_figures import step_figures
-from pytest_llmbench.reporting.html.texts import Excerpt, ShownTexts
+from pytest_llmbench.session.ending.logs import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
+from pytest_llmbench.workloads.node.secret_filter import secret_values
 
 # Limits for all runs of a session together, so that a browser shows a page of 2,000 runs.
 _ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 48_000, 24, 600
@@ -31,6 +35,92 @@ _LEAST_TEXT = 1_000
 _MOST_ELEMENTS = 50
 # Longer tables of readings have a line for each statistic.
 _MOST_READINGS = 32
+_EXPORT = re.compile(r"^(?:export )?(\w+)=(.*)$", re.MULTILINE)
+_LONGEST_SCRIPT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A part of a text file.
+
+    Attributes:
+        place: its path.
+        text: the part that is shown; empty where there is none.
+        note: the part that is left out, or the reason why nothing is shown; empty if it is whole.
+    """
+
+    place: str
+    text: str = ""
+    note: str = ""
+
+
+class ShownTexts:
+    """Reads files of runs for a report, and takes secrets out of them.
+
+    The secrets are those that this process can see, those that the scripts of the session export, and those whose marks
+    the driver of a run left. The settings of the session are not known here, as a report is made from its folder.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._known = secret_values(dict(os.environ), ())
+        for folder in folders:
+            for script in _scripts(folder):
+                self._known |= secret_values(dict(_exports(_head(script, _LONGEST_SCRIPT))), ())
+
+    def script(self, folder: Path, most: int) -> Excerpt | None:
+        """The script of a run; None for one without any, such as ranks of our own in a step of Slurm."""
+        scripts = _scripts(folder)
+        if not scripts:
+            return None
+        text = _head(scripts[0], _LONGEST_SCRIPT)
+        return self._excerpt(scripts[0], text[:most], folder, "its end is left out" if len(text) > most else "")
+
+    def log_tail(self, folder: Path, logs: Path, most: int) -> Excerpt:
+        """The end of the log to read first."""
+        path = log_to_read(logs)
+        if not path.is_file():
+            return Excerpt(str(path), note="there is no log with anything in it")
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - most))
+                data = file.read(most)
+        except OSError as error:
+            return Excerpt(str(path), note=f"it cannot be read: {error.strerror}")
+        text = data.decode("utf-8", errors="replace")
+        if size > most:
+            # A secret that is cut in two is not found: the first line, which may be a part, is left out.
+            text = text.partition("\n")[2]
+        return self._excerpt(path, text, folder, f"the last {most:,} of {size:,} bytes" if size > most else "")
+
+    def _excerpt(self, path: Path, text: str, folder: Path, note: str) -> Excerpt:
+        driver = read_report(folder)
+        marks = driver.secrets if driver is not None else ()
+        return Excerpt(str(path), redacted(harmless(text), self._known, marks), note)
+
+
+def _scripts(folder: Path) -> list[Path]:
+    """Scripts that started a run, the framework's own first."""
+    own = folder / layout.SCRIPT
+    return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
+
+
+def _head(path: Path, most: int) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(most).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _exports(script: str) -> Iterable[tuple[str, str]]:
+    """Variables that a script sets, by name."""
+    for name, value in _EXPORT.findall(script):
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            words = [value]
+        yield name, words[0] if words else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
