@@ -30,7 +30,7 @@ _STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _LiveColumn:
     """One column.
 
     Attributes:
@@ -48,16 +48,16 @@ class _Column:
 
 
 _COLUMNS = (
-    _Column("run", most=48, shortest=8),
-    _Column("state"),
-    _Column("step", right=True),
-    _Column("words/s", least=50, right=True),
-    _Column("so far", least=120),
-    _Column("bound", least=140),
-    _Column("projected", least=70),
-    _Column("ETA", least=58, right=True),
-    _Column("hours", least=100, right=True),
-    _Column("why", least=100, most=60, shortest=24),
+    _LiveColumn("run", most=48, shortest=8),
+    _LiveColumn("state"),
+    _LiveColumn("step", right=True),
+    _LiveColumn("words/s", least=50, right=True),
+    _LiveColumn("so far", least=120),
+    _LiveColumn("bound", least=140),
+    _LiveColumn("projected", least=70),
+    _LiveColumn("ETA", least=58, right=True),
+    _LiveColumn("hours", least=100, right=True),
+    _LiveColumn("why", least=100, most=60, shortest=24),
 )
 
 
@@ -133,7 +133,7 @@ def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Tabl
     return table
 
 
-def _widths(columns: Sequence[_Column], cells: Mapping[str, Sequence[str]], width: int) -> dict[_Column, int]:
+def _widths(columns: Sequence[_LiveColumn], cells: Mapping[str, Sequence[str]], width: int) -> dict[_LiveColumn, int]:
     """The columns that fit, with their widths: a number that is cut would be another number."""
     from rich.cells import cell_len  # noqa: PLC0415  # heavy, and needed on terminals only
 
