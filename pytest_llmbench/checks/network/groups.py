@@ -28,7 +28,7 @@ _LIMIT_SHARE = 0.8
 # A round takes no longer than this many timeouts: a game, and the wait for those whose partner hangs.
 _TIMEOUTS_A_ROUND = 3
 
-FaultKind = Literal["no_answer", "error", "wrong_values"]
+GroupFault = Literal["no_answer", "error", "wrong_values"]
 
 
 class NetworkOptions(Strict):
@@ -87,7 +87,7 @@ class GroupResult:
     group: RankGroup
     busbw: float | None = None
     latency_us: float | None = None
-    fault: FaultKind | None = None
+    fault: GroupFault | None = None
     reason: str = ""
 
     @property

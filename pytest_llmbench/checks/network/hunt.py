@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmbench.checks.kinds import SharedKind
 from pytest_llmbench.checks.network.groups import (
-    FaultKind,
+    GroupFault,
     GroupResult,
     MeasuredGroups,
     NetworkKind,
@@ -31,7 +31,7 @@ from pytest_llmbench.core.record.health import Finding, Reading, Severity
 _ATTEMPTS = 3
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
 # Kind, severity and action for a node, by the fault that prevented a rate; None for a slow one.
-KINDS: Mapping[FaultKind | None, tuple[NetworkKind | SharedKind, Severity, str]] = {
+KINDS: Mapping[GroupFault | None, tuple[NetworkKind | SharedKind, Severity, str]] = {
     None: ("slow_node", Severity.ISOLATE, _REPLACE),
     "error": ("failing_node", Severity.ISOLATE, _REPLACE),
     "wrong_values": ("wrong_values", Severity.ISOLATE, "take the node out: it computes or transmits wrong numbers"),
