@@ -36,8 +36,8 @@ class Conclusion:
     """Concludes from all verdicts of a session.
 
     Attributes:
-        rows: the properties of each verdict.
-        clauses: how each required clause ended.
+        rows: the properties of ended verdict.
+        clauses: how ended required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         overruled: tests whose failure something else reported as passed.
         notes: further sentences for the summary.
@@ -68,7 +68,7 @@ class Conclusion:
         if failed and session.exitstatus in _GREEN:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._bench.options.exit_codes == "detailed" and session.exitstatus == 1:
-            word, _ = self._decided(1)
+            word, _ = self._decide(1)
             session.exitstatus = detailed(word, 1)
 
     def compare_with(self, failed: Collection[str]) -> None:
@@ -100,7 +100,7 @@ class Conclusion:
             OSError: a file cannot be written; there is no verdict then.
         """
         folder = self._bench.session.folder
-        word, reason = self._decided(_plain(exit_code))
+        word, reason = self._decide(_plain(exit_code))
         verdict = SessionVerdict(
             verdict=word, reason=reason, counts=dict(counted_verdicts(self.rows)), exit_code=exit_code,
             session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -135,17 +135,17 @@ class Conclusion:
         """
         list_sessions(self._bench.session.folder.parent)
 
-    def _decided(self, exit_code: int) -> tuple[Word, str]:
-        told = SessionOutcome(
+    def _decide(self, exit_code: int) -> tuple[Word, str]:
+        session = SessionOutcome(
             rows=self.rows,
-            incomplete=[each.clause.name for each in self.clauses if each.verdict is Verdict.INCOMPLETE],
+            incomplete=[ended.clause.name for ended in self.clauses if ended.verdict is Verdict.INCOMPLETE],
             unjudged=[run for runs in self.unjudged.values() for run in runs],
             runs=len(self._bench.planned.runs),
             speed_required=bool(self.unjudged) and self._bench.requires_verdict,
             simulated=self._bench.settings.simulate is not None,
             exit_code=exit_code,
         )
-        return decide(told)
+        return decide(session)
 
 
 def records_of(config: pytest.Config, folder: Path) -> str:

@@ -38,17 +38,17 @@ class Overruled:
         if report.failed:
             self._failed.add(report.nodeid)
             return
-        told = dict(report.user_properties)
-        if report.nodeid in self._failed or str(told.get("verdict")) not in _FAILING:
+        properties = dict(report.user_properties)
+        if report.nodeid in self._failed or str(properties.get("verdict")) not in _FAILING:
             return
-        if not fails(told["verdict"], warned=warned()):
+        if not fails(properties["verdict"], warned=warned()):
             return
         was = report.outcome
         self.tests[report.nodeid] = None
         self._failed.add(report.nodeid)
         report.outcome = "failed"
         report.longrepr = (
-            f"{told['verdict']}: {told.get('reason', 'no reason is known')}\n"
+            f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
             f"A conftest.py or another plugin reported this test as {was}. Its verdict stays."
         )
         if hasattr(report, "wasxfail"):

@@ -21,16 +21,16 @@ def settle(item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reaso
     known, name = reference.xfail, reference.name
     over = dt.date.today() > known.until  # noqa: DTZ011 - the day of whoever reads it
     if verdict is Verdict.PASS and not over:
-        told = f"reference {name} passed, and was expected to fail {known}. Take its xfail out"
-        report.outcome, report.longrepr = "failed", told
-        return Verdict.FAIL, told
+        message = f"reference {name} passed, and was expected to fail {known}. Take its xfail out"
+        report.outcome, report.longrepr = "failed", message
+        return Verdict.FAIL, message
     if verdict is not Verdict.FAIL or not _missed(item.funcargs.get("run"), reference):  # type: ignore[attr-defined]
         return verdict, reason
     if over:
         return verdict, f"{reason} (it was expected {known}; that day is over)"
-    told = f"expected {known} ({reason})"
-    report.outcome, report.wasxfail = "skipped", told  # as pytest's own marker does
-    return Verdict.XFAIL, told
+    message = f"expected {known} ({reason})"
+    report.outcome, report.wasxfail = "skipped", message  # as pytest's own marker does
+    return Verdict.XFAIL, message
 
 
 def _missed(run: object, reference: Reference) -> bool:

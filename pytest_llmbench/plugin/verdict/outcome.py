@@ -118,9 +118,9 @@ def facts_of_reference(reference: Reference) -> dict[str, Any]:
     """Properties of a test's report about the threshold that it applies, also without a measurement."""
     #: property reference: name of the reference, if the test has one
     #: property threshold: the bound or bounds, with unit
-    told = {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
+    facts = {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
     #: property xfail: until when the reference is expected to be missed, and the reason; absent of any other
-    return told | ({} if reference.xfail is None else {"xfail": str(reference.xfail)})
+    return facts | ({} if reference.xfail is None else {"xfail": str(reference.xfail)})
 
 
 def note(item: pytest.Item, **properties: Any) -> None:
@@ -199,8 +199,8 @@ def broken(record: RunRecord) -> str:
     if problem is None:
         return ""
     lines = [f"run {record.key} cannot be judged ({problem.kind}): {problem.message}"]
-    if told := record.unjudged.get(record.recipe.statistic_of_record):
-        lines.append(f"its log gives {record.recipe.statistic_of_record} {told.quantity}, which is not a verdict")
+    if metric := record.unjudged.get(record.recipe.statistic_of_record):
+        lines.append(f"its log gives {record.recipe.statistic_of_record} {metric.quantity}, which is not a verdict")
     if record.hosts:
         lines.append(f"on: {', '.join(record.hosts)}{record.job}")
     lines.append(f"run record: {record.path}")
@@ -258,8 +258,7 @@ def judge(
         if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
             report.longrepr = str(call.excinfo.value)
     if verdict is Verdict.INCONCLUSIVE:
-        told = str(call.excinfo.value) if call.excinfo else ""
-        report.longrepr = told
+        report.longrepr = str(call.excinfo.value) if call.excinfo else ""
         if options_of(item.config).inconclusive == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")

@@ -19,7 +19,7 @@ def is_special(logfile: str) -> bool:
 
 def remove_earlier(path: Path) -> None:
     """Remove an XML file, and nothing that the user may have named by mistake."""
-    with contextlib.suppress(OSError):  # it is written later, or the user is told then
+    with contextlib.suppress(OSError):  # it is written later, or the user hears of it then
         if path.is_file():
             with path.open("rb") as file:
                 is_xml = file.read(len(_XML)) == _XML

@@ -135,7 +135,7 @@ class JUnit:
             tests: the declared ones, by node id.
             facts: the properties of one that has no verdict; called by another thread.
             records: path of the session's folder, as a reader of the report finds it.
-            tell: told once if it cannot be written; called by another thread.
+            tell: called once if it cannot be written, by another thread.
         """
         report, so_far = self._config.stash.get(xml_key, None), self._so_far
         if report is None or so_far is None or is_special(report.logfile):
