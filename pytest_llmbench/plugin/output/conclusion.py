@@ -2,7 +2,7 @@
 
 import datetime as dt
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.output.overruled import fails
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.ci.annotations import annotated
@@ -157,3 +156,52 @@ def records_of(config: pytest.Config, folder: Path) -> str:
 def _plain(exit_code: int) -> int:
     """The exit code of pytest that a detailed one stands for."""
     return 1 if exit_code in DETAILED.values() else exit_code
+
+
+_FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
+
+
+def fails(verdict: object, *, warned: bool) -> bool:
+    """Whether a test with this verdict fails; `warned`: one that is INCONCLUSIVE does not."""
+    return str(verdict) in _FAILING and not (warned and verdict == Verdict.INCONCLUSIVE)
+
+
+class Overruled:
+    """Compares the reports of tests with their verdicts.
+
+    A verdict is in the properties of a report as soon as it is decided, before hooks of others see the report. A test
+    that is expected to fail, by pytest's marker or by `xfail` of its reference, has another verdict.
+
+    Attributes:
+        tests: node ids of tests whose failure came as something else.
+    """
+
+    def __init__(self) -> None:
+        self.tests: dict[str, None] = {}
+        self._failed: set[str] = set()
+
+    def correct(self, report: pytest.TestReport, warned: Callable[[], bool]) -> None:
+        """Make a report a failure again whose verdict is one, unless its test has failed already.
+
+        Args:
+            report: of any test and phase.
+            warned: whether INCONCLUSIVE does not fail a test; asked only about a test of ours.
+        """
+        if report.failed:
+            self._failed.add(report.nodeid)
+            return
+        properties = dict(report.user_properties)
+        if report.nodeid in self._failed or str(properties.get("verdict")) not in _FAILING:
+            return
+        if not fails(properties["verdict"], warned=warned()):
+            return
+        was = report.outcome
+        self.tests[report.nodeid] = None
+        self._failed.add(report.nodeid)
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
+            f"A conftest.py or another plugin reported this test as {was}. Its verdict stays."
+        )
+        if hasattr(report, "wasxfail"):
+            del report.wasxfail

@@ -20,18 +20,8 @@ from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.
 _ASIDE = (
-    "statistic",
-    "value",
-    "unit",
-    "low",
-    "high",
-    "threshold",
-    "at_least",
-    "at_most",
-    "reference",
-    "reason",
-    "cause",
-)
+    "statistic", "value", "unit", "low", "high", "threshold", "at_least", "at_most", "reference", "reason", "cause",
+)  # fmt: skip
 
 
 def suite_facts(
@@ -48,7 +38,7 @@ def suite_facts(
     Args:
         bench: the planned session.
         records: path of the session's folder, as readers on other machines find it.
-        unfit: nodes that must not train, and reason.
+        unfit: nodes that must not train, and why.
         unjudged: runs without a verdict on their speed, by the reason.
         groups: groups of nodes, compared.
         not_tested: nodes that no run had.
@@ -65,13 +55,13 @@ def suite_facts(
         #: suite property records: the session's folder, relative to where pytest was started; its name if it is not
         #:  below
         "records": records,
-        #: suite property nodes_unfit: nodes that must not train, each with the check and reason; absent where there
+        #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
         #:  are none, and without checks
         **({"nodes_unfit": "; ".join(f"{h}: {reason}" for h, reason in unfit.items())} if unfit else {}),
         #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
         #:  absent where there are none
         **({"speed_not_judged": _join(unjudged.values())} if unjudged else {}),
-        #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and reason;
+        #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
         #:  absent where there are none
         **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
         #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
@@ -14,10 +15,8 @@ from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.missed import MissedEvents
 from pytest_llmbench.plugin.output import terminal
-from pytest_llmbench.plugin.output.conclusion import Conclusion
-from pytest_llmbench.plugin.output.judged import JudgedRuns
-from pytest_llmbench.plugin.output.junit_xml.report import JUnit
-from pytest_llmbench.plugin.output.overruled import Overruled
+from pytest_llmbench.plugin.output.conclusion import Conclusion, Overruled
+from pytest_llmbench.plugin.output.junit import JUnit
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
@@ -370,3 +369,27 @@ class SafeReports:
 
 def _plain(value: object) -> Property:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+class JudgedRuns:
+    """Waits for the last verdict on each run."""
+
+    def __init__(self, tests: Iterable[Declared] = ()) -> None:
+        """Wait for the verdicts of tests."""
+        self._waiting: dict[str, set[str]] = {}
+        self._rows: dict[str, list[Mapping[str, Any]]] = {}
+        for test in tests:
+            if test.run is not None:
+                self._waiting.setdefault(test.run, set()).add(test.test)
+
+    def take(self, row: Mapping[str, Any], store: RecordStore) -> None:
+        """Take the properties of a verdict."""
+        series = str(row.get("run"))
+        if series not in self._waiting:
+            return
+        self._rows.setdefault(series, []).append(row)
+        self._waiting[series].discard(row["test"])
+        if not self._waiting[series]:
+            del self._waiting[series]
+            store.add_judgements(judgements(self._rows.pop(series)))
+            store.let_go(series)

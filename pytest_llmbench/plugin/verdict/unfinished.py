@@ -45,10 +45,8 @@ class Unfinished:
     @property
     def lacks_number(self) -> bool:
         """Whether that verdict is a PASS against a threshold whose number would have come with the teardown."""
-        properties = self.properties or {}
-        return (
-            properties.get("verdict") == Verdict.PASS and "threshold" in properties and properties.get("value") is None
-        )
+        known = self.properties or {}
+        return known.get("verdict") == Verdict.PASS and "threshold" in known and known.get("value") is None
 
 
 class Reports:
@@ -82,7 +80,7 @@ class Reports:
         self._end = "an internal error of pytest or a plugin"
 
     def note_end(self, reason: str) -> None:
-        """Note reason the session cannot begin."""
+        """Note the reason why the session cannot begin."""
         self._end = reason
 
     def unfinished(self, tests: Sequence[Declared], session: pytest.Session) -> Iterator[Unfinished]:
@@ -91,9 +89,8 @@ class Reports:
             seen = self._tests.get(test.test, _Reported())
             if seen.over and seen.properties is not None:
                 continue
-            reason = (
-                seen.crash or f"{self._why(session)} before this test was {'over' if seen.properties else 'judged'}"
-            )
+            phase = "over" if seen.properties else "judged"
+            reason = seen.crash or f"{self._find_reason(session)} before this test was {phase}"
             yield Unfinished(
                 test=test,
                 reason=reason,
@@ -101,7 +98,7 @@ class Reports:
                 crash=seen.crash is not None,
             )
 
-    def _why(self, session: pytest.Session) -> str:
+    def _find_reason(self, session: pytest.Session) -> str:
         if self.interruption.by is not None:
             return f"the session was ended by {self.interruption.by}"
         end = self._end or session.shouldfail or session.shouldstop
