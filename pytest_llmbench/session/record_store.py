@@ -24,9 +24,8 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.ending.logs import with_log_to_read
-from pytest_llmbench.session.journal.journal import EventKind, Journal, now
-from pytest_llmbench.session.journal.plans import digest_of_record
+from pytest_llmbench.session.ending.causes import with_log_to_read
+from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

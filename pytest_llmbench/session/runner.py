@@ -2,6 +2,7 @@
 
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_llmbench.cluster import executors
@@ -27,18 +28,14 @@ from pytest_llmbench.core.record.records import (
 )
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import Active, RunView, view_of
-from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes
+from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes, sweep
 from pytest_llmbench.session.ending.conclude import conclude, run_identity
-from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.following import Ended, Follower
-from pytest_llmbench.session.journal.adopting import Adoption
-from pytest_llmbench.session.journal.earlier import Earlier, put_aside
-from pytest_llmbench.session.launch import Launcher
+from pytest_llmbench.session.journal.earlier import Adoption, Earlier, put_aside
+from pytest_llmbench.session.launch import Launcher, LostNodes
 from pytest_llmbench.session.nodes.held import HeldNodes
-from pytest_llmbench.session.nodes.losses import LostNodes
 from pytest_llmbench.session.record_store import RecordStore
-from pytest_llmbench.session.retries import RETRIED, Retries
-from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
+from pytest_llmbench.session.schedule import RETRIED, Repeats, Retries, Schedule, broken, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
@@ -255,7 +252,7 @@ class Runner:
         try:
             self._tick()
         except JobEndedError as error:
-            if JOB_ENDS.get(error.status.state) not in RETRIED or self._schedule.new_holds < 1:
+            if JOB_ENDS.get(error.status.state) not in RETRIED or not self._schedule.may_have_new_nodes:
                 raise
             self._store.notes.append(f"{error}; new nodes are asked for")
             self._schedule.take_launched(None)
@@ -264,8 +261,8 @@ class Runner:
             for each in active:
                 self._take_end(each, self._follower.finish(each, error.status))
             self._lost.take(layout.HOLDER, error.status.failed)
-            self._schedule.is_short = True
-        if self._schedule.is_short and not self._schedule.active and not self._schedule.launching:
+            self._schedule.await_new_nodes()
+        if self._schedule.needs_new_nodes:
             self._nodes.renew()
 
     def _tick(self) -> None:
@@ -294,7 +291,7 @@ class Runner:
         for active in under_way:
             if active.watch is None and isinstance(active.job, SlurmJob):
                 next_ones += 1
-                if next_ones > _MOST_NEXT and (hash(active.run.key) + self._looks) % _PARTS:
+                if next_ones > _MOST_NEXT and (zlib.crc32(active.run.key.encode()) + self._looks) % _PARTS:
                     continue
             yield active
 
@@ -383,7 +380,7 @@ class Runner:
         """Failed launches, earlier attempts and lost nodes of a run."""
         own = active.job.hosts if active else ()
         return RunAttempts(
-            failed_launches=tuple(self._schedule.launches.reasons.get(key, ())),
+            failed_launches=tuple(self._schedule.failed_launches.reasons.get(key, ())),
             superseded=self._retries.superseded[key],
             lost_nodes=self._lost.of_run[key],
             avoided_nodes=tuple(node for node in active.avoided if node not in own) if active else (),
@@ -409,7 +406,7 @@ class Runner:
 
     def _show(self) -> None:
         self._shown = time.monotonic()
-        note, starts = self._nodes.note or self._schedule.launches.note, self._nodes.starts
+        note, starts = self._nodes.note or self._schedule.failed_launches.note, self._nodes.starts
         self._store.views = (
             *self._nodes.views,
             *(view_of(active) for active in self._schedule.active),

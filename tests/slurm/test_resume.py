@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.session.journal.earlier import left_behind
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
-from pytest_llmbench.session.journal.left import left_behind
 from tests.conftest import Result, UserFolder, steps_logged
 from tests.slurm.conftest import Queue
 from tests.slurm.test_ill_slurm import TEST_ONLY, wrap

@@ -14,7 +14,7 @@ from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses
 from pytest_llmbench.judging.interval.decide import Decision, Op
 from pytest_llmbench.judging.statistics import SHARED, window
-from pytest_llmbench.session.ending.logs import log_to_read
+from pytest_llmbench.session.ending.causes import log_to_read
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.verdict.measured import Measured

@@ -16,8 +16,7 @@ from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
-from pytest_llmbench.session.journal.earlier import Earlier
-from pytest_llmbench.session.journal.left import left_behind
+from pytest_llmbench.session.journal.earlier import Earlier, left_behind
 
 _MARKUP = {
     "PASS": {"green": True},

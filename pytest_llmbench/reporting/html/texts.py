@@ -11,7 +11,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
-from pytest_llmbench.session.ending.logs import log_to_read
+from pytest_llmbench.session.ending.causes import log_to_read
 from pytest_llmbench.workloads.node.secret_filter import secret_values
 
 _EXPORT = re.compile(r"^(?:export )?(\w+)=(.*)$", re.MULTILINE)

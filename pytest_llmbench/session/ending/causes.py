@@ -1,5 +1,7 @@
 """Reasons outside its log why an ended run cannot be judged: its job, its driver, its ranks."""
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,16 +11,17 @@ from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.records import Problem, ProblemKind
+from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.again import refused
+from pytest_llmbench.core.wire.beginning import SUBMITTED
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
-from pytest_llmbench.session.ending.logs import log_to_read
+from pytest_llmbench.session.record_store import Glance
 
 # Ends that are about the job and not about the program in it.
 JOB_ENDS: dict[JobState, ProblemKind] = {
@@ -34,6 +37,7 @@ JOB_ENDS: dict[JobState, ProblemKind] = {
 }  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
 # What a healthy rank says when another one is gone; never the cause.
 _AFTERSHOCKS = ("connection", "peer", "socket", "broken pipe", "nccl", "timed out", "ownergone", "keyboardinterrupt")
+_OUTPUT = Path(layout.OUTPUT).name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,3 +236,77 @@ def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
         message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
         log=str(log_to_read(outcome.folder / layout.LOGS, info.rank)),
     )
+
+
+def log_to_read(logs: Path, rank: int = 0) -> Path:
+    """The first file with something in it of what a rank, a command or its launcher printed, else their folder.
+
+    The step logs of the ranks are next to that folder.
+    """
+    patterns = (
+        layout.printed(rank), f"*_{rank}_log.err", _OUTPUT, layout.SRUN,
+        f"../{layout.STEPS}/{layout.step_log(rank)}", f"*_{rank}_log.out",
+    )  # fmt: skip
+    candidates = (path for pattern in patterns for path in sorted(logs.glob(pattern)))
+    return next((path.resolve() for path in candidates if _says_something(path)), logs)
+
+
+def with_log_to_read(record: RunRecord) -> RunRecord:
+    """A record whose problem names a log with something in it, where there is one; by its whole path."""
+    problem = record.problem
+    if problem is None or problem.log is None:
+        return record
+    places = (Path(), record.logs, record.logs.parent / layout.STEPS, Path(record.folder) / layout.STEPS)
+    named = next((place / problem.log for place in places if _says_something(place / problem.log)), None)
+    log = named or log_to_read(record.logs)
+    return record.model_copy(update={"problem": problem.model_copy(update={"log": str(log)})})
+
+
+def _says_something(path: Path) -> bool:
+    # The log of a command that printed nothing has a label all the same.
+    return path.is_file() and path.stat().st_size > 0 and (path.name != _OUTPUT or last_words(path) != "")
+
+
+def sweep(session: Path, runs: Mapping[str, Glance]) -> None:
+    """Take away what jobs executed, once all have ended, their empty logs, and of sane runs where each rank stood.
+
+    A file that cannot be removed stays, without a message.
+
+    Args:
+        session: its folder.
+        runs: the facts of its finished runs, by key.
+    """
+    for path in (*_done_with(session), *_empty_logs(session)):
+        _remove(path)
+    for key, run in runs.items():
+        if run.problem is None and not run.replayed:
+            phases = session / layout.FOLDERS["run"] / key / layout.PHASES
+            for path in phases.glob("*"):
+                _remove(path)
+            with contextlib.suppress(OSError):
+                phases.rmdir()
+
+
+def _done_with(session: Path) -> Iterator[Path]:
+    """Yield the files that say what jobs execute, and how that ended: no job needs them any more."""
+    for folder in _log_folders(session):
+        yield from (*folder.glob(f"*_{SUBMITTED}"), *folder.glob("*_result.json"))
+
+
+def _empty_logs(session: Path) -> Iterator[Path]:
+    for folder in _log_folders(session):
+        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out")):
+            with contextlib.suppress(OSError):
+                if path.stat().st_size == 0:
+                    yield path
+
+
+def _log_folders(session: Path) -> Iterator[Path]:
+    yield session / layout.HOLDER
+    yield from session.glob(f"{layout.FOLDERS['run']}/*/{layout.LOGS}")
+    yield from session.glob(f"{layout.FOLDERS['check']}/*/{layout.STEPS}/*/{layout.LOGS}")
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -8,27 +8,50 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from pytest_llmbench.cluster.executors import taken
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
+from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.marks import JobMarks
+from pytest_llmbench.cluster.slurm.queries import SlurmQueries
+from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import Identity, OurJob
-from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.folder import has_ended, read_events, record_files, session_of, sessions_in
-from pytest_llmbench.session.journal.journal import Journal, JournalEvent, OwnedError
-from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
+from pytest_llmbench.session.journal.journal import (
+    Journal,
+    JournalEvent,
+    OwnedError,
+    digest_of_plan,
+    digest_of_record,
+    is_owned,
+)
+from pytest_llmbench.session.script.prepared import PreparedRun
 
 # Problems of runs that are made, or looked at, once more: the first is none of theirs, the others follow from one.
 _NOT_FINAL = {"session_ended", "not_repeated", "gated"}
 # Ranks look for the end of their session every few seconds, and drivers give their scripts 10 s twice.
 _END_S = 60.0
 _LOOK_S = 0.1
+T = TypeVar("T")
+
+_AGAIN_S = 5.0
+# A process on another host, whose lock may not show here, is taken for dead after so long without a sign of life.
+_SILENT_S = 300.0
+# Nobody waits longer than this to begin, because of a session that is over.
+_ASK_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,3 +299,115 @@ def processes_of(session: Session) -> Iterator[int]:
         )
         if ours and int(path.parent.name) != os.getpid():
             yield int(path.parent.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """Looks after the jobs that an earlier process left.
+
+    Attributes:
+        wait: waits for the given seconds; true if the session is ending.
+        say: told what people should know.
+    """
+
+    earlier: Earlier
+    settings: Settings
+    slurm: Slurm
+    wait: Callable[[float], bool]
+    say: Callable[[str], None]
+
+    def adopted(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
+        """Yield the runs of those that wait whose job is there; put aside what is left of the others.
+
+        Args:
+            waiting: the runs that are to be made.
+            final: keys of those that have their record.
+        """
+        runs, unwanted = {run.key: run for run in waiting}, []
+        self.slurm.past |= self.earlier.submitted
+        for job in self.earlier.jobs:
+            job_id = job.job_id or self._answer(partial(self.slurm.find, job.identity))
+            if job_id is None or job.name in final:
+                continue
+            watched = self.slurm.watch(job_id, job.identity)
+            run = runs.get(job.name)
+            if run is not None and job.is_of(run.spec, self.settings):
+                yield self._active(run, job, watched)
+                del runs[job.name]
+            else:
+                unwanted.append(watched)
+        for key in runs:
+            self.earlier.put_aside(key)
+        self._answer(partial(self.slurm.cancel, *unwanted))
+
+    def _active(self, run: PreparedRun, job: LeftJob, watched: OurJob) -> Active:
+        accepted = taken(run.processes.request, watched)
+        how = "" if job.job_id else ", found by its token"
+        self.say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
+        return Active(
+            run=run, job=SlurmJob(accepted, self.slurm), lease=None, submitted=job.submitted, started=job.submitted,
+            launched=time.monotonic() - (time.time() - job.submitted), marks=JobMarks(), orphan=self.earlier.orphaned,
+        )  # fmt: skip
+
+    def _answer(self, ask: Callable[[], T | None]) -> T | None:
+        """Slurm's answer about the jobs that are left, however long it takes; None if the session ends before."""
+        while True:
+            try:
+                return ask()
+            except ClusterError as error:
+                self.say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
+                if self.wait(_AGAIN_S):
+                    return None
+
+
+def left_behind(run_dir: Path) -> str | None:
+    """Tell of the newest dead session, what it left and how to go on. None where there is none: Slurm is not asked."""
+    dead = list(_dead(run_dir))
+    if not dead:
+        return None
+    folder, events = dead[0]
+    began = next(event for event in reversed(events) if event.event == "began")
+    judged = {event.name for event in events if event.event == "judged"}
+    others = f" (and {len(dead) - 1} before it)" if len(dead) > 1 else ""
+    return (
+        f"session {folder.name}{others} never ended, and its process {began.pid} on {began.host} is gone: "
+        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {_remains(session_of(folder), began)}; "
+        f"--resume={folder.name} goes on with it, llmbench prune deletes old ones"
+    )
+
+
+def _dead(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
+    """Folder and events of each session that has no verdict, and whose process is gone; the newest first."""
+    for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
+        path = folder / layout.JOURNAL
+        try:
+            events = read_events(folder)
+            began = [event for event in events if event.event == "began"]
+            if began and events[-1].event != "ended" and not is_owned(path) and _is_gone(began[-1], folder):
+                yield folder, events
+        except (ConfigError, OSError):  # whoever resumes it, or deletes it, is told
+            continue
+
+
+def _is_gone(began: JournalEvent, folder: Path) -> bool:
+    if began.host == socket.gethostname():
+        return began.pid != os.getpid() and not Path(f"/proc/{began.pid}").exists()
+    owner = folder / layout.OWNER
+    return not owner.exists() or time.time() - owner.stat().st_mtime > max(_SILENT_S, began.ttl_s)
+
+
+def _remains(session: Session, began: JournalEvent) -> str:
+    if began.cluster != "slurm":
+        left = sorted(processes_of(session))
+        return f"processes {', '.join(map(str, left))} still run" if left else "no process left"
+    queries = SlurmQueries(deque())
+    queries.end_within(_ASK_S)
+    rows, error = queries.squeue("--me")
+    inside = f"{session.folder.resolve()}/"
+    ours = [
+        f"{row.job_id} ({row.status.word})" for row in rows
+        if row.status.alive and (row.comment.split(" ")[0] == session.token or row.script.startswith(inside))
+    ]  # fmt: skip
+    if error:
+        return f"Slurm does not say whether it has jobs ({error})"
+    return f"jobs {', '.join(ours)} are still there" if ours else "no job left"

@@ -7,17 +7,23 @@ other line that does not check was damaged later, and no conclusion is drawn fro
 
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import threading
 import time
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import ValidationError
 
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, make_folder
+from pytest_llmbench.core.record.records import Record
 from pytest_llmbench.core.schema import Strict
 
 EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "ended"]
@@ -191,3 +197,32 @@ def _lock(file: int, path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def digest_of_plan(run: RunSpec, settings: Settings) -> str:
+    """Digest of everything that a run's numbers depend on, as far as it is known before it starts.
+
+    Thresholds are left out, but for a run that they may end early: those of today are applied to what was measured.
+    """
+    system, recipe = settings.system, run.recipe
+    thresholds = {"references"} if run.early is None else set()
+    environment = system.environments.get(recipe.engine)
+    told = {
+        "recipe": recipe.model_dump(mode="json", exclude=thresholds),
+        "early": run.early and run.early.model_dump(mode="json"),
+        "topology": asdict(settings.topology(recipe)),
+        "system": [system.name, dict(system.env), system.setup, system.srun_args, system.python],
+        "environment": environment and environment.model_dump(mode="json"),
+        "simulate": settings.simulate and str(settings.simulate),
+        "nodes": [settings.cluster, *(settings.slurm.get(name) for name in ("partition", "constraint", "nodelist"))],
+    }
+    return _digest(json.dumps(told, sort_keys=True))
+
+
+def digest_of_record(record: Record) -> str:
+    """Digest of a record without the verdicts that it is given later."""
+    return _digest(record.model_dump_json(exclude={"judgements"}))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """The nodes that a session holds: it asks for them, checks them, shares them out, and gives them back."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.checks.base import get_check
@@ -18,8 +18,7 @@ from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.nodes.gate import gate
-from pytest_llmbench.session.nodes.losses import LostNodes
+from pytest_llmbench.session.launch import LostNodes
 from pytest_llmbench.session.nodes.validation import Validator, health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.schedule import Schedule
@@ -87,9 +86,8 @@ class HeldNodes:
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
         # Other nodes would have to be checked anew, when tests have been told already that these are fit.
-        self.schedule.new_holds = (
-            self.settings.retries if isinstance(self._allocation, HeldJob) and not self.plan.checks else 0
-        )
+        again = isinstance(self._allocation, HeldJob) and not self.plan.checks
+        self.schedule.allow_new_nodes(self.settings.retries if again else 0)
         self._begin()
 
     def renew(self) -> None:
@@ -99,8 +97,7 @@ class HeldNodes:
             ClusterError: the request can never be met.
         """
         self.release()
-        self.schedule.new_holds -= 1
-        self.schedule.is_short, self.schedule.pool = False, None
+        self.schedule.drop_nodes()
         self._allocation = self._choose()
         self._begin()
 
@@ -209,13 +206,23 @@ class HeldNodes:
         self.store.notes.extend(remove_bad(validator.bad, self.settings, self.session))
         if not self.plan.gate:
             return hosts
-        opened = gate(self.schedule.waiting, validator, hosts)
-        for run, why in opened.stopped:
+        return self._gate(validator, hosts)
+
+    def _gate(self, validator: Validator, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Return the nodes that may train; give up the runs for which they are too few."""
+        unfit = "; ".join(f"{host} failed {why}" for host, why in validator.out.items())
+        fit, everything = tuple(host for host in hosts if host not in validator.out), validator.why_gated(hosts)
+        for run in list(self.schedule.waiting):
+            needed = run.topology.nodes * (run.spec.group or 1)  # the last groups of nodes may have none
+            if everything is None and needed <= len(fit):
+                continue
+            reason = everything or f"{unfit}; {len(fit)} fit nodes are too few for {needed}"
             self.schedule.waiting.remove(run)
             #: problem gated: too few nodes passed the checks; the run is a SKIP that names the check and the node
-            self.schedule.fail(run, Problem(kind="gated", message=why))
-        self._say(opened.note)
-        return opened.fit
+            self.schedule.fail(run, Problem(kind="gated", message=f"gated: {reason}"))
+        if unfit and self.schedule.waiting:
+            self._say(f"runs go to the {len(fit)} fit nodes ({', '.join(fit)}): {unfit}")
+        return fit
 
     def _look_while_checking(self) -> None:
         if self.is_over():

@@ -1,23 +1,47 @@
 """A run, prepared once: its plan, its launch, its watch and its end all read the same values."""
 
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pytest_llmbench.cluster.containers import inside, srun_options
 from pytest_llmbench.cluster.runs import EarlyPlan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.cluster.system import gpus_here
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.plain import refuse_unplain
-from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.environments import Container, Environment, fill_in
 from pytest_llmbench.core.recipe.recipes import Preparation, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.driver import VARIABLES
 from pytest_llmbench.core.wire.fault import SimulatedFault
+from pytest_llmbench.core.wire.foreign import mapped
 from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
-from pytest_llmbench.session.script.preparing import preparations
 from pytest_llmbench.session.script.requests import Startable, run_request
 from pytest_llmbench.session.script.scripts import write_script
 from pytest_llmbench.workloads.node.command import run_command
 from pytest_llmbench.workloads.rank.main import run_rank
+
+_MODULE = re.compile(r"\bpytest_llmbench(?:\.\w+)+")
+_MARK = "llmbench-unimportable: "
+_TRY = f"""
+import importlib, json, sys
+for entry in sys.argv[1:]:
+    module, _, name = entry.partition(":")
+    try:
+        getattr(importlib.import_module(module), name)
+    except BaseException as error:
+        print("\\n{_MARK}" + json.dumps([entry, type(error).__name__ + ": " + str(error)]))
+"""
+_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,3 +153,90 @@ def _unstruck(fault: SimulatedFault, engine: Engine, recipe: Recipe, topology: T
     if fault.name == "wrong-numbers" and topology.world_size == 1:
         return "a run of one rank has no other to compare its numbers with"
     return None
+
+
+def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
+    """Preparations of a run, with every name of the environment filled in."""
+    where, wanted = f"recipe {recipe.name}: prepare", (*_own_modules(recipe), *recipe.prepare)
+    names = {**place.environment.names, "run": str(place.folder)}
+    return tuple(
+        item.model_copy(
+            update={
+                key: fill_in(text, names, f"{where}: {item.name}")
+                for key in ("path", "check", "make")
+                if (text := getattr(item, key)) is not None
+            }
+        )
+        for item in wanted
+    )
+
+
+def _own_modules(recipe: Recipe) -> tuple[Preparation, ...]:
+    """Modules of this package that a recipe needs in the framework's own environment: its options name them."""
+    found: dict[str, None] = {}
+
+    def note(text: str) -> str:
+        found.update(dict.fromkeys(_MODULE.findall(text)))
+        return text
+
+    mapped(recipe.options, note)
+    return tuple(
+        Preparation(
+            name=f"own-module-{number}",
+            check=f"{{python}} -c 'from importlib.util import find_spec as find; assert find(\"{module}\")'",
+            make="{python} -m pip install --no-deps pytest-llmbench, or PYTHONPATH of a checkout in its `env`",
+            why=f"the recipe runs {module}, a module of pytest-llmbench, by the framework's own interpreter",
+        )
+        for number, module in enumerate(found, 1)
+    )
+
+
+def setup_of(environment: Environment) -> tuple[str, ...]:
+    """The shell lines that make an environment usable, in the order in which a run's script has them."""
+    if environment.env_file is None:
+        return environment.setup
+    # What the system's file says of a variable counts, whatever is in the file of `export` lines.
+    own = (f"export {name}={shlex.quote(value)}" for name, value in environment.env.items())
+    return (f". {shlex.quote(environment.env_file)}", *own, *environment.setup)
+
+
+def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
+    """The start of a shell command line, whose rest runs inside the image on the first node of a run.
+
+    The environment variables of these names go inside.
+    """
+    folder = str(place.folder)
+    if container.runtime == "pyxis":
+        once = ["srun", "--nodes=1", "--ntasks=1", '--nodelist="$LLMBENCH_FIRST_HOST"']
+        return " ".join([*once, *srun_options(container, folder)])
+    return " ".join(inside(container, [], folder, sorted({*variables, *VARIABLES})))
+
+
+def refuse_unimportable(entries: Mapping[str, str], settings: Settings) -> None:
+    """See that each entry can be imported by a fresh Python, in an empty folder, with the environment of the ranks.
+
+    An entry is `package.module:function`, by the engine or check that runs it. Nothing is tried where the ranks'
+    environment is made on the nodes alone: by the system's `setup`, or with a Python that is not on this machine.
+
+    Raises:
+        ConfigError: one cannot be imported; says which, why, and what helps.
+    """
+    system = settings.system
+    interpreter = shlex.split(system.python) if system.python is not None else [sys.executable]
+    if not entries or system.setup or shutil.which(interpreter[0]) is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [*interpreter, "-c", _TRY, *dict.fromkeys(entries.values())],
+            cwd=folder, env=clean_environment(system.env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, check=False, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    marked = (line.removeprefix(_MARK) for line in done.stdout.splitlines() if line.startswith(_MARK))
+    reasons: dict[str, str] = dict(map(json.loads, marked))
+    for who, entry in entries.items():
+        if entry in reasons:
+            raise ConfigError(
+                f"{who}: the nodes could not import its function {entry!r}: a fresh Python outside this folder says "
+                f"{reasons[entry]}; install its package on the nodes, or put it into a folder that they share and that "
+                "PYTHONPATH names"
+            )

@@ -16,8 +16,7 @@ from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.engines.base import Place, RankTask, get_engine
-from pytest_llmbench.session.script.prepared import prepare
-from pytest_llmbench.session.script.preparing import opened, setup_of
+from pytest_llmbench.session.script.prepared import opened, prepare, setup_of
 from tests.conftest import TINY
 
 FOLDER = Path("/shared/run")

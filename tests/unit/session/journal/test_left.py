@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.session.journal.earlier import left_behind
 from pytest_llmbench.session.journal.journal import EventKind, Journal, now
-from pytest_llmbench.session.journal.left import left_behind
 
 
 @pytest.fixture
