@@ -15,17 +15,15 @@ from pytest_llmbench.session.watch import Watch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunView:
-    """How one run stands, for a live line.
+    """The state of one run, for a live line.
 
     Attributes:
         state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
-        detail: the reason for its waiting, if it waits.
-        step, steps: its progress.
+        detail: the reason for its waiting.
         words_per_s: of the last step; None before the first, and where its duration is not known.
-        eta_s: seconds to its last step at that rate; None where there is none.
+        eta_s: seconds to its last step at that rate.
         starts: Unix time at which Slurm expects to start it; None if unknown.
-        started: Unix time; None before.
-        run: the run, where it was launched.
+        run: None before it is launched.
     """
 
     key: str
@@ -45,13 +43,12 @@ class Active:
     """A run under way.
 
     Attributes:
-        marks: past events of its job when it was launched.
         submitted, launched: when its launch began: as Unix time, and by our clock.
-        pending_reason, starts: of its pending job: Slurm's reason, and when Slurm expects to start it, as Unix time.
-        clock: of the Unix times that come later.
-        suspended: whether its job was seen suspended.
-        orphan: whether its ranks may have ended themselves, because their session was dead before it was resumed.
-        looking: looks at it while it goes on, with `--llmbench-early-verdict`.
+        pending_reason, starts: of its pending job: Slurm's reason, and the Unix time of its expected start.
+        cancelled: the problem for which the session ended it.
+        marks: past events of its job when it was launched.
+        orphan: its ranks may have ended themselves, because their session was dead before it was resumed.
+        looking: looks at it while it goes on, with `--early-verdict`.
         avoided: nodes that its session had lost before, and that it was kept off.
     """
 
@@ -74,7 +71,7 @@ class Active:
 
 
 def view_of(active: Active) -> RunView:
-    """How a run under way stands."""
+    """The state of a run under way."""
     key, recipe = active.run.key, active.run.spec.recipe
     if active.watch is None:
         detail = f"{active.job.title} {active.pending_reason}".strip()

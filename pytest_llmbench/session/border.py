@@ -21,7 +21,7 @@ _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
 class Border:
-    """Takes secrets and what a terminal would obey out of the records of one session.
+    """Removes secrets and terminal control sequences from the records of one session.
 
     The secrets are those that this process can see, and those that the driver of a run saw on its node.
     """

@@ -137,11 +137,7 @@ class Looking:
         return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=why)
 
     def _decided(self, look: int, series: StepSeries) -> EarlyVerdict | None:
-        """The verdicts of a look; None where it leaves one open.
-
-        Raises:
-            _RunsWholeError: so will every other look.
-        """
+        """The verdicts of a look; None where it leaves one open. Raises _RunsWholeError: so will every other look."""
         evidence, measurement, early = looked_at(self.run, self.settings, series, look, self._taken)
         verdicts = [self._verdict(each, measurement, early) for each in self._asked_of(evidence)]
         if None in verdicts or first_problem(evidence, over=False) is not None:

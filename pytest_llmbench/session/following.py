@@ -28,12 +28,7 @@ _STARTS_WITHIN_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """The end of a launch.
-
-    Attributes:
-        outcome: result of its run; None where nothing of it ever started.
-        never_began: the reason why nothing of it started; it may be launched again.
-    """
+    """The end of a launch: the outcome of its run, or the reason why nothing of it started."""
 
     outcome: Outcome | None = None
     never_began: str = ""
@@ -80,7 +75,7 @@ class Follower:
         return self._follow(active, active.watch) if active.cancelled is None else None
 
     def finish(self, active: Active, status: JobStatus) -> Ended:
-        """Gather what a run came to, whose job has ended."""
+        """Gather the results of a run whose job has ended."""
         run, status = active.run, self._with_hindsight(active, status)
         if self._never_began(active, status):
             return Ended(never_began=_why_not_begun(active, status))
@@ -97,13 +92,13 @@ class Follower:
         return Ended(outcome=outcome)
 
     def is_done(self, active: Active) -> bool:
-        """Whether the logs prove that a run has done all its work."""
+        """True if the logs prove that a run has done all its work."""
         folder = active.run.place.folder
         series = active.run.engine.read(folder, active.run.spec.recipe)
         return done(series, read_report(folder), active.run.topology)
 
     def end(self, active: Active) -> None:
-        """End a run; where Slurm is to cancel its job, without waiting long for that."""
+        """End a run, without waiting long for Slurm to cancel its job."""
 
         def end() -> None:
             try:
@@ -117,7 +112,6 @@ class Follower:
             end()
 
     def _follow(self, active: Active, watch: Watch) -> Ended | None:
-        """Look after a run whose ranks run: has it had its time, or come to its end?"""
         if active.suspended:
             self._cancel(active, Problem(kind="job_suspended", message="its job was suspended"))
             return None
@@ -137,7 +131,7 @@ class Follower:
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
 
     def _refused(self, active: Active) -> Problem | None:
-        """Say that a node has not started a job that Slurm takes for running."""
+        """The problem of a job that Slurm shows as running and that a node has not started."""
         job, since = active.job, active.started
         if not isinstance(job, SlurmJob) or since is None or active.clock.now() - since < _STARTS_WITHIN_S:
             return None
@@ -151,7 +145,7 @@ class Follower:
         return Problem(kind="job_lost", message=message)
 
     def _look_for_enough(self, active: Active, watch: Watch) -> None:
-        """Have the ranks end where every threshold is decided."""
+        """Let the ranks end as soon as every threshold is decided."""
         looking, at = active.looking, watch.progress
         if looking is None or at is None or not looking.look(at.step) or looking.asked is None:
             return
@@ -160,18 +154,17 @@ class Follower:
         self.say(f"run {active.run.key}: decided by its first {looking.asked.look} steps, and ended early: {told}")
 
     def _cancel(self, active: Active, problem: Problem) -> None:
-        """End a run for a problem; its end is known at a later look."""
         active.cancelled = problem
         self.end(active)
 
     def _never_began(self, active: Active, status: JobStatus) -> bool:
-        """Whether a launch on Slurm ended by itself before anything of the run started; srun's exit code may be 0."""
+        """True if a launch on Slurm ended by itself before anything started; srun may exit with 0."""
         by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
         on_slurm = self.settings.cluster == "slurm"
         return on_slurm and by_itself and not began(active.run.place.folder)
 
     def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
-        """Further events of the job during the run: a state may have come and gone between two looks."""
+        """Add events of the job during the run: a state may come and go between two looks."""
         if not isinstance(active.job, JobOnSlurm):
             return status
         job, before = active.job.ours, active.marks
@@ -185,7 +178,7 @@ class Follower:
         return status
 
     def _pause_unseen(self, active: Active, job: OurJob) -> str:
-        """How it is known that a job stood still, where its controller does not say; empty where it did not."""
+        """The evidence that a job stood still, where its controller does not report it; else empty."""
         # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
         seconds = None if active.marks.suspended else self.slurm.suspended_s(job)
         if seconds:

@@ -39,7 +39,6 @@ class LostNodes:
     Attributes:
         names: all of them, in the order of their loss.
         of_run: those of each run and of its superseded attempts, by the run's key.
-        say: told what people should know.
     """
 
     def __init__(self, settings: Settings, session: Session, say: Callable[[str], None]) -> None:
@@ -50,11 +49,11 @@ class LostNodes:
         self.say = say
 
     def take(self, name: str, nodes: Sequence[str]) -> None:
-        """Note that a run lost these nodes, print it, and put them on the quarantine list, if there is one.
+        """Note lost nodes: later runs avoid them, and the quarantine list has them, if there is one.
 
         Args:
             name: key of the run, or `allocation` for the job that holds nodes.
-            nodes: the nodes.
+            nodes: the lost nodes.
         """
         self.of_run[name] = tuple(dict.fromkeys((*self.of_run[name], *nodes)))
         new = {node: f"it failed under {name}" for node in nodes if node not in self.names}
@@ -82,7 +81,7 @@ class Launcher:
 
     Attributes:
         note: writes events into the session's journal.
-        lost: nodes that the session has lost, and that jobs of runs are kept off.
+        lost: nodes that jobs of runs are kept off.
     """
 
     settings: Settings
@@ -93,11 +92,7 @@ class Launcher:
     lost: LostNodes
 
     def start_run(self, run: PreparedRun, lease: Lease | None, holder: OurJob | None) -> Job:
-        """Start a run on a lease of the Slurm job `holder`, or as a job of its own where there is none.
-
-        Raises:
-            ClusterError: the cluster refuses it.
-        """
+        """Start a run on a lease of the Slurm job `holder`, or as a job of its own (raises ClusterError)."""
         work, topology = run.work, run.topology
         if isinstance(work, Script):
             self._write_script(run, lease, labels_of(work, run.place, topology))
@@ -120,11 +115,7 @@ class Launcher:
         return job
 
     def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], holder: OurJob | None) -> Job:
-        """Start a check's probe on some nodes of the Slurm job `holder`, or on this machine.
-
-        Raises:
-            ClusterError: the cluster refuses it.
-        """
+        """Start a check's probe on nodes of the Slurm job `holder`, or on this machine (raises ClusterError)."""
         task = Task(
             entry=probe.entry, config=probe.config, nodes=len(hosts), ranks_per_node=probe.ranks_per_node,
             device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.system.env,

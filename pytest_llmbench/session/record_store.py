@@ -57,6 +57,11 @@ class Glance:
     took_s: float
     facts: tuple[tuple[str, str], ...]
 
+    @property
+    def is_sane(self) -> bool:
+        """True if the run was made here, and can be judged."""
+        return self.problem is None and not self.replayed
+
 
 class KeptRuns(Mapping[str, RunRecord]):
     """The records of finished runs by key: the latest that wait to be judged are in memory.
@@ -215,7 +220,7 @@ class RecordStore:
         """Wait for the record of a run or a check; None when it is not there within `timeout_s`.
 
         Raises:
-            ConfigError: it was there, and its file is no longer the one that was written.
+            ConfigError: its file was changed or removed.
         """
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
@@ -237,7 +242,7 @@ class RecordStore:
                 self._keep(record.model_copy(update={"judgements": tuple(verdicts)}))
 
     def let_go(self, series: str) -> None:
-        """Keep the records of runs that are judged, and that no test waits for any more, in their files alone."""
+        """Keep the records of a judged series, which no test waits for any more, in their files alone."""
         self._judged.add(series)
         number = 1
         while (key := repeat_key(series, number)) in self.runs:
@@ -276,7 +281,7 @@ class RecordStore:
         )  # fmt: skip
 
     def note_end(self, planned: Plan) -> None:
-        """Note the end, if every run and check has its record, and none because the session ended before it."""
+        """Note the end, if every run and check was finished, and none was cut short."""
         runs = map(self.runs.glances.get, (run.key for run in planned.runs))
         checks = map(self.checks.get, planned.checks)
         whole = all(run is not None and not run.cut_short for run in runs)
@@ -284,7 +289,7 @@ class RecordStore:
             self.note("ended")
 
     def note(self, event: EventKind, *, sync: bool = True, **facts: object) -> None:
-        """Write an event into the journal. A full disk costs what `--resume` would know of it, and no verdict."""
+        """Write an event into the journal; a full disk is a note for people: `--resume` would repeat runs."""
         if self._journal is None:
             return
         try:

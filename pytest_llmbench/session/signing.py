@@ -22,10 +22,9 @@ class PytestCommand:
     """The command line of a session, and what it selected.
 
     Attributes:
-        version: version of this package.
-        words: its words, in their order.
-        selection: those of them that are files, folders or node ids.
-        directory: folder in which pytest was started.
+        version: of this package.
+        selection: those of the words that are files, folders or node ids.
+        directory: where pytest was started.
         root: pytest's root folder, to which node ids are relative.
         tests: tests of ours that it selected.
     """
@@ -38,12 +37,7 @@ class PytestCommand:
     tests: Sequence[Declared]
 
     def sign(self, record: Record, redact: Callable[[Iterable[str]], Sequence[str]]) -> MadeBy:
-        """Describe the making of a record.
-
-        Args:
-            record: the record.
-            redact: takes secrets out of words of a command line.
-        """
+        """Describe the making of a record; `redact` removes secrets from words of a command line."""
         again = ["pytest", *redact(self._options()), *self._tests_of(record)]
         return MadeBy(
             llmbench_version=self.version, command=tuple(redact(self.words)), directory=str(self.directory),
@@ -76,7 +70,6 @@ class PytestCommand:
 
     @cached_property
     def _by_subject(self) -> Mapping[tuple[str, str], Sequence[str]]:
-        """The tests of each run and check."""
         found: dict[tuple[str, str], list[str]] = {}
         for test in self.tests:
             about, name = ("check", test.check) if test.check is not None else ("run", test.run)

@@ -92,11 +92,7 @@ class Stall:
 
 
 class Watch:
-    """Follows one run from the moment its ranks start. Our own clock decides: `srun --time` fires late.
-
-    Attributes:
-        progress: the last step seen.
-    """
+    """Follows one run from the moment its ranks start, by our own clock: `srun --time` fires late."""
 
     def __init__(self, recipe: Recipe, folder: Path, time_limit_min: int) -> None:
         self.progress: Progress | None = None
@@ -114,7 +110,7 @@ class Watch:
         self._stall: Stall | None = None
 
     def look(self) -> Problem | None:
-        """Take one look; return why the run has to be ended, or None."""
+        """Take one look; return the problem for which the run has to be ended, or None."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return None
@@ -129,9 +125,9 @@ class Watch:
         return self._out_of_time(now) or self._unless_alive(self._stuck(now), now)
 
     def work_is_done(self, done: Callable[[], bool]) -> bool:
-        """Whether all work is done, and Slurm is slow to say so.
+        """True if all work is done, and Slurm is slow to report it.
 
-        `done` reads what the ranks have said of their end; it is asked now and then, once nothing moves any more.
+        `done` reads the end of the ranks from their logs; it is called now and then, once nothing moves any more.
         """
         now = time.monotonic()
         if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:

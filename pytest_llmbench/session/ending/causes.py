@@ -1,7 +1,7 @@
 """Reasons outside its log why an ended run cannot be judged: its job, its driver, its ranks."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
-from pytest_llmbench.session.record_store import Glance
 
 # Ends that are about the job and not about the program in it.
 JOB_ENDS: dict[JobState, ProblemKind] = {
@@ -45,10 +44,8 @@ class Outcome(Evidence):
     """The remains of a finished run.
 
     Attributes:
-        job: the processes started for it.
-        status: how Slurm says that it ended.
         driver: the report of the driver of a command; None for ranks of our own, or when it never began.
-        ended_by_us: the reason why the watch ended it, if it did.
+        ended_by_us: the problem for which the watch ended it, if it did.
     """
 
     folder: Path
@@ -59,7 +56,7 @@ class Outcome(Evidence):
 
 
 def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
-    """How a run that is meant to be cut off at its time limit was; None where it was not."""
+    """How a run that is meant to be cut off at its time limit ended; None where it was not cut off."""
     if recipe.end != "time_limit":
         return None
     if ended_by_us is not None and ended_by_us.kind == "time_limit":
@@ -85,7 +82,7 @@ def cause(outcome: Outcome) -> Problem | None:
 
 
 def _driver_problem(outcome: Outcome) -> Problem | None:
-    """Say why the script of a command never began, or that it failed before it did all its work.
+    """Problem of a command whose script never began, or failed before it did all its work.
 
     One that fails afterwards, during shutdown, has done it; its record has the exit code.
     """
@@ -127,7 +124,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
 
 
 def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
-    """The nodes that the run lost: those that Slurm shows as failed, else the one that its last words name.
+    """The nodes that the run lost: those that Slurm shows as failed, and the one that srun blames.
 
     A node that was mended within seconds is shown as healthy when Slurm is asked.
     """
@@ -140,7 +137,7 @@ def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
 
 
 def _started_again(outcome: Outcome) -> Problem | None:
-    """Say that Slurm started a run's job a second time, whether or not the first start had done all its work.
+    """Problem of a job that Slurm started twice, unless the first start had done all its work on the same nodes.
 
     Ranks of a job of their own run where it started: those on a node that it does not have are of an earlier start.
     """
@@ -169,14 +166,14 @@ def problem_of(driver: DriverReport | None) -> Problem | None:
 
 
 def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:
-    """Whether what ran has said that all its work is done: every rank of ours, or a command's log and its driver."""
+    """True if every rank of ours, or the log and the driver of a command, report that all work is done."""
     if driver is not None:
         return driver.exit_code is not None and series.completed is not None
     return sum(info.ended for info in series.ranks) == topology.world_size
 
 
 def began(folder: Path) -> bool:
-    """Whether anything of a run ever started: a rank or a driver wrote, or printed, something."""
+    """True if a rank or a driver of the run ever wrote, or printed, something."""
     if (folder / layout.DRIVER).exists():
         return True
     patterns = (f"{layout.STEPS}/*", f"{layout.LOGS}/{layout.printed('*')}", f"{layout.LOGS}/*_log.out")
@@ -216,7 +213,6 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
 
 
 def _first_to_end(silent: list[RankInfo], words: str) -> list[RankInfo]:
-    """Leave out the ranks that srun ended because of another one; all of them where it names none."""
     first = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
     return [info for info in silent if info.rank in first] or silent
 
@@ -239,10 +235,7 @@ def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
 
 
 def log_to_read(logs: Path, rank: int = 0) -> Path:
-    """The first file with something in it of what a rank, a command or its launcher printed, else their folder.
-
-    The step logs of the ranks are next to that folder.
-    """
+    """The first file with some output of a rank, a command or its launcher; else the folder `logs`."""
     patterns = (
         layout.printed(rank), f"*_{rank}_log.err", _OUTPUT, layout.SRUN,
         f"../{layout.STEPS}/{layout.step_log(rank)}", f"*_{rank}_log.out",
@@ -252,7 +245,7 @@ def log_to_read(logs: Path, rank: int = 0) -> Path:
 
 
 def with_log_to_read(record: RunRecord) -> RunRecord:
-    """A record whose problem names a log with something in it, where there is one; by its whole path."""
+    """A record whose problem names the whole path of a log with some output, where there is one."""
     problem = record.problem
     if problem is None or problem.log is None:
         return record
@@ -267,46 +260,26 @@ def _says_something(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0 and (path.name != _OUTPUT or last_words(path) != "")
 
 
-def sweep(session: Path, runs: Mapping[str, Glance]) -> None:
-    """Take away what jobs executed, once all have ended, their empty logs, and of sane runs where each rank stood.
+def sweep(session: Path, sane: Iterable[str]) -> None:
+    """Remove what nobody reads in the folder of a finished session: each file costs an inode of the shared folder.
 
-    A file that cannot be removed stays, without a message.
-
-    Args:
-        session: its folder.
-        runs: the facts of its finished runs, by key.
+    These are what jobs executed, empty logs, and the phases of the ranks of `sane` runs, by their keys. A file that
+    cannot be removed stays, without a message.
     """
-    for path in (*_done_with(session), *_empty_logs(session)):
-        _remove(path)
-    for key, run in runs.items():
-        if run.problem is None and not run.replayed:
-            phases = session / layout.FOLDERS["run"] / key / layout.PHASES
+    logs = (
+        session / layout.HOLDER,
+        *session.glob(f"{layout.FOLDERS['run']}/*/{layout.LOGS}"),
+        *session.glob(f"{layout.FOLDERS['check']}/*/{layout.STEPS}/*/{layout.LOGS}"),
+    )
+    for folder in logs:
+        printed = (*folder.glob("*_log.err"), *folder.glob("*_log.out"))
+        for path in (*folder.glob(f"*_{SUBMITTED}"), *folder.glob("*_result.json"), *printed):
+            with contextlib.suppress(OSError):
+                if path not in printed or path.stat().st_size == 0:
+                    path.unlink()
+    for key in sane:
+        phases = session / layout.FOLDERS["run"] / key / layout.PHASES
+        with contextlib.suppress(OSError):
             for path in phases.glob("*"):
-                _remove(path)
-            with contextlib.suppress(OSError):
-                phases.rmdir()
-
-
-def _done_with(session: Path) -> Iterator[Path]:
-    """Yield the files that say what jobs execute, and how that ended: no job needs them any more."""
-    for folder in _log_folders(session):
-        yield from (*folder.glob(f"*_{SUBMITTED}"), *folder.glob("*_result.json"))
-
-
-def _empty_logs(session: Path) -> Iterator[Path]:
-    for folder in _log_folders(session):
-        for path in (*folder.glob("*_log.err"), *folder.glob("*_log.out")):
-            with contextlib.suppress(OSError):
-                if path.stat().st_size == 0:
-                    yield path
-
-
-def _log_folders(session: Path) -> Iterator[Path]:
-    yield session / layout.HOLDER
-    yield from session.glob(f"{layout.FOLDERS['run']}/*/{layout.LOGS}")
-    yield from session.glob(f"{layout.FOLDERS['check']}/*/{layout.STEPS}/*/{layout.LOGS}")
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+                path.unlink(missing_ok=True)
+            phases.rmdir()

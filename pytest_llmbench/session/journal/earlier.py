@@ -60,8 +60,7 @@ class LeftJob:
 
     Attributes:
         name: key of its run, or `allocation`.
-        plan: digest of the run's plan; empty of the job that holds nodes.
-        identity: by what Slurm's job is known.
+        plan: digest of the run's plan; empty for the job that holds nodes.
         job_id: empty if it is not known.
         submitted: Unix time.
     """
@@ -73,7 +72,7 @@ class LeftJob:
     submitted: float
 
     def is_of(self, run: RunSpec, settings: Settings) -> bool:
-        """Whether the job can be adopted for a run: a step of a job that holds nodes cannot."""
+        """True if the job can be adopted for a run: a step of a job that holds nodes cannot."""
         return settings.runs_are_jobs and self.name == run.key and self.plan == digest_of_plan(run, settings)
 
 
@@ -82,7 +81,7 @@ class Earlier:
 
     Attributes:
         journal: open, so that no other process takes the session on.
-        orphaned: whether the session's jobs may have ended themselves, after its silence or at its request.
+        orphaned: the session's jobs may have ended themselves, after its silence or at its request.
     """
 
     def __init__(self, session: Session, journal: Journal, *, orphaned: bool) -> None:
@@ -103,7 +102,7 @@ class Earlier:
 
     @property
     def submitted(self) -> set[OurJob]:
-        """All jobs that they are known to have had."""
+        """All jobs that earlier processes are known to have submitted."""
         found, identities = set(), dict[str, Identity]()
         for event in self.journal.earlier:
             if event.event == "submitting" and event.job:
@@ -113,7 +112,7 @@ class Earlier:
         return found
 
     def not_selected(self, plan: Plan) -> int:
-        """How many tests of its first process a plan does not have."""
+        """Number of tests of the first process that a plan does not have."""
         first = next((event.tests for event in self.journal.earlier if event.event == "began"), ())
         return len(set(first) - {test.test for test in plan.tests})
 
@@ -128,14 +127,14 @@ class Earlier:
                 )  # fmt: skip
 
     def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
-        """How many runs of a plan have their final record, how many a job to look for, and how many neither."""
+        """Numbers of runs of a plan with a final record, with a job to look for, and with neither."""
         left = [run for run in plan.runs if not isinstance(self.finished(run, settings), RunRecord)]
         jobs = {job.name: job for job in self.jobs}
         found = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
         return len(plan.runs) - len(left), found, len(left) - found
 
     def finished(self, run: RunSpec, settings: Settings) -> RunRecord | str:
-        """The final record of a run of the same plan, with the thresholds of today; else why there is none, or nothing.
+        """The final record of a run of the same plan, with the thresholds of today; else the reason, perhaps empty.
 
         Half a record is none: it was renamed into place whole, and has the digest that the journal has.
         """
@@ -158,12 +157,12 @@ class Earlier:
         return Identity(token=self._session.token, name=event.job, script=event.script)
 
     def put_aside(self, key: str) -> None:
-        """Keep what an earlier attempt at a run left, where nothing takes it for this one's."""
+        """Move what an earlier attempt at a run left away, so that it is not taken for this one's."""
         put_aside(self._session, self._session.run_folder(key))
 
 
 def put_aside(session: Session, folder: Path) -> Path | None:
-    """Keep an attempt where nothing takes it for a later one; return its new folder, None where it left nothing."""
+    """Move an attempt to where no later one takes it for its own; return its new folder, None if it left nothing."""
     if not folder.exists():
         return None
     attempts = session.folder / layout.SUPERSEDED
@@ -173,11 +172,7 @@ def put_aside(session: Session, folder: Path) -> Path | None:
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
-    """Find a session by its id or folder, or the newest one that did not end.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Find a session by its id or folder, or the newest one that did not end. Raises ConfigError: there is none."""
     if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
@@ -196,7 +191,6 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
 
 
 def _may_go_on(folder: Path) -> bool:
-    """True for a session that did not end; also for one with a damaged journal, which is an error when it is read."""
     try:
         return not has_ended(folder)
     except ConfigError:
@@ -261,8 +255,6 @@ def _alive(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
 
 
 def _shows_life(folder: Path) -> bool:
-    """Whether another process renews a session's sign of life."""
-
     def sign() -> bytes:
         try:
             return (folder / layout.OWNER).read_bytes()
@@ -303,11 +295,11 @@ def processes_of(session: Session) -> Iterator[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """Looks after the jobs that an earlier process left.
+    """Adopts or ends the jobs that an earlier process of the session left, before anything is submitted.
 
     Attributes:
         wait: waits for the given seconds; true if the session is ending.
-        say: told what people should know.
+        say: called with a line for people.
     """
 
     earlier: Earlier
@@ -317,12 +309,7 @@ class Adoption:
     say: Callable[[str], None]
 
     def adopted(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
-        """Yield the runs of those that wait whose job is there; put aside what is left of the others.
-
-        Args:
-            waiting: the runs that are to be made.
-            final: keys of those that have their record.
-        """
+        """Yield the runs that wait whose job is there; put aside what is left of the others but the `final`."""
         runs, unwanted = {run.key: run for run in waiting}, []
         self.slurm.past |= self.earlier.submitted
         for job in self.earlier.jobs:
@@ -361,7 +348,7 @@ class Adoption:
 
 
 def left_behind(run_dir: Path) -> str | None:
-    """Tell of the newest dead session, what it left and how to go on. None where there is none: Slurm is not asked."""
+    """A line about the newest dead session, what it left and how to go on; None without one: Slurm is not asked."""
     dead = list(_dead(run_dir))
     if not dead:
         return None

@@ -98,7 +98,7 @@ class Journal:
 
     Attributes:
         earlier: the events that were in it.
-        is_locked: whether its file system has locks.
+        is_locked: its file system has locks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,11 +123,7 @@ class Journal:
             os.ftruncate(self._file, self._size)
 
     def note(self, event: JournalEvent, *, sync: bool = True) -> None:
-        """Write an event, and return when it is on disk; `sync` is for events that something is done about.
-
-        Raises:
-            OSError: it is not, and nothing of it is left.
-        """
+        """Write an event, and `sync` it before something is done about it. After an OSError nothing of it is left."""
         with self._writing:
             line = event.line
             try:
@@ -151,11 +147,7 @@ class OwnedError(ConfigError):
 
 
 def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
-    """The events of a journal, and its size without a torn last line.
-
-    Raises:
-        ConfigError: a line is damaged, or the journal cannot be read.
-    """
+    """The events of a journal, and its size without a torn last line. Raises ConfigError: it is damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -172,7 +164,7 @@ def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a process has the journal open; also false where the file system has no locks."""
+    """True if a process has the journal open; False where the file system has no locks."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -189,7 +181,6 @@ def now(event: EventKind, **facts: object) -> JournalEvent:
 
 
 def _lock(file: int, path: Path) -> bool:
-    """Lock the journal against other processes; false where the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -200,7 +191,7 @@ def _lock(file: int, path: Path) -> bool:
 
 
 def digest_of_plan(run: RunSpec, settings: Settings) -> str:
-    """Digest of everything that a run's numbers depend on, as far as it is known before it starts.
+    """Digest of everything known before its start that a run's numbers depend on.
 
     Thresholds are left out, but for a run that they may end early: those of today are applied to what was measured.
     """

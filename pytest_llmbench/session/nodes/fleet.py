@@ -35,14 +35,14 @@ class _Step:
 
 @dataclass
 class HeldFleet:
-    """See `checks.base.Fleet`.
+    """Runs the probes of a check on the held nodes (see `checks.base.Fleet`).
 
     Attributes:
         hosts: the nodes, in Slurm's own order, which is that of the ranks.
         start: starts a probe on nodes, in a folder.
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         remembered: answers of shared probes of the session so far.
-        unreachable: nodes of the session on which nothing can be started, and why; this fleet adds to it.
+        unreachable: nodes on which nothing can be started, and why; this fleet adds to it.
         commands: the started processes, in order.
     """
 
@@ -84,7 +84,7 @@ class HeldFleet:
         return _Step(probe=probe, hosts=hosts, folder=folder, job=job)
 
     def _wait(self, steps: Sequence[_Step]) -> list[_Step]:
-        """Wait for all of them; return those that were still busy at their deadline, and are ended now."""
+        """Wait for all steps; end those that are busy at their deadline, and return them."""
         began = time.monotonic()
         late: list[_Step] = []
         try:
@@ -105,7 +105,7 @@ class HeldFleet:
         return late
 
     def _again(self, step: _Step, answers: list[Answer]) -> list[Answer]:
-        """Ask silent nodes again, each by itself, where one that cannot be reached kept the others from answering."""
+        """Ask silent nodes again, each alone, where an unreachable node kept the others from answering."""
         probe, silent = step.probe, {answer.host for answer in answers if answer.data is None}
         never = {answer.host for answer in answers if answer.why is not None and answer.why.startswith(_NEVER)}
         if probe.together or not never or len(step.hosts) < 2:
@@ -137,7 +137,6 @@ def _cancel(step: _Step) -> None:
 
 
 def _answers(step: _Step, *, late: bool) -> list[Answer]:
-    """One answer per rank, whatever became of it."""
     world = len(step.hosts) * step.probe.ranks_per_node
     paths = [layout.answer(step.folder, rank) for rank in range(world)]
     patience = time.monotonic() + (_LAG_S if step.job is not None and not late else 0.0)
@@ -175,7 +174,6 @@ def _why_silent(step: _Step, rank: int, *, late: bool) -> str:
 
 
 def _phase(folder: Path, rank: int) -> str | None:
-    """The rank's current phase; None where it never said anything."""
     try:
         text = layout.phase(folder, rank).read_text(encoding="ascii", errors="replace")
     except OSError:

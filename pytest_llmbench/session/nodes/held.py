@@ -32,11 +32,9 @@ class HeldNodes:
     """The nodes of a session, if it holds any.
 
     Attributes:
-        lost: the nodes that the session has lost.
-        is_over: whether the session is ending.
+        is_over: true if the session is ending.
         wait: waits for the given seconds; true if the session is ending.
         changed: called when `views` changes while nodes are checked.
-        plan: the checks and runs that want them.
         note: the reason why the nodes are not there yet, for people; else empty.
         starts: Unix time at which Slurm expects to give them; None if unknown.
         ends_at: Unix time at which Slurm takes them back; infinite if no job holds them.
@@ -66,7 +64,7 @@ class HeldNodes:
 
     @property
     def views(self) -> tuple[RunView, ...]:
-        """How the checks stand."""
+        """The state of the checks."""
         if self.unchecked and self.note:
             return (RunView(key="checks", state="waiting", detail=self.note, starts=self.starts),)
         return (RunView(key="checks", state="checking", detail=self._checking),) if self._checking else ()
@@ -77,11 +75,7 @@ class HeldNodes:
         return self._allocation.job_id
 
     def ask(self) -> None:
-        """Ask for the nodes; return without waiting for them.
-
-        Raises:
-            ClusterError: the request can never be met.
-        """
+        """Ask for the nodes; return without waiting for them. Raises ClusterError: the request can never be met."""
         self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
@@ -91,11 +85,7 @@ class HeldNodes:
         self._begin()
 
     def renew(self) -> None:
-        """Give back the nodes that are left, and ask for as many as before, without those that were lost.
-
-        Raises:
-            ClusterError: the request can never be met.
-        """
+        """Ask for as many nodes as before, without those that were lost (raises ClusterError)."""
         self.release()
         self.schedule.drop_nodes()
         self._allocation = self._choose()
@@ -113,7 +103,7 @@ class HeldNodes:
         self._say(self._allocation.note)
 
     def ready(self) -> bool:
-        """Whether runs may be launched; the first time that the nodes are there, they are checked.
+        """True if runs may be launched. The first time that the nodes are there, they are checked.
 
         Raises:
             ClusterError: the nodes are lost, or will never be there.
@@ -136,7 +126,7 @@ class HeldNodes:
             self.store.keep(health_record(get_check(name), self.settings, self.session, report=report, job_id=job_id))
 
     def release(self) -> None:
-        """Give the nodes back, and end jobs of which Slurm never told us that it had taken them on."""
+        """Give the nodes back, and end jobs that sbatch submitted without an answer."""
         try:
             self._allocation.release()
             if strays := self.schedule.slurm.cancel_strays():
@@ -174,7 +164,6 @@ class HeldNodes:
         return HeldJob(kept_off, self.heartbeat, self.schedule.slurm, longest)
 
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
-        """Validate the nodes that are there now, and make leases of those that may train."""
         self.ends_at = self._allocation.ends_at()
         refuse_quarantined(hosts, self.settings)
         job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
@@ -189,7 +178,6 @@ class HeldNodes:
         return pool
 
     def _validate(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Run every check; return the nodes that runs may have."""
         launcher, holder = self.schedule.launcher, self._allocation.job
         validator = Validator(
             settings=self.settings,

@@ -23,11 +23,11 @@ class Validator:
     """Runs the checks of a session.
 
     Attributes:
-        gate: whether links are left unmeasured on nodes that failed another check.
+        gate: links are left unmeasured on nodes that failed another check, unless `--llmbench-gate links`.
         start: starts a probe on nodes, in a folder.
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         keep: takes each record as soon as it is final.
-        say: told which check runs now.
+        say: called with the check that runs now.
         out: nodes that are not fit, and why.
         bad: those of them with findings; the others are unknown.
         all_out: reason why no node is known to be fit: there is a fault, and its node is unknown.
@@ -105,7 +105,6 @@ class Validator:
         return report.model_copy(update={"skipped": skipped, "unjudged": {**gone, **report.unjudged}})
 
     def _gated(self, check: Check) -> dict[str, str]:
-        """Nodes that this check has to do without."""
         return dict(self.out) if self.gate and not self.settings.nccl and check.family in _GATED else {}
 
     def _learn(self, record: HealthRecord) -> None:

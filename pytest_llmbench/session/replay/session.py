@@ -48,11 +48,7 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
 
 
 def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    """Find the recipe of logs.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Find the recipe of logs. Raises ConfigError: there is none of that name."""
     if name not in recipes:
         raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
     return recipes[name]

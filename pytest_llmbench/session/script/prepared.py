@@ -49,11 +49,9 @@ class PreparedRun:
     """A run that can be launched.
 
     Attributes:
-        spec: the run as the plan has it.
-        place: the place in which a command will run; its folder is the run's, whatever the engine.
-        work: a task for every rank, or the script of a command.
+        place: where a command will run; its folder is the run's, whatever the engine.
         script: the bash script of a command; None where the ranks are our own.
-        preparations: preparations of a command before its first start.
+        preparations: of a command, before its first start.
         processes: the ranks, or the driver of the command.
     """
 
@@ -73,7 +71,7 @@ class PreparedRun:
 
     @property
     def early(self) -> EarlyPlan | None:
-        """With `--llmbench-early-verdict`, what decides on its end: also whether its ranks can end together."""
+        """The plan to end it early; with the reason to run whole if its ranks cannot end together."""
         plan = self.spec.early
         if plan is None or plan.whole is not None or (isinstance(self.work, RankTask) and self.work.ends_early):
             return plan
@@ -117,7 +115,6 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
 
 
 def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Settings) -> Problem | None:
-    """The reason why the run cannot be tried here, whatever its script will be."""
     recipe, system = run.recipe, settings.system
     here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
     if here is not None and here < topology.gpus_per_node:  # the ranks of other nodes find out for themselves
@@ -145,7 +142,6 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
 
 
 def _unstruck(fault: SimulatedFault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
-    """The reason why a fault cannot be caused in a run."""
     if engine.kind == "command":
         return f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours"
     if fault.step > recipe.steps:
@@ -201,10 +197,7 @@ def setup_of(environment: Environment) -> tuple[str, ...]:
 
 
 def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
-    """The start of a shell command line, whose rest runs inside the image on the first node of a run.
-
-    The environment variables of these names go inside.
-    """
+    """Start of a shell command whose rest runs inside the image on the first node, with these `variables`."""
     folder = str(place.folder)
     if container.runtime == "pyxis":
         once = ["srun", "--nodes=1", "--ntasks=1", '--nodelist="$LLMBENCH_FIRST_HOST"']
@@ -213,13 +206,13 @@ def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
 
 
 def refuse_unimportable(entries: Mapping[str, str], settings: Settings) -> None:
-    """See that each entry can be imported by a fresh Python, in an empty folder, with the environment of the ranks.
+    """Import each entry in a fresh Python, in an empty folder, with the environment of the ranks.
 
     An entry is `package.module:function`, by the engine or check that runs it. Nothing is tried where the ranks'
     environment is made on the nodes alone: by the system's `setup`, or with a Python that is not on this machine.
 
     Raises:
-        ConfigError: one cannot be imported; says which, why, and what helps.
+        ConfigError: one cannot be imported.
     """
     system = settings.system
     interpreter = shlex.split(system.python) if system.python is not None else [sys.executable]

@@ -46,7 +46,7 @@ def write_script(script: Script, place: Place, topology: Topology, env: Mapping[
 
 
 def labels_of(script: Script, place: Place, topology: Topology) -> int:
-    """How many nodes print a label: all of them, where a command is started on each; else the driver's alone."""
+    """How many nodes print a label: all, where a command is started on each; else one, the driver."""
     spread = any(command.launcher in {"node", "srun", "torchrun"} for command in script.commands)
     return topology.nodes if place.slurm and spread else 1
 
@@ -70,7 +70,6 @@ def _command(command: Command, place: Place, topology: Topology, env: Mapping[st
 
 
 def _started(command: Command, place: Place, topology: Topology) -> list[str]:
-    """The command with the launcher that starts its ranks on one node, as words for a shell."""
     argv = [quote(word) for word in command.argv]
     extra = [quote(word) for word in (*command.launcher_args, *place.environment.launcher_args)]
     if command.shell:
@@ -106,7 +105,6 @@ def _contained(words: list[str], command: Command, place: Place, env: Mapping[st
 
 
 def _on_nodes(words: list[str], command: Command, place: Place, topology: Topology) -> list[str]:
-    """The command with what starts it on the nodes it is for."""
     container = None if command.bare else place.environment.container
     pyxis = container is not None and container.runtime == "pyxis"
     once = command.launcher in {"once", "deepspeed"}
