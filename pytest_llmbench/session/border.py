@@ -50,10 +50,10 @@ class Border:
                 kept.append(printable(self.text(text)))
         return tuple(kept)
 
-    def crossed(self, record: _AnyRecord) -> _AnyRecord:
+    def clean(self, record: _AnyRecord) -> _AnyRecord:
         """A record as it may be kept."""
         driver = read_report(Path(record.replayed or record.folder)) if isinstance(record, RunRecord) else None
         marks: Sequence[Mark] = driver.secrets if driver is not None else ()
-        told = record.model_dump(include=_FOREIGN[record.about])
-        foreign = mapped(told, lambda text: redacted(harmless(text), self._known, marks))
+        fields = record.model_dump(include=_FOREIGN[record.about])
+        foreign = mapped(fields, lambda text: redacted(harmless(text), self._known, marks))
         return type(record).model_validate({**dict(record), **foreign})

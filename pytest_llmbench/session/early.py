@@ -37,8 +37,10 @@ def early_plan(run: RunSpec, tests: Sequence[Declared], settings: Settings) -> E
     recipe, known = run.recipe, statistics_of(get_engine(run.recipe.engine))
     names = tuple(dict.fromkeys(test.reference for test in tests if test.reference is not None))
     bodies = [test.test for test in tests if test.reference is None]
-    asked = [each for each in recipe.references if each.name in names]
-    portable = [each for each in asked if each.applies_to is None and known[each.statistic].needs_all_steps]
+    asked = [reference for reference in recipe.references if reference.name in names]
+    portable = [
+        reference for reference in asked if reference.applies_to is None and known[reference.statistic].needs_all_steps
+    ]
     why = None
     if bodies:
         why = f"{bodies[0]} has no reference, so its threshold is not known before it"
@@ -96,17 +98,17 @@ class Looking:
             return False
         self._again = time.monotonic() + _AGAIN_S
         series = self.run.engine.read(self.run.place.folder, self.run.spec.recipe)
-        logged = [each.step for each in series.steps if each.ranks == self.run.topology.world_size]
+        logged = [logged_step.step for logged_step in series.steps if logged_step.ranks == self.run.topology.world_size]
         while self._ahead and logged[: self._ahead[0]] == list(range(1, self._ahead[0] + 1)):
             self._taken.append(self._ahead.pop(0))
             try:
-                found = self._decided(self._taken[-1], series)
+                decided = self._decide(self._taken[-1], series)
             except _RunsWholeError as error:
                 self._whole, self._ahead = str(error), []
                 return False
-            if found is not None:
-                write_model(self.run.place.folder / layout.ENOUGH, found)
-                self.asked, self._ahead = found, []
+            if decided is not None:
+                write_model(self.run.place.folder / layout.ENOUGH, decided)
+                self.asked, self._ahead = decided, []
                 return True
         return False
 
@@ -118,15 +120,15 @@ class Looking:
             wall_s: from launch to end, seconds.
         """
         recipe, topology = self.run.spec.recipe, self.run.topology
-        done = max((each.step for each in series.steps), default=0)
-        seconds = [each.seconds for each in series.steps[recipe.warm_up.steps :] if each.seconds is not None]
+        done = max((step.step for step in series.steps), default=0)
+        seconds = [step.seconds for step in series.steps[recipe.warm_up.steps :] if step.seconds is not None]
         hours = (topology.gpus or topology.nodes) / 3600
-        told = self.asked if self.asked is not None and done < recipe.steps else self._ran_whole()
-        saved = (recipe.steps - done) * sum(seconds) / len(seconds) if told.ended_early and seconds else 0.0
+        result = self.asked if self.asked is not None and done < recipe.steps else self._whole_verdict()
+        saved = (recipe.steps - done) * sum(seconds) / len(seconds) if result.ended_early and seconds else 0.0
         spent = {"done": done, "hours_spent": wall_s * hours, "hours_saved": saved * hours}
-        return told.model_copy(update={**spent, "unit": "GPU-hours" if topology.gpus else "node-hours"})
+        return result.model_copy(update={**spent, "unit": "GPU-hours" if topology.gpus else "node-hours"})
 
-    def _ran_whole(self) -> EarlyVerdict:
+    def _whole_verdict(self) -> EarlyVerdict:
         steps = self.run.spec.recipe.steps
         if self._whole is not None:
             return EarlyVerdict(planned=steps, look=steps, alpha=ALPHA, whole=self._whole)
@@ -136,15 +138,15 @@ class Looking:
         taken = (*self._taken, steps)
         return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=why)
 
-    def _decided(self, look: int, series: StepSeries) -> EarlyVerdict | None:
+    def _decide(self, look: int, series: StepSeries) -> EarlyVerdict | None:
         """The verdicts of a look; None where it leaves one open. Raises _RunsWholeError: so will every other look."""
-        evidence, measurement, early = looked_at(self.run, self.settings, series, look, self._taken)
-        verdicts = [self._verdict(each, measurement, early) for each in self._asked_of(evidence)]
+        evidence, measurement, early = gather_evidence(self.run, self.settings, series, look, self._taken)
+        verdicts = [self._verdict(reference, measurement, early) for reference in self._own_references(evidence)]
         if None in verdicts or first_problem(evidence, over=False) is not None:
             return None
         return early.model_copy(update={"decided": tuple(verdicts)})
 
-    def _asked_of(self, evidence: Evidence) -> list[Reference]:
+    def _own_references(self, evidence: Evidence) -> list[Reference]:
         """The references of its tests that are for the machine that it is on."""
         asked = references_for(self.run, self.settings, evidence, self.plan.references)
         if not asked:
@@ -168,7 +170,7 @@ class Looking:
         return f"{reference.name}: {reference.statistic} {reference.threshold}: {verdict}"
 
 
-def looked_at(
+def gather_evidence(
     run: PreparedRun, settings: Settings, series: StepSeries, look: int, taken: Sequence[int]
 ) -> tuple[Evidence, Measurement, EarlyVerdict]:
     """Gather the evidence of the first steps of a run.
@@ -184,8 +186,8 @@ def looked_at(
     early = EarlyVerdict(
         planned=recipe.steps, look=look, looks=tuple(taken), done=look, alpha=alpha_at(look, recipe.steps)
     )
-    told = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
-    evidence = with_expectations(told, settings.system)
+    logged = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
+    evidence = with_expectations(logged, settings.system)
     measurement = measurement_of(evidence, settings.system)
     return evidence, measurement, early.model_copy(update={"peak_step_s": _peak_step_s(evidence, measurement)})
 
@@ -197,7 +199,11 @@ def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, nam
         system=settings.system.name, device=device_of(evidence) or "unknown", gpus=topology.gpus,
         nodes=topology.nodes, scale=recipe.scale,
     )  # fmt: skip
-    return [each for each in recipe.references if each.name in names and not why_not_applicable(each, machine)]
+    return [
+        reference
+        for reference in recipe.references
+        if reference.name in names and not why_not_applicable(reference, machine)
+    ]
 
 
 def _peak_step_s(evidence: Evidence, measurement: Measurement) -> float | None:

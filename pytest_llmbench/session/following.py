@@ -150,8 +150,8 @@ class Follower:
         if looking is None or at is None or not looking.look(at.step) or looking.asked is None:
             return
         watch.end_after(at.step)
-        told = "; ".join(looking.asked.decided)
-        self.say(f"run {active.run.key}: decided by its first {looking.asked.look} steps, and ended early: {told}")
+        verdicts = "; ".join(looking.asked.decided)
+        self.say(f"run {active.run.key}: decided by its first {looking.asked.look} steps, and ended early: {verdicts}")
 
     def _cancel(self, active: Active, problem: Problem) -> None:
         active.cancelled = problem

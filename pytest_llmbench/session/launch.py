@@ -27,7 +27,7 @@ from pytest_llmbench.core.wire.driver import CommandTask, Needed
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.journal.journal import digest_of_plan
-from pytest_llmbench.session.script.prepared import PreparedRun, opened, setup_of
+from pytest_llmbench.session.script.prepared import PreparedRun, container_prefix, setup_of
 from pytest_llmbench.session.script.requests import Startable, probe_request
 from pytest_llmbench.session.script.scripts import labels_of
 from pytest_llmbench.workloads.rank.probe import run_probe
@@ -65,7 +65,7 @@ class LostNodes:
             for line in remove_bad(new, self._settings, self._session):
                 self.say(line)
 
-    def kept_off(self, request: JobRequest) -> JobRequest:
+    def exclude_lost(self, request: JobRequest) -> JobRequest:
         """A request that excludes the nodes lost so far."""
         return request if not self.names else replace(request, slurm=excluding(request.slurm, self.names))
 
@@ -147,7 +147,7 @@ class Launcher:
             secrets=environment.secrets,
             image=container.image if container else None,
             mounts=(f"{place.folder}:{place.folder}", *container.mounts) if container else (),
-            inside=opened(container, place, {*env, *environment.secrets}) if container else "",
+            inside=container_prefix(container, place, {*env, *environment.secrets}) if container else "",
             owner=None if self.settings.cluster == "debug" else self.heartbeat.path,
             ttl_s=self.heartbeat.ttl_s,
             machine_lock=ranks_lock(self.settings),
@@ -172,7 +172,7 @@ class Launcher:
 
     def _submit(self, request: JobRequest, function: Callable[[str], None], folder: str) -> SlurmJob:
         """Submit a job of its own, on other nodes than those that were lost, if Slurm has enough of them."""
-        kept_off = self.lost.kept_off(request)
+        kept_off = self.lost.exclude_lost(request)
         try:
             return SlurmJob(submit_slurm(self.slurm, kept_off, function, folder), self.slurm)
         except (NoAnswerError, NotYetError) as error:

@@ -56,13 +56,13 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
     lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
     lines += [_describe_replayed(run, run.replayed) for run in runs if run.replayed is not None]
     prepared = [(run, prepare(run, settings, session)) for run in runs if run.replayed is None]
-    lines += [_describe_run(run, found, settings, runs) for run, found in prepared if run.repeat == 1]
+    lines += [_describe_run(run, result, settings, runs) for run, result in prepared if run.repeat == 1]
     if settings.left_over:
         lines.append(
             f"NOT TESTED: {settings.left_over} of {settings.nodes} nodes, too few for a group of "
             f"{settings.nodes_per_run}"
         )
-    ready = [found for _, found in prepared if isinstance(found, PreparedRun)]
+    ready = [result for _, result in prepared if isinstance(result, PreparedRun)]
     for run in ready:
         if run.script is not None and run.spec.repeat == 1:
             script = Border(settings.system).text(run.script.rstrip())
@@ -124,15 +124,15 @@ def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
     recipe, topology, gpu = run.recipe, settings.topology(run.recipe), settings.system.gpu
     known = statistics_of(get_engine(recipe.engine))
     judged = recipe.steps - recipe.warm_up.steps
-    bounds = [each for each in recipe.references if known[each.statistic].steady is not None]
+    bounds = [reference for reference in recipe.references if known[reference.statistic].steady is not None]
     if gpu is not None or topology.gpus == 0 or recipe.scale != "full":
         machine = Machine(
             system=settings.system.name, device=gpu.model if gpu and topology.gpus else "cpu", gpus=topology.gpus,
             nodes=topology.nodes, scale=recipe.scale,
         )  # fmt: skip
-        bounds = [each for each in bounds if why_not_applicable(each, machine) is None]
+        bounds = [reference for reference in bounds if why_not_applicable(reference, machine) is None]
     if bounds and recipe.end == "steps" and judged < LEAST:
-        names = ", ".join(each.name for each in bounds)
+        names = ", ".join(reference.name for reference in bounds)
         yield (
             f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {names}: give the recipe at "
             f"least {recipe.warm_up.steps + LEAST} steps"

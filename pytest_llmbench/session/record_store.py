@@ -255,7 +255,7 @@ class RecordStore:
 
     def keep(self, record: Record) -> None:
         """Make a record final, and wake the tests that wait for it."""
-        record = self._border.crossed(with_log_to_read(record) if isinstance(record, RunRecord) else record)
+        record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
             record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
         if isinstance(record, RunRecord) and record.problem is None:
@@ -270,7 +270,7 @@ class RecordStore:
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
         """Write the record of an attempt at a run that another one follows; no test waits for it."""
-        self.write(path, self._border.crossed(record))
+        self.write(path, self._border.clean(record))
 
     def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
         """Note that this process takes the session on."""

@@ -207,7 +207,7 @@ class Runner:
             earlier=self._earlier, settings=self._settings, slurm=self._slurm, wait=self._stopping.wait,
             say=self._say,
         )  # fmt: skip
-        for active in adoption.adopted(list(self._schedule.waiting), self._store.runs):
+        for active in adoption.adopt(list(self._schedule.waiting), self._store.runs):
             self._schedule.waiting.remove(active.run)
             self._schedule.active.append(active)
             self._note_begun(active)

@@ -49,7 +49,7 @@ class PytestCommand:
     def _options(self) -> Iterator[str]:
         """Yield the words that are neither a selection nor about one session alone."""
         before = ""
-        for word in unnamed(self.words):
+        for word in without_session_name(self.words):
             value = before.startswith("-") and "=" not in before
             option, last, before = word.partition("=")[0], before, word
             if option in _RESUMED:
@@ -70,14 +70,14 @@ class PytestCommand:
 
     @cached_property
     def _by_subject(self) -> Mapping[tuple[str, str], Sequence[str]]:
-        found: dict[tuple[str, str], list[str]] = {}
+        tests: dict[tuple[str, str], list[str]] = {}
         for test in self.tests:
             about, name = ("check", test.check) if test.check is not None else ("run", test.run)
-            found.setdefault((about, name or ""), []).append(test.test)
-        return found
+            tests.setdefault((about, name or ""), []).append(test.test)
+        return tests
 
 
-def unnamed(words: Iterable[str]) -> Iterator[str]:
+def without_session_name(words: Iterable[str]) -> Iterator[str]:
     """Yield the words of a command line, without the name that it gives its session: another one cannot have it."""
     last = ""
     for word in words:

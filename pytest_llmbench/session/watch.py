@@ -69,18 +69,18 @@ class Stall:
         if self._command:
             return f"states and stacks of its processes: {place}" if stacks else ""
         silent = sorted(self._asked - {*stacks})
-        told = f"stacks of {len(stacks)} of {counted(len(self._asked), 'rank')}: {place}" if self._asked else ""
+        summary = f"stacks of {len(stacks)} of {counted(len(self._asked), 'rank')}: {place}" if self._asked else ""
         if not silent:
-            return told
+            return summary
         who = named(self._folder, [int(name.rpartition("-")[2]) for name in silent])
-        return f"{told}; {who} cannot answer: {states.get(silent[0], 'its process or its node stands still')}"
+        return f"{summary}; {who} cannot answer: {states.get(silent[0], 'its process or its node stands still')}"
 
     @property
     def _asked(self) -> set[str]:
         """Names of the answers to wait for: of the driver, or of the ranks that have something left to do."""
         if self._command:
             return {layout.PROCESSES.removesuffix(".txt")}
-        return {layout.rank_name(rank) for rank, each in self._standing.items() if each.phase != "done"}
+        return {layout.rank_name(rank) for rank, standing in self._standing.items() if standing.phase != "done"}
 
     def _ask(self, now: float) -> None:
         for old in (self._folder / layout.STACKS).glob("*.txt"):
@@ -157,8 +157,8 @@ class Watch:
             self._stall.ask_again(now)
             return None
         paused = f"; a process {pause} for longer than deadlines.pause_s, {pause_s:g} s" if pause is not None else ""
-        told = "; ".join(filter(None, (f"{problem.message}{paused}", str(self._stall))))
-        return problem.model_copy(update={"message": told})
+        message = "; ".join(filter(None, (f"{problem.message}{paused}", str(self._stall))))
+        return problem.model_copy(update={"message": message})
 
     def _out_of_time(self, now: float) -> Problem | None:
         if now - self._started <= self._limit_s:

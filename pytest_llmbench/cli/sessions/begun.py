@@ -7,7 +7,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.session.folder import read_events
 from pytest_llmbench.session.journal.earlier import session_to_resume
-from pytest_llmbench.session.signing import unnamed
+from pytest_llmbench.session.signing import without_session_name
 
 _RESUME = ("--resume", "--llmbench-resume")
 
@@ -26,4 +26,4 @@ def words_of(run_dir: Path, which: str = layout.NEWEST) -> tuple[Path, tuple[str
             "the arguments of pytest again, behind the session"
         )
     # A session keeps its name.
-    return session.folder, tuple(word for word in unnamed(words) if not word.startswith(_RESUME))
+    return session.folder, tuple(word for word in without_session_name(words) if not word.startswith(_RESUME))

@@ -68,15 +68,10 @@ def cause(outcome: Outcome) -> Problem | None:
     """Problems of a run apart from its log."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
-    if (found := problem_of(outcome.driver)) is not None:
-        return found
-    if outcome.cut_off is not None:
-        return None
-    if (told := _started_again(outcome)) is not None:
-        return told
-    told = outcome.ended_by_us or _job_problem(outcome)
-    if told is not None:
-        return told
+    if (problem := problem_of(outcome.driver)) is not None or outcome.cut_off is not None:
+        return problem
+    if problem := _started_again(outcome) or outcome.ended_by_us or _job_problem(outcome):
+        return problem
     is_command = get_engine(outcome.recipe.engine).kind == "command"
     return _driver_problem(outcome) if is_command else _rank_problem(outcome)
 
@@ -132,8 +127,8 @@ def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
         return ()
     job = outcome.job
     named = blamed_node(job.last_words(), job.hosts)
-    found = {*outcome.status.failed, *((named,) if named is not None else ())}
-    return tuple(host for host in job.hosts if host in found)
+    lost = {*outcome.status.failed, *((named,) if named is not None else ())}
+    return tuple(host for host in job.hosts if host in lost)
 
 
 def _started_again(outcome: Outcome) -> Problem | None:
@@ -187,7 +182,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
     causes = [info for info in failed if not _is_aftershock(info.failure or "")]
     if causes:
-        return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
+        return _rank_died(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if outcome.series.failure is not None:  # the others waited for it in vain
         log = outcome.folder / layout.LOGS
         return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
@@ -197,16 +192,16 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
         errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
         said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
         names = ", ".join(_rank(info) for info in first[:4])
-        return _told(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
+        return _rank_died(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
     if failed:
-        return _told(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
+        return _rank_died(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
         # A rank that failed before it could introduce itself has said so in its step log.
-        told = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
+        reasons = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
         return Problem(
             kind="launch_failed",
             message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
-            f"({outcome.status.reason or outcome.status.word}): {told[0]}",
+            f"({outcome.status.reason or outcome.status.word}): {reasons[0]}",
             log=str(log_to_read(outcome.folder / layout.LOGS)),
         )
     return None
@@ -225,7 +220,7 @@ def _rank(info: RankInfo) -> str:
     return f"rank {info.rank} on {info.host} (pid {info.pid})"
 
 
-def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
+def _rank_died(outcome: Outcome, info: RankInfo, message: str) -> Problem:
     step = max((step.step for step in outcome.series.steps), default=0)
     return Problem(
         kind="rank_died",
@@ -241,7 +236,7 @@ def log_to_read(logs: Path, rank: int = 0) -> Path:
         f"../{layout.STEPS}/{layout.step_log(rank)}", f"*_{rank}_log.out",
     )  # fmt: skip
     candidates = (path for pattern in patterns for path in sorted(logs.glob(pattern)))
-    return next((path.resolve() for path in candidates if _says_something(path)), logs)
+    return next((path.resolve() for path in candidates if _has_output(path)), logs)
 
 
 def with_log_to_read(record: RunRecord) -> RunRecord:
@@ -250,12 +245,12 @@ def with_log_to_read(record: RunRecord) -> RunRecord:
     if problem is None or problem.log is None:
         return record
     places = (Path(), record.logs, record.logs.parent / layout.STEPS, Path(record.folder) / layout.STEPS)
-    named = next((place / problem.log for place in places if _says_something(place / problem.log)), None)
+    named = next((place / problem.log for place in places if _has_output(place / problem.log)), None)
     log = named or log_to_read(record.logs)
     return record.model_copy(update={"problem": problem.model_copy(update={"log": str(log)})})
 
 
-def _says_something(path: Path) -> bool:
+def _has_output(path: Path) -> bool:
     # The log of a command that printed nothing has a label all the same.
     return path.is_file() and path.stat().st_size > 0 and (path.name != _OUTPUT or last_words(path) != "")
 

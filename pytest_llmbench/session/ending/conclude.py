@@ -45,11 +45,11 @@ def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdent
 def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
     """The part of a run's record that follows from its logs, its driver and its job."""
     evidence = with_expectations(outcome, settings.system)
-    problem = cause(outcome) or first_problem(evidence) or _unstruck(outcome, settings)
+    problem = cause(outcome) or first_problem(evidence) or _fault_without_effect(outcome, settings)
     return conclude_logs(evidence, settings.system, problem, _provenance(outcome.driver))
 
 
-def _unstruck(outcome: Outcome, settings: Settings) -> Problem | None:
+def _fault_without_effect(outcome: Outcome, settings: Settings) -> Problem | None:
     """A run that passes because its fault never came proves nothing."""
     if settings.simulate is None or strikes(outcome.folder) is not None:
         return None

@@ -103,13 +103,13 @@ class Earlier:
     @property
     def submitted(self) -> set[OurJob]:
         """All jobs that earlier processes are known to have submitted."""
-        found, identities = set(), dict[str, Identity]()
+        jobs, identities = set(), dict[str, Identity]()
         for event in self.journal.earlier:
             if event.event == "submitting" and event.job:
                 identities[event.name] = self._identity(event)
             elif event.event == "submitted" and event.name in identities:
-                found.add(OurJob(event.job_id, identities[event.name]))
-        return found
+                jobs.add(OurJob(event.job_id, identities[event.name]))
+        return jobs
 
     def not_selected(self, plan: Plan) -> int:
         """Number of tests of the first process that a plan does not have."""
@@ -130,8 +130,8 @@ class Earlier:
         """Numbers of runs of a plan with a final record, with a job to look for, and with neither."""
         left = [run for run in plan.runs if not isinstance(self.finished(run, settings), RunRecord)]
         jobs = {job.name: job for job in self.jobs}
-        found = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
-        return len(plan.runs) - len(left), found, len(left) - found
+        adoptable = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
+        return len(plan.runs) - len(left), adoptable, len(left) - adoptable
 
     def finished(self, run: RunSpec, settings: Settings) -> RunRecord | str:
         """The final record of a run of the same plan, with the thresholds of today; else the reason, perhaps empty.
@@ -207,15 +207,15 @@ def take_over(session: Session, cluster: str) -> Earlier:
     try:
         journal = Journal(path)
     except OwnedError as error:
-        raise _alive(session, read_events(session.folder)) from error
+        raise _alive_error(session, read_events(session.folder)) from error
     try:
-        return _taken_over(session, cluster, journal)
+        return _become_owner(session, cluster, journal)
     except BaseException:
         journal.close()
         raise
 
 
-def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
+def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
     events = journal.earlier
     if events and events[-1].event == "ended":
         raise ConfigError(f"--resume: session {session.id} has ended; to judge it again: --replay {session.folder}")
@@ -226,13 +226,13 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
             "options that it was begun with"
         )
     if began and (began[-1].host != socket.gethostname() or not journal.is_locked) and _shows_life(session.folder):
-        raise _alive(session, events)
+        raise _alive_error(session, events)
     owner, stop = session.folder / layout.OWNER, session.folder / layout.STOP
-    nobodys = any(event.event == "submitting" and not event.job for event in events)
-    told = nobodys or stop.exists()
+    local = any(event.event == "submitting" and not event.job for event in events)
+    asked_to_end = local or stop.exists()
     # Times of one file server, whatever the clocks of the hosts say.
     before = owner.stat().st_mtime if owner.exists() else 0.0
-    if nobodys:
+    if local:
         _end_what_runs(session)
     write_text(owner, f"resumed {time.time_ns()}\n")  # unlike that of another resume
     borne_s = min((event.ttl_s for event in began), default=0.0)
@@ -243,10 +243,10 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)
-    return Earlier(session, journal, orphaned=told or silent_s >= borne_s - PERIOD_S)
+    return Earlier(session, journal, orphaned=asked_to_end or silent_s >= borne_s - PERIOD_S)
 
 
-def _alive(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
+def _alive_error(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
     began = next((event for event in reversed(events) if event.event == "began"), None)
     who = f"process {began.pid} on {began.host}" if began is not None else "another process, which is just beginning"
     return ConfigError(
@@ -308,7 +308,7 @@ class Adoption:
     wait: Callable[[float], bool]
     say: Callable[[str], None]
 
-    def adopted(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
+    def adopt(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
         """Yield the runs that wait whose job is there; put aside what is left of the others but the `final`."""
         runs, unwanted = {run.key: run for run in waiting}, []
         self.slurm.past |= self.earlier.submitted
@@ -347,23 +347,24 @@ class Adoption:
                     return None
 
 
-def left_behind(run_dir: Path) -> str | None:
+def describe_dead_session(run_dir: Path) -> str | None:
     """A line about the newest dead session, what it left and how to go on; None without one: Slurm is not asked."""
-    dead = list(_dead(run_dir))
+    dead = list(_dead_sessions(run_dir))
     if not dead:
         return None
     folder, events = dead[0]
     began = next(event for event in reversed(events) if event.event == "began")
     judged = {event.name for event in events if event.event == "judged"}
     others = f" (and {len(dead) - 1} before it)" if len(dead) > 1 else ""
+    remains = _describe_remains(session_of(folder), began)
     return (
         f"session {folder.name}{others} never ended, and its process {began.pid} on {began.host} is gone: "
-        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {_remains(session_of(folder), began)}; "
+        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {remains}; "
         f"--resume={folder.name} goes on with it, llmbench prune deletes old ones"
     )
 
 
-def _dead(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
+def _dead_sessions(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
     """Folder and events of each session that has no verdict, and whose process is gone; the newest first."""
     for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
         path = folder / layout.JOURNAL
@@ -383,7 +384,7 @@ def _is_gone(began: JournalEvent, folder: Path) -> bool:
     return not owner.exists() or time.time() - owner.stat().st_mtime > max(_SILENT_S, began.ttl_s)
 
 
-def _remains(session: Session, began: JournalEvent) -> str:
+def _describe_remains(session: Session, began: JournalEvent) -> str:
     if began.cluster != "slurm":
         left = sorted(processes_of(session))
         return f"processes {', '.join(map(str, left))} still run" if left else "no process left"

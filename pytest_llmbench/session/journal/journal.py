@@ -154,13 +154,13 @@ def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")
     events = [JournalEvent.of_line(line) for line in lines]
-    found = tuple(event for event in events if event is not None)
-    if len(found) < len(events):
+    whole = tuple(event for event in events if event is not None)
+    if len(whole) < len(events):
         raise ConfigError(
             f"{path}: line {events.index(None) + 1} of {len(events)} is damaged, so it is unknown what this session "
             "did: begin a new session, and look for jobs of this one with squeue"
         )
-    return found, len(data) - len(torn)
+    return whole, len(data) - len(torn)
 
 
 def is_owned(path: Path) -> bool:
@@ -198,7 +198,7 @@ def digest_of_plan(run: RunSpec, settings: Settings) -> str:
     system, recipe = settings.system, run.recipe
     thresholds = {"references"} if run.early is None else set()
     environment = system.environments.get(recipe.engine)
-    told = {
+    facts = {
         "recipe": recipe.model_dump(mode="json", exclude=thresholds),
         "early": run.early and run.early.model_dump(mode="json"),
         "topology": asdict(settings.topology(recipe)),
@@ -207,7 +207,7 @@ def digest_of_plan(run: RunSpec, settings: Settings) -> str:
         "simulate": settings.simulate and str(settings.simulate),
         "nodes": [settings.cluster, *(settings.slurm.get(name) for name in ("partition", "constraint", "nodelist"))],
     }
-    return _digest(json.dumps(told, sort_keys=True))
+    return _digest(json.dumps(facts, sort_keys=True))
 
 
 def digest_of_record(record: Record) -> str:

@@ -23,7 +23,7 @@ from pytest_llmbench.judging.interval.decide import Decision, decide
 from pytest_llmbench.judging.sanity import first_problem
 from pytest_llmbench.judging.statistics import measure
 from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.early import looked_at, references_for
+from pytest_llmbench.session.early import gather_evidence, references_for
 from pytest_llmbench.session.live.snapshot import MOST_CHARACTERS, SIGN_S, LiveSnapshot, LiveTask, Projected, worst
 from pytest_llmbench.session.record_store import Glance, RecordStore
 from pytest_llmbench.session.script.prepared import PreparedRun
@@ -248,7 +248,7 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
     look = _whole_steps(series, run.topology.world_size)
     if look == 0:
         return Projected(why="no step of all ranks so far")
-    evidence, measurement, early = looked_at(run, settings, series, look, (look,))
+    evidence, measurement, early = gather_evidence(run, settings, series, look, (look,))
     known = statistics_of(run.engine)
     metrics = measure(measurement, known)
     references = [

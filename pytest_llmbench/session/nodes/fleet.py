@@ -62,7 +62,7 @@ class HeldFleet:
         steps = [self._begin(probe) for probe in probes]
         late = self._wait(steps)
         answers = [_answers(step, late=step in late) for step in steps]
-        return [self._again(step, told) for step, told in zip(steps, answers, strict=True)]
+        return [self._again(*pair) for pair in zip(steps, answers, strict=True)]
 
     def once(self, probe: Probe) -> list[Answer]:
         """Run a probe that several checks share the first time it is asked for, and remember what it gave."""
@@ -111,19 +111,19 @@ class HeldFleet:
         if probe.together or not never or len(step.hosts) < 2:
             return answers
         asked = [host for host in step.hosts if host in silent]
-        told: dict[str, list[Answer]] = {}
+        again: dict[str, list[Answer]] = {}
         for first in range(0, len(asked), _MOST_AT_ONCE):
             hosts = asked[first : first + _MOST_AT_ONCE]
             probes = [replace(probe, name=f"{probe.name}-{host}", hosts=(host,)) for host in hosts]
-            told |= dict(zip(hosts, self.run(probes), strict=True))
+            again |= dict(zip(hosts, self.run(probes), strict=True))
         per_node = probe.ranks_per_node
         for host in asked:
             # Nothing is asked of it again: each time, srun would take its half minute to give up.
-            why = told[host][0].why
+            why = again[host][0].why
             if why is not None and why.startswith(_NEVER):
                 self.unreachable[host] = why
         return [
-            replace(told[answer.host][answer.rank % per_node], rank=answer.rank) if answer.host in told else answer
+            replace(again[answer.host][answer.rank % per_node], rank=answer.rank) if answer.host in again else answer
             for answer in answers
         ]
 
@@ -149,17 +149,18 @@ def _answers(step: _Step, *, late: bool) -> list[Answer]:
 def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
     per_node = step.probe.ranks_per_node
     local_rank, host = rank % per_node, step.hosts[rank // per_node]
-    told: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     try:
-        if not isinstance(told := read_json(path.read_bytes()), dict):
+        if not isinstance(content := read_json(path.read_bytes()), dict):
             raise ValueError("expected an object")  # noqa: TRY004, TRY301 - as of what is not JSON
     except FileNotFoundError:
-        told = {"why": _why_silent(step, rank, late=late)}
+        content = {"why": _why_silent(step, rank, late=late)}
     except (OSError, ValueError) as error:
-        told = {"why": f"its answer {path} cannot be read: {error}"}
+        content = {"why": f"its answer {path} cannot be read: {error}"}
     return Answer(
-        host=str(told.get("host", host)), rank=rank, local_rank=local_rank, data=told.get("data"), why=told.get("why")
-    )
+        host=str(content.get("host", host)), rank=rank, local_rank=local_rank, data=content.get("data"),
+        why=content.get("why"),
+    )  # fmt: skip
 
 
 def _why_silent(step: _Step, rank: int, *, late: bool) -> str:

@@ -160,7 +160,7 @@ class HeldNodes:
             return Allocation()
         plan = self.plan.model_copy(update={"runs": tuple(run.spec for run in self.schedule.waiting)})
         request = holder_request(plan, self.settings, self.session)
-        kept_off, longest = self.lost.kept_off(request), self.settings.max_wait_min
+        kept_off, longest = self.lost.exclude_lost(request), self.settings.max_wait_min
         return HeldJob(kept_off, self.heartbeat, self.schedule.slurm, longest)
 
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:

@@ -115,9 +115,9 @@ class Validator:
         if len(self._unreachable) < len(record.hosts):  # else it is not the nodes
             for host, why in self._unreachable.items():
                 self.bad.setdefault(host, f"{record.check}: {why}")
-        verdict, told = record.state(None)
+        verdict, reason = record.state(None)
         if record.scope == "cluster" and verdict in {Verdict.FAIL, Verdict.ERROR} and not record.unfit():
-            self.all_out = self.all_out or f"{record.check}: {told.splitlines()[0]}"
+            self.all_out = self.all_out or f"{record.check}: {reason.splitlines()[0]}"
         elif verdict is Verdict.ERROR and record.report.problem is not None:
             self.all_out = self.all_out or f"{record.check}: {record.report.problem.splitlines()[0]}"
 

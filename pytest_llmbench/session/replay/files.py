@@ -67,10 +67,10 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
     session = (folder / layout.FOLDERS["run"]).is_dir()
-    found = list(runs_of_session(folder, recipes) if session else _handed_in(folder, recipes, settings))
-    if not found:
+    runs = list(runs_of_session(folder, recipes) if session else _handed_in(folder, recipes, settings))
+    if not runs:
         raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")
-    return {spec.key: spec for spec in found}
+    return {spec.key: spec for spec in runs}
 
 
 def _handed_in(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> Iterator[RunSpec]:

@@ -129,7 +129,10 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     if problems := list(engine.problems(recipe, topology)):
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide
         return Problem(kind="impossible", message="; ".join(problems))
-    if settings.simulate is not None and (why := _unstruck(settings.simulate, engine, recipe, topology)) is not None:
+    if (
+        settings.simulate is not None
+        and (why := _why_no_fault(settings.simulate, engine, recipe, topology)) is not None
+    ):
         return Problem(kind="not_struck", message=f"--llmbench-simulate {settings.simulate} can never strike: {why}")
     if engine.kind == "command" and recipe.engine not in system.environments:
         message = (
@@ -141,7 +144,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     return None
 
 
-def _unstruck(fault: SimulatedFault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
+def _why_no_fault(fault: SimulatedFault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
     if engine.kind == "command":
         return f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours"
     if fault.step > recipe.steps:
@@ -169,10 +172,10 @@ def preparations(recipe: Recipe, place: Place) -> tuple[Preparation, ...]:
 
 def _own_modules(recipe: Recipe) -> tuple[Preparation, ...]:
     """Modules of this package that a recipe needs in the framework's own environment: its options name them."""
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
 
     def note(text: str) -> str:
-        found.update(dict.fromkeys(_MODULE.findall(text)))
+        modules.update(dict.fromkeys(_MODULE.findall(text)))
         return text
 
     mapped(recipe.options, note)
@@ -183,7 +186,7 @@ def _own_modules(recipe: Recipe) -> tuple[Preparation, ...]:
             make="{python} -m pip install --no-deps pytest-llmbench, or PYTHONPATH of a checkout in its `env`",
             why=f"the recipe runs {module}, a module of pytest-llmbench, by the framework's own interpreter",
         )
-        for number, module in enumerate(found, 1)
+        for number, module in enumerate(modules, 1)
     )
 
 
@@ -196,7 +199,7 @@ def setup_of(environment: Environment) -> tuple[str, ...]:
     return (f". {shlex.quote(environment.env_file)}", *own, *environment.setup)
 
 
-def opened(container: Container, place: Place, variables: Iterable[str]) -> str:
+def container_prefix(container: Container, place: Place, variables: Iterable[str]) -> str:
     """Start of a shell command whose rest runs inside the image on the first node, with these `variables`."""
     folder = str(place.folder)
     if container.runtime == "pyxis":

@@ -126,8 +126,8 @@ def _check_minutes(plan: Plan, settings: Settings) -> int:
     longest: dict[str, float] = {}
     for name in plan.checks:
         check = get_check(name)
-        told = settings.system.validation.get(name, CheckSettings())
-        longest[check.family] = max(longest.get(check.family, 0.0), deadline_of(check, told))
+        own = settings.system.validation.get(name, CheckSettings())
+        longest[check.family] = max(longest.get(check.family, 0.0), deadline_of(check, own))
     return math.ceil(sum(longest.values()) / 60)
 
 

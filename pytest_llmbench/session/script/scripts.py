@@ -65,11 +65,11 @@ def _environment(environment: Environment, env: Mapping[str, str]) -> list[str]:
 
 
 def _command(command: Command, place: Place, topology: Topology, env: Mapping[str, str]) -> str:
-    words = _contained(_started(command, place, topology), command, place, env)
-    return _wrapped(_on_nodes(words, command, place, topology))
+    words = _wrap_container(_launcher_words(command, place, topology), command, place, env)
+    return _break_lines(_on_nodes(words, command, place, topology))
 
 
-def _started(command: Command, place: Place, topology: Topology) -> list[str]:
+def _launcher_words(command: Command, place: Place, topology: Topology) -> list[str]:
     argv = [quote(word) for word in command.argv]
     extra = [quote(word) for word in (*command.launcher_args, *place.environment.launcher_args)]
     if command.shell:
@@ -94,7 +94,7 @@ def _torchrun(place: Place, topology: Topology) -> list[str]:
     return [*words, endpoint, "--rdzv_backend=c10d", "--max_restarts=0"]
 
 
-def _contained(words: list[str], command: Command, place: Place, env: Mapping[str, str]) -> list[str]:
+def _wrap_container(words: list[str], command: Command, place: Place, env: Mapping[str, str]) -> list[str]:
     container = place.environment.container
     if container is None or command.bare:
         return words
@@ -131,7 +131,7 @@ def quote(word: str) -> str:
     return "".join(quoted) or "''"
 
 
-def _wrapped(words: list[str], width: int = 110) -> str:
+def _break_lines(words: list[str], width: int = 110) -> str:
     """Write a long command on several lines; a flag and its value stay on one."""
     lines, line = [], ""
     for words_of_one in _flags(words):

@@ -138,4 +138,4 @@ def test_wrong_input_ends_the_program_with_2(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --run-dir nowhere: there is no such folder\n"
+    assert done.stderr == "error: nowhere: there is no such folder; give another --run-dir\n"
